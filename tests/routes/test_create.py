@@ -173,6 +173,19 @@ def test_what_cannot_be_created_is_a_status(server, body, status, text):
     assert "x:latest" not in names(server)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": {"a.gguf": "sha256:1"}},
+        {"draft_files": {"a": "x"}},
+        {"parameters": {"top_k": "a"}},
+    ],
+)
+def test_a_wrong_body_is_refused_before_a_stream_begins(server, wrong):
+    body = {"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}} | wrong
+    assert server.request("POST", "/api/create", body)[0] == 400
+
+
 def test_what_has_no_effect_is_told(server):
     lines = server.lines(
         "/api/create",

@@ -13,6 +13,8 @@ def test_there_and_back(server, field):
     assert reply["count"] == len(reply["tokens"]) > 0
     status, back = server.post("/api/detokenize", {"model": "plain", "tokens": reply["tokens"]})
     assert (status, back) == (200, {"model": "plain", "text": "hé llo"})
+    with_points = [float(token) for token in reply["tokens"]]
+    assert server.post("/api/detokenize", {"model": "plain", "tokens": with_points})[1] == back
 
 
 def test_nothing(server):

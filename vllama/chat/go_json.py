@@ -151,7 +151,13 @@ class Fields:
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return an integer field; `3.0` is one, `3.5` is not."""
-        value = self._data.get(name, default)
+        return self._integer(name, self._data.get(name, default))
+
+    def integers(self, name: str) -> list[int]:
+        """Return an array of integers, [] when absent."""
+        return [self._integer(name, item) for item in self.items(name, "[]int")]
+
+    def _integer(self, name: str, value: object) -> int:
         if isinstance(value, float) and value.is_integer():
             return int(value)
         if isinstance(value, bool) or not isinstance(value, int):

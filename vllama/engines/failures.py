@@ -107,7 +107,7 @@ GENERAL = (
     FailurePattern(
         pattern=r"(?i)(?:unrecognized arguments|no such option): (.+)",
         cause="it does not know the argument {0}",
-        hint="correct what stands after '--'",
+        hint="correct engine_args (what stands after '--')",
     ),
 )
 

@@ -23,7 +23,7 @@ def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
 
 
 _PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
-_SHA256: Schema = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+_SHA256: Schema = {"type": "string", "pattern": "^sha256[:-][0-9a-fA-F]{64}$"}
 _DIGEST = Parameter(
     name="digest",
     help="the digest of the file: `sha256:` and 64 hexadecimal digits",

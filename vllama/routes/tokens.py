@@ -53,13 +53,10 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
     if fields.raw("tokens") is None:
         raise BadRequest("tokens are required")
     limit = entry.info.vocab_size
-    tokens: list[int] = []
-    for item in fields.items("tokens", "[]int"):
-        if isinstance(item, bool) or not isinstance(item, int):
-            fields.refuse("tokens", item, "int")
-        if item < 0 or (limit is not None and item >= limit):  # an engine might die of it
-            raise BadRequest(f"cannot detokenize: '{name}' has no token {item}")
-        tokens.append(item)
+    tokens = fields.integers("tokens")
+    for token in tokens:
+        if token < 0 or (limit is not None and token >= limit):  # an engine might die of it
+            raise BadRequest(f"cannot detokenize: '{name}' has no token {token}")
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if lease.traits.tokenizer is None:

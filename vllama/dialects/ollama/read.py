@@ -125,7 +125,7 @@ def parse_generate(body: bytes) -> ChatRequest:
         prompt=prompt,
         suffix=suffix,
         template=fields.text("template") or None,
-        context=tuple(_token(fields, item) for item in fields.items("context", "[]int")),
+        context=tuple(fields.integers("context")),
         raw=raw,
         **_common(fields),
     )
@@ -278,14 +278,6 @@ def _tool(item: object) -> dict[str, Any]:
         "name"
     )
     return {"type": "function"} | {name: value for name, value in item.items() if value is not None}
-
-
-def _token(fields: Fields, item: object) -> int:
-    if isinstance(item, float) and item.is_integer():
-        return int(item)
-    if isinstance(item, bool) or not isinstance(item, int):
-        fields.refuse("context", item, "int")
-    return item
 
 
 def _images(fields: Fields) -> tuple[str, ...]:

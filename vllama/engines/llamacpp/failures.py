@@ -89,13 +89,13 @@ def build_failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, 
         FailurePattern(
             pattern=r"error while handling argument \"(\S+)\": (\S.*)",
             cause="it does not take the argument {0}: {1}",
-            hint="correct what stands after '--', or update llama.cpp",
+            hint="correct engine_args (what stands after '--'), or update llama.cpp",
         ),
         FailurePattern(
             pattern=r"error: (?:invalid|unknown|unrecognized) arguments?:? (.+)"
             r"|error while handling argument \"(\S+)\"",
             cause="it does not know the argument {0}{1}",
-            hint="correct what stands after '--', or update llama.cpp",
+            hint="correct engine_args (what stands after '--'), or update llama.cpp",
         ),
         FailurePattern(
             pattern=r"error loading model: (.*(?:wrong number of tensors|missing tensor"

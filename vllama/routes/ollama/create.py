@@ -9,7 +9,7 @@ See docs/reference/ollama-api.md#model-management, #create.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,10 @@ async def create(gateway: Gateway, request: Request) -> None:
     fields = Fields(body, "CreateRequest")
     source, files = fields.text("from"), fields.mapping("files", "map[string]string")
     adapters = fields.mapping("adapters", "map[string]string")
-    check_file_names(files, adapters)
+    drafts = fields.mapping("draft_files", "map[string]string")
+    check_file_names((*files, *drafts))
+    for digest in (*files.values(), *adapters.values(), *drafts.values()):
+        find_blob(gateway, digest)
     name = check_new_name(read_name(body))
     if fields.text("remote_host"):
         raise CloudDisabled
@@ -83,11 +86,12 @@ async def create(gateway: Gateway, request: Request) -> None:
         given = fields.raw("files") is not None
         raise BadRequest("unknown type" if given else "neither 'from' or 'files' was specified")
     quantize = fields.text("quantize") or fields.text("quantization") or None
+    settings = read_recipe_settings(fields)
     lines = Lines(request, stream=body.get("stream") is not False)
     try:
         if adapters or not (source or is_folder(files)):
             await lines.send({"status": "parsing GGUF"})
-        settings = await asyncio.to_thread(read_recipe_settings, gateway, fields)
+        extra = await asyncio.to_thread(find_extra_files, gateway, adapters, drafts)
         if source:
             base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
@@ -97,7 +101,7 @@ async def create(gateway: Gateway, request: Request) -> None:
             base = await asyncio.to_thread(find_uploads, gateway, files)
         made = await check_quant(gateway, request, base, quantize, lines.send)
         new = made is not base or is_folder(files)
-        recipe = Recipe(name=name, base=made, new_base=new, **settings)
+        recipe = Recipe(name=name, base=made, new_base=new, **settings, **extra)
         told: list[str] = []
         await asyncio.to_thread(create_model, gateway.catalog.library, recipe, told.append)
         for status in told:
@@ -110,23 +114,25 @@ async def create(gateway: Gateway, request: Request) -> None:
         gateway.catalog.forget()
 
 
-def check_file_names(files: Mapping[str, object], adapters: Mapping[str, object]) -> None:
-    """Refuse files whose names lead elsewhere, or that have no digest. Raises BadRequest."""
-    if any(name.startswith("/") or ".." in name.split("/") for name in files):
+def check_file_names(names: Iterable[str]) -> None:
+    """Refuse names that lead elsewhere. Raises BadRequest."""
+    if any(name.startswith("/") or ".." in name.split("/") for name in names):
         raise BadRequest("file path must be relative")
-    if not all((*files.values(), *adapters.values())):
-        raise BadRequest("invalid digest format")
 
 
-def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
-    """Return what a body says beside name and base, as the fields of `Recipe`."""
+def find_blob(gateway: Gateway, digest: object) -> Path:
+    """Return where an upload lies, whether or not it is there. Raises BadRequest."""
+    return gateway.catalog.library.local.blobs.path(digest if isinstance(digest, str) else "")
+
+
+def read_recipe_settings(fields: Fields) -> dict[str, Any]:
+    """Return what a body says beside name and files, as fields of `Recipe`. Raises BadRequest."""
     parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
     unused = [name for name in UNUSED if fields.raw(name)]
     notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
     if unknown:
         notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
     messages = fields.items("messages", "[]api.Message")
-    drafts = fields.mapping("draft_files", "map[string]string")
     return {
         "parameters": parameters,
         "system": fields.text("system") or None,
@@ -134,14 +140,20 @@ def read_recipe_settings(gateway: Gateway, fields: Fields) -> dict[str, Any]:
         "messages": tuple(read_message(fields, item) for item in messages if item is not None)
         or None,
         "license": read_license(fields),
-        "adapters": tuple(
-            path for _, path in get_blobs(gateway, fields.mapping("adapters", "map[string]string"))
-        ),
-        "draft": next((path for _, path in get_blobs(gateway, drafts)), None),
         "renderer": fields.text("renderer") or None,
         "parser": fields.text("parser") or None,
         "requires": fields.text("requires") or None,
         "notes": tuple(notes),
+    }
+
+
+def find_extra_files(
+    gateway: Gateway, adapters: Mapping[str, object], drafts: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the uploads beside the model, as fields of `Recipe`. Raises BadRequest. Blocking."""
+    return {
+        "adapters": tuple(path for _, path in get_blobs(gateway, adapters)),
+        "draft": next((path for _, path in get_blobs(gateway, drafts)), None),
     }
 
 
@@ -207,11 +219,9 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
     blobs = gateway.catalog.library.local.blobs
     found = []
     for name, digest in files.items():
-        if not isinstance(digest, str):
-            raise BadRequest("invalid digest format")
-        if not blobs.has(digest):
+        if not blobs.has(str(digest)):
             raise BlobNotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
-        found.append((name, blobs.path(digest)))
+        found.append((name, find_blob(gateway, digest)))
     return found
 
 
