@@ -13,7 +13,7 @@ from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.errors import NoPlan
 from vllama.hardware.nvidia import parse_nvidia_smi
 from vllama.hardware.types import Platform
-from vllama.hardware.visible import show_only
+from vllama.hardware.visible import hide_gpus, show_only
 from vllama.models.model_settings import SPREAD, ModelSettings
 from vllama.plan.choose import draft_plan
 from vllama.plan.placement import list_usable, place
@@ -74,6 +74,39 @@ def choose(text: str, weights_bytes: int, gpus: object = None) -> tuple[list[int
 )
 def test_as_few_gpus_as_hold_a_model_the_emptiest_first(text, weights, gpus) -> None:
     assert choose(text, weights)[0] == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "seen"),
+    [
+        (FOUR, "2", [2]),
+        (FOUR, " 3, 1 ", [1, 3]),
+        (FOUR, "GPU-2,GPU-0", [0, 2]),
+        (FOUR, "0,7,1", [0]),
+        (FOUR, "1,-1,2", [1]),
+        (FOUR, "", []),
+        (FOUR, "-1", []),
+        (FOUR, "none", []),
+        (FOUR, "GPU-", []),
+        (FOUR, "GPU-9,0", []),
+        (FOUR, "1,1,3", [1, 3]),
+        (FOUR_ONE_MIG, "MIG-4f0c", [0]),
+        (ONE, "GPU-", [0]),
+        (ONE, "0", [0]),
+    ],
+)
+def test_gpus_that_the_environment_hides_do_not_count(text, value, seen) -> None:
+    whole = machine(text)
+    known = hide_gpus(whole, {"CUDA_VISIBLE_DEVICES": value, "HIP_VISIBLE_DEVICES": ""})
+    assert [gpu.index for gpu in known.accelerators] == seen
+    assert len(known.notes) == len(whole.notes) + (len(seen) < len(whole.accelerators))
+    assert hide_gpus(whole, {}) == whole
+
+
+def test_memory_is_that_of_the_gpus_that_are_seen() -> None:
+    known = hide_gpus(machine(FOUR), {"CUDA_VISIBLE_DEVICES": "3,1"})
+    made = draft_plan(facts(known), bundle(), SMALL, Need())[0]
+    assert set(MemoryMeter(known, 0).needs(made)) <= {"gpu1", "gpu3", "ram"}
 
 
 def test_each_gpu_holds_a_share_that_fits_into_it() -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def detect() -> Platform:
-    """Detect the facts of this machine; never raises, since failures become `notes`."""
+    """Detect the facts of this machine, with all its GPUs; failures become `notes`."""
     system = platform.system().lower()
     processor = _Probe("cpu", cpu.detect_cpu, PROBE_LIMIT_S)
     mac = _Probe("sysctl", apple.read_mac, PROBE_LIMIT_S) if system == "darwin" else None
@@ -56,10 +56,11 @@ def free_ram_bytes(kept_bytes: int = 0) -> int:
 
 def with_free_memory(machine: Platform) -> Platform:
     """Return the same machine with the memory that is free now, also on its GPUs."""
-    accelerators = detect().accelerators if machine.accelerators else ()
+    found = detect().accelerators if machine.accelerators else ()
+    now = {(gpu.vendor, gpu.index): gpu for gpu in found}
     return replace(
         machine,
-        accelerators=accelerators or machine.accelerators,
+        accelerators=tuple(now.get((gpu.vendor, gpu.index), gpu) for gpu in machine.accelerators),
         ram_available_bytes=free_ram_bytes(),
     )
 

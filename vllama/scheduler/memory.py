@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from vllama.hardware.detect import detect, free_ram_bytes
 from vllama.hardware.nvidia import list_gpu_processes
 from vllama.hardware.types import Platform, Vendor
+from vllama.plan.placement import list_usable
 from vllama.plan.types import Plan
 from vllama.record_file import RecordFile
 from vllama.scheduler.policy import Pools
@@ -58,7 +59,7 @@ class MemoryMeter:
     """Measures this machine. `reserve_bytes` remain free in every pool."""
 
     def __init__(self, platform: Platform, reserve_bytes: int) -> None:
-        self._gpus = [f"gpu{index}" for index in range(len(platform.accelerators))]
+        self._gpus = {f"gpu{gpu.index}": gpu.vendor for gpu in list_usable(platform)}
         self._names_pids = bool(platform.of(Vendor.NVIDIA))
         self._reserve_bytes = reserve_bytes
 
@@ -91,9 +92,9 @@ class MemoryMeter:
         kept = sum(item.file_bytes for item in footprints.values())
         free = {RAM: free_ram_bytes(kept) - returned - self._reserve_bytes}
         if gpus:
-            accelerators = detect().accelerators
-            for name, gpu in zip(self._gpus, accelerators, strict=False):
-                free[name] = gpu.free_bytes - self._reserve_bytes
+            for gpu in detect().accelerators:
+                if self._gpus.get(name := f"gpu{gpu.index}") is gpu.vendor:
+                    free[name] = gpu.free_bytes - self._reserve_bytes
             held = list_gpu_processes() if self._names_pids else {}
             for key, item in footprints.items():
                 for pid in item.pids & held.keys():

@@ -113,16 +113,16 @@ class EngineHooks:
     def _show_gpus(self, plan: Plan) -> Mapping[str, str]:
         """Return the variable that shows an engine the GPUs of its plan only.
 
-        What the user has put into that variable for the server stays, unless this model has GPUs
-        that were asked for.
+        A plan knows only the GPUs that this server sees. The user's variable stays where it names
+        instances of a divided GPU.
         """
         gpus = {gpu.index: gpu for gpu in self._facts.platform.accelerators}
         chosen = [gpus[index] for index in plan.settings.gpus if index in gpus]
         if len(chosen) == len(gpus) and plan.bundle.settings.gpus is None:
             return {}
+        divided = any(gpu.is_divided for gpu in chosen)
         shown = show_only(chosen)
-        asked = plan.bundle.settings.gpus is not None
-        return {name: x for name, x in shown.items() if asked or name not in self._environ}
+        return {name: x for name, x in shown.items() if not divided or name not in self._environ}
 
     def _report_end_of_load(self, plan: Plan, error: VllamaError | None) -> None:
         """End the display of a load; a failed one is reported by whoever asked for it."""

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from vllama import private
-from vllama.config import Config, list_upstreams, places, preferences
+from vllama.config import Config, environ, list_upstreams, places, preferences
 from vllama.engines.registry import discover_engines
 from vllama.errors import ModelNotFound
 from vllama.hardware.detect import detect
+from vllama.hardware.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.not_found import make_no_repository_error
 from vllama.models.ref import Kind, ModelRef
@@ -27,7 +28,7 @@ def gather_facts(config: Config) -> Facts:
         platform = pool.submit(detect)
         found = pool.submit(discover_engines, None, options, places(config))
         return Facts(
-            platform=platform.result(),
+            platform=hide_gpus(platform.result(), environ()),
             found=found.result(),
             preferences=preferences(config),
             draft_speeds=open_draft_records(config).read(),
