@@ -100,6 +100,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def leads_to(host: str, listening: str) -> bool:
+    """Return whether `host` is where a server listens on `listening`; no name server is asked."""
+    host, listening = ("127.0.0.1" if one == "localhost" else one for one in (host, listening))
+    if listening not in ("", "0.0.0.0", "::"):
+        return host == listening
+    if is_loopback(host) or host == socket.gethostname().lower():
+        return True
+    import psutil  # slow to import, and seldom needed
+
+    found = (one.address for group in psutil.net_if_addrs().values() for one in group)
+    return host in {listening, *(address.partition("%")[0] for address in found)}
+
+
 def warn_of_exposure(scheme: str, host: str, port: int, *, read_only: bool) -> str:
     """Return the warning for a server that others can reach and that wants no key."""
     where = url(scheme, host, port)

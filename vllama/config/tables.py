@@ -39,6 +39,7 @@ def read_models(value: object) -> tuple[tuple[str, ModelSettings], ...]:
                 )  # fmt: skip
         found.append((name, ModelSettings(**given)))
     _check_aliases(found)
+    _check_fallbacks(found)
     return tuple(found)
 
 
@@ -127,6 +128,19 @@ def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
                     ("models", name, "aliases"),
                     f"'{alias}' is an alias of '{owners[own]}' already",
                     hint="take it out of one of them",
+                )
+
+
+def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
+    """Refuse a model that is its own fallback."""
+    for name, settings in tables:
+        own = {each.lower().removesuffix(":latest") for each in (name, *(settings.aliases or ()))}
+        for link in settings.fallback or ():
+            if link.lower().removesuffix(":latest") in own:
+                raise TableError(
+                    ("models", name, "fallback"),
+                    f"'{link}' is the model itself",
+                    hint="take it out: the model is tried first anyway",
                 )
 
 

@@ -61,7 +61,12 @@ from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks
 from vllama.server.file_watch import FileWatch
 from vllama.server.planner import Planner
-from vllama.server.preflight import check_engine, with_preload
+from vllama.server.preflight import (
+    check_engine,
+    check_upstreams,
+    list_unknown_links,
+    with_preload,
+)
 from vllama.server.preload import Preloader
 from vllama.server.records import open_captures, open_draft_records, open_meter
 from vllama.server.reporter import Reporter
@@ -260,6 +265,7 @@ class Daemon:
                     log.error("the certificate stays as it was: %s", error.sentence())
             try:
                 await self._reload(gateway)
+                await self._warn_of_links()
             except VllamaError as error:
                 log.error("the settings stay as they were: %s", error.sentence())
                 gateway.settings = {**gateway.settings, "refused": error.sentence()}
@@ -280,6 +286,7 @@ class Daemon:
         engines = self._facts.found
         if moved := upstreams != list_upstreams(self._config):
             engines = reconfigure(engines, {"upstreams": upstreams}, places(found.config))
+            check_upstreams(found.config)
         facts = replace(self._facts, found=engines, preferences=preferences(found.config))
         check_engine(facts)
         settings = models_settings(found.config)
@@ -324,6 +331,12 @@ class Daemon:
         answers = f"{running} answer{'s' if running > 1 else ''}"
         return f"stopping: {answers} may take up to {limit_s:g} s; Ctrl-C again ends them at once"
 
+    async def _warn_of_links(self) -> None:
+        """Warn of fallbacks that cannot answer now."""
+        links = list_unknown_links(self._config, self._library)
+        for warning in await asyncio.to_thread(list, links):
+            log.warning("%s", warning)
+
     def _warn_of_exposure(self) -> None:
         if warning := self._config.exposure:
             self._reporter.warn(warning)
@@ -344,6 +357,7 @@ class Daemon:
         if not stop.asked.is_set():
             command = await asyncio.to_thread(preloader.find_command_to_try, address)
             self._reporter.ready(address, command)
+            await self._warn_of_links()
 
     def _address(self, listener: socket.socket) -> str:
         """Return where clients on this machine find the server; the port may have been 0."""

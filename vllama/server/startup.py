@@ -32,6 +32,7 @@ from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_engine,
     check_model,
+    check_upstreams,
     close_folders,
     gather_facts,
     with_preload,
@@ -100,6 +101,7 @@ def compose(
     Raises VllamaError for everything that is wrong.
     """
     facts = gather_facts(config)
+    check_upstreams(config)
     check_engine(facts)
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
