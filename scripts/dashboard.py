@@ -79,7 +79,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             stat("Running", sums(f"vllama_num_requests_running{{{BY_MODEL}}}")),
             stat("Waiting", sums(f"vllama_num_requests_waiting{{{BY_MODEL}}}")),
             stat("Generated tokens per second", sums(rate("vllama_generation_tokens_total"))),
-            stat("Models ready", f'count(vllama_model_state{{{BY_MODEL}, state="ready"}})'),
+            stat(
+                "Models ready",
+                f'count(vllama_model_state{{{BY_MODEL}, state="ready"}}) or vector(0)',
+            ),
             Panel(
                 "Requests by outcome",
                 ((sums(rate("vllama_requests_total"), "outcome"), "{{outcome}}"),),
