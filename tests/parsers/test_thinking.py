@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.parsers.thinking import ThinkSplitter, Trim, split_thinking
+from vllama.parsers.thinking import ThinkSplitter, Trim
 
 CASES = [
     # text, opened, thinking, content
@@ -78,6 +78,14 @@ CASES = [
     ("<|channel|>a question without end", False, "", "a question without end"),
     ("<|channel|>" + "x" * 500, False, "", "x" * 500),
 ]
+
+
+def split_thinking(text: str, *, opened: bool = False, calls: bool = True) -> tuple[str, str]:
+    """Split a whole text into (thinking, content)."""
+    splitter = ThinkSplitter(opened=opened, calls=calls)
+    thinking, content = splitter.feed(text)
+    more_thinking, more_content = splitter.finish()
+    return thinking + more_thinking, content + more_content
 
 
 def pieces(text: str, seed: int) -> list[str]:

@@ -18,7 +18,6 @@ from vllama.spelling import find_similar
 
 INTERRUPTED = 130
 USAGE = 2
-HELP_FLAGS = ("-h", "--help")
 REST = ("serve", "launch", "engines", "service")
 """The commands that pass what comes after -- on to another program."""
 SWITCHES = (

@@ -14,6 +14,15 @@ from vllama.cli.complete import complete_engine, complete_model, complete_schema
 COMPLETED = {"model": complete_model, "engine": complete_engine}
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MaxKl: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--max-kl",
+        min=0,
+        metavar="NATS",
+        help="How far the probabilities may differ, by the mean KL divergence.",
+    ),
+]
 Insecure: TypeAlias = Annotated[bool, typer.Option("--insecure", hidden=True)]
 
 

@@ -46,8 +46,6 @@ PARAMETERS = {
     "stop": "stop",
     "max_tokens": "max_tokens",
 }
-# keeps a server from asking the hub for files, and from reporting to it
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from vllama.clock import now_ns
 from vllama.errors import BadRequest
 from vllama.http.chunked import FRAME
+from vllama.http.first_lines import make_first_lines
 from vllama.log_context import is_usable_id
 
 if TYPE_CHECKING:
@@ -30,34 +30,12 @@ BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then re
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
 
-_REASONS = {
-    100: b"Continue", 200: b"OK", 201: b"Created", 202: b"Accepted", 204: b"No Content",
-    301: b"Moved Permanently", 307: b"Temporary Redirect", 400: b"Bad Request",
-    401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
-    413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large", 499: b"Client Closed Request",
-    500: b"Internal Server Error",
-    501: b"Not Implemented", 502: b"Bad Gateway", 503: b"Service Unavailable",
-    504: b"Gateway Timeout", 507: b"Insufficient Storage",
-}  # fmt: skip
 _BODILESS = (204, 304)
 CLIENT_CLOSED = 499  # nginx's status for it
 HALF_CLOSED = (
     "cannot continue: the client has closed its side of the connection, which cancels its request; "
     "keep it open until the answer is complete"
 )
-
-
-@lru_cache(maxsize=256)
-def _make_first_lines(status: int, content_type: bytes) -> bytes:
-    """Return the first lines of a head; an answer without a body may be without a type."""
-    reason = _REASONS.get(status, b"-")
-    line = b"HTTP/1.1 %d %b\r\n" % (status, reason)
-    if content_type:
-        line += b"content-type: %b\r\n" % content_type
-    if content_type.startswith(b"text/event-stream"):
-        line += b"cache-control: no-cache\r\n"  # no proxy may keep events back
-    return line
 
 
 class BodyTooLarge(BadRequest):
@@ -307,7 +285,7 @@ class Request:
         self.status = status
         if self.recorder is not None:
             self.recorder.take_head(content_type)
-        first_lines = _make_first_lines(status, content_type)
+        first_lines = make_first_lines(status, content_type)
         lines = [first_lines, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
         for name, value in self.extra:
             lines.append(b"%b: %b\r\n" % (name, value))

@@ -177,14 +177,6 @@ class Trim:
         return thinking, text
 
 
-def split_thinking(text: str, *, opened: bool = False, calls: bool = True) -> tuple[str, str]:
-    """Split a whole text into (thinking, content)."""
-    splitter = ThinkSplitter(opened=opened, calls=calls)
-    thinking, content = splitter.feed(text)
-    more_thinking, more_content = splitter.finish()
-    return thinking + more_thinking, content + more_content
-
-
 def ends_open(prompt: str) -> bool:
     """Tell whether a prompt ends inside the thinking, so that the answer begins with it."""
     return prompt.rstrip().endswith(_OPENINGS)

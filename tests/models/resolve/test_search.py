@@ -11,7 +11,7 @@ from tests.hub import Fault, StandInHub
 from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
 from vllama.models.ref import ModelRef
 from vllama.models.resolve.candidates import find_quantised_safetensors
-from vllama.models.resolve.search import Resolution, iterate_resolutions, resolve_repository
+from vllama.models.resolve.search import Resolution, iterate_resolutions
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
 from vllama.models.sources.hf import HuggingFace
@@ -71,7 +71,8 @@ def add_child(
 
 
 def choose(source: HuggingFace, name: str, *formats: Format, named: bool = True) -> Resolution:
-    return resolve_repository(source, ModelRef.parse(name), formats or (GGUF, ST), named=named)
+    ref = ModelRef.parse(name)
+    return next(iterate_resolutions(source, ref, formats or (GGUF, ST), named=named))
 
 
 def taken(found: Resolution) -> tuple[str, str]:

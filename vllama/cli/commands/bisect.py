@@ -11,7 +11,7 @@ import typer
 
 from vllama.cli.captured import Folder, complete_capture
 from vllama.cli.complete import complete_engine
-from vllama.cli.options import AsJson, argument, model_option
+from vllama.cli.options import AsJson, MaxKl, argument, model_option
 from vllama.verify.report import MAX_KL
 
 if TYPE_CHECKING:
@@ -86,15 +86,7 @@ def bisect(
         str | None,
         typer.Option("--command", metavar="COMMAND", help="Decides what is good by its exit code."),
     ] = None,
-    max_kl: Annotated[
-        float,
-        typer.Option(
-            "--max-kl",
-            min=0,
-            metavar="NATS",
-            help="How far the probabilities may differ, by the mean KL divergence.",
-        ),
-    ] = MAX_KL,
+    max_kl: MaxKl = MAX_KL,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Build versions from source, minutes for each.")
     ] = False,

@@ -11,7 +11,7 @@ import typer
 
 from vllama.cli.captured import Folder, complete_capture
 from vllama.cli.complete import complete_engine
-from vllama.cli.options import AsJson, argument, model_option
+from vllama.cli.options import AsJson, MaxKl, argument, model_option
 from vllama.verify.report import MAX_KL
 
 if TYPE_CHECKING:
@@ -66,15 +66,7 @@ def replay(
     times: Annotated[
         int, typer.Option("--times", min=1, metavar="N", help="How often to send it.")
     ] = 1,
-    max_kl: Annotated[
-        float,
-        typer.Option(
-            "--max-kl",
-            min=0,
-            metavar="NATS",
-            help="How far the probabilities may differ, by the mean KL divergence.",
-        ),
-    ] = MAX_KL,
+    max_kl: MaxKl = MAX_KL,
     logprobs: Annotated[
         bool,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.cli.options import AsJson, model_argument
+from vllama.cli.options import AsJson, MaxKl, model_argument
 from vllama.verify.report import MAX_KL
 
 if TYPE_CHECKING:
@@ -78,15 +78,7 @@ def verify(
             "[0.5 where an engine tells no log probabilities]",
         ),
     ] = None,
-    max_kl: Annotated[
-        float,
-        typer.Option(
-            "--max-kl",
-            min=0,
-            metavar="NATS",
-            help="How far the probabilities may differ, by the mean KL divergence.",
-        ),
-    ] = MAX_KL,
+    max_kl: MaxKl = MAX_KL,
     as_json: AsJson = False,
 ) -> int:
     """Check whether two engines give the same answers."""

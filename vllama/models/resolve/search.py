@@ -71,23 +71,14 @@ class Resolution:
     shortage: NotEnoughMemory | None = None
 
 
-def resolve_repository(
-    hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
-) -> Resolution:
-    """Decide which files of which repository `ref` (a hub name) stands for.
-
-    `named` False: the repository follows from a library name, so its absence is no error as long
-    as others have its files. Raises ModelNotFound, NoPlan, AuthRequired, Offline, SourceError.
-    """
-    return next(iterate_resolutions(hub, ref, formats, named=named))
-
-
 def iterate_resolutions(
     hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
 ) -> Iterator[Resolution]:
-    """Yield what `resolve_repository` returns, then the alternatives, each found when asked for.
+    """Yield which files of which repository `ref` (a hub name) stands for, then the alternatives.
 
-    Raises as `resolve_repository`, and what the hub raises on the way to the next.
+    Each is found when it is asked for. `named` False: the repository follows from a library name,
+    so its absence is no error as long as others have its files. Raises ModelNotFound, NoPlan,
+    AuthRequired, Offline, SourceError.
     """
     return _Search(hub, ref, tuple(formats), named).run()
 

@@ -98,14 +98,6 @@ class Prompt:
         self._thought_begun = False
 
     @property
-    def matters(self) -> bool:
-        """Whether anything is to be done here: an engine may render and count all by itself."""
-        counts = not self._traits.usage_in_stream or self._is_bounded
-        traits = self._traits
-        renders = traits.completes_chats or traits.chats_by_completion
-        return counts or renders or self._go is not None or self._is_foreign or self._splits
-
-    @property
     def sent(self) -> str | list[int]:
         """What the engine is sent of a finished prompt: its text, or the tokens that were kept."""
         return (self.text or "") if self._cut is None else self._cut
