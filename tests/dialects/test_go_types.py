@@ -80,6 +80,9 @@ MISMATCHES: list[tuple[Struct, dict[str, object], str, str]] = [
         "StreamOptions.stream_options.include_usage of type bool",
     ),
     (COMPLETION, {"prompt": 5}, "number", "CompletionRequest.prompt of type string"),
+    (COMPLETION, {"prompt": [], "seed": "a"}, "array", "CompletionRequest.prompt of type string"),
+    (COMPLETION, {"prompt": ["a", 1]}, "array", "CompletionRequest.prompt of type string"),
+    (COMPLETION, {"prompt": [1, 2]}, "array", "CompletionRequest.prompt of type string"),
     (COMPLETION, {"top_p": 1e60}, "number 1e60", "CompletionRequest.top_p of type float32"),
     (
         MESSAGES,
@@ -140,7 +143,6 @@ def test_other_errors(struct: Struct, body: dict[str, object], said: str) -> Non
         (CHAT, tool({"properties": {"a": {"type": ["string", "null"]}, "b": None}})),
         (CHAT, {"top_logprobs": 3.0}),
         (COMPLETION, {"prompt": ["a", "b"]}),
-        (COMPLETION, {"prompt": [1, 2]}),
         (MESSAGES, {"messages": [{"content": None}]}),
     ],
 )

@@ -19,11 +19,14 @@ from vllama.dialects.go_values import (
 )
 from vllama.dialects.ollama.request_types import TOOL
 
+_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
-@described({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+
+@described({"anyOf": [{"type": "string"}, _TEXTS]})
 def _prompt(value: object, walk: Walk) -> None:
-    """Check a prompt. Lists of texts and of tokens, which OpenAI takes, Ollama refuses."""
-    if not isinstance(value, list):
+    """Check a prompt. Ollama refuses all lists; lists of texts are taken here."""
+    texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    if not texts:
         string(value, walk)
 
 
