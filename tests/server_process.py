@@ -75,6 +75,7 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it says where it listens."""
+        self.port = 0  # until it listens: its last one may belong to another process by now
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command, env=self.env, stdout=log, stderr=subprocess.STDOUT
