@@ -166,7 +166,8 @@ def test_the_error_of_a_chain_names_each_link(chained):
     assert status == 404, data
     text = chained.get("/api/config")
     assert "secret-key" not in json.dumps(text)
-    assert any("fallback=no-such-model" in row["text"] for row in text["settings"])
+    rows = {row["key"]: row["text"] for row in text["settings"]}
+    assert rows["models.hopeless.fallback"] == "no-such-model"
 
 
 def test_a_client_that_leaves_stops_the_chain(chained, three):
