@@ -163,7 +163,7 @@ def test_others_do_not_wait_for_one_that_is_stuck(source: str) -> None:
         assert await renderer.render(GREETS, GREETING, 0.0) == "hi!"
         assert not any(task.done() for task in stuck)
         for task in stuck:  # only the first had to be ended
-            with pytest.raises(TemplateTooCostly, match="took more than 2 s of processor time"):
+            with pytest.raises(TemplateTooCostly, match="it took more than"):
                 await task
         assert len(workers(psutil.Process())) == 1
 

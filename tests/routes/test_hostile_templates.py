@@ -11,7 +11,7 @@ from tests.routes.test_ollama_chat import WORDS, until, user
 pytestmark = pytest.mark.slow
 
 STUCK = "{% set x = 'a' * 99999 %}{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}"
-WHY = "cannot render the model's chat template: it took more than 2 s of processor time"
+WHY = "cannot render the model's chat template: it took more than"
 
 
 def test_a_template_without_end_harms_its_own_model_only(server):
