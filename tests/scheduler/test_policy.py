@@ -166,6 +166,13 @@ def test_a_reason_blames_the_number_or_the_memory(busy):
         assert decision.reason.startswith(why)
 
 
+def test_a_wait_names_the_models_that_hold_it_up():
+    assert one(5, 0, [item("a", retiring=True), item("b")]).waits_for == ("a",)
+    assert one(5, 0, [item("a", busy=True), item("b", 0)]).waits_for == ("a",)
+    freed = one(5, 0, settling=True)
+    assert freed.waits_for == () and freed.reason.endswith("to return its memory")
+
+
 def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():
     two = [item("a", used=1), item("b", used=2)]
     assert held({"ram": 9}, two, 1).reason.startswith("only 1 model may be loaded at once")

@@ -97,12 +97,13 @@ class Decision:
 class _Space:
     """Memory, slots and candidates for eviction that are left for the next pending load.
 
-    `returning` and `returning_slots` are what retiring models will free.
+    `ending` has the keys of retiring models, `returning` and `returning_slots` what they will free.
     """
 
     spare: dict[str, int]
     slots: int
     models: list[Resident]
+    ending: tuple[str, ...] = ()
     returning: dict[str, int] = field(default_factory=dict)
     returning_slots: int = 0
 
@@ -191,6 +192,7 @@ def decide_loads(
         spare=_compute_spare(free, models),
         slots=max_loaded - sum(not item.sleeping for item in models),
         models=[item for item in models if not item.retiring],
+        ending=tuple(item.key for item in models if item.retiring),
     )
     for item in models:
         if item.retiring:
@@ -258,8 +260,12 @@ def _decide(
         return Decision(key=load.key, action=Action.LOAD)
     if settling or space.fits(needs, space.returning, space.returning_slots):
         space.reserve(needs, _Victims([], []))
+        what = "models to end" if space.ending else "an ended engine to return its memory"
         return Decision(
-            key=load.key, action=Action.WAIT, reason=f"{reason}: waiting for a model to end"
+            key=load.key,
+            action=Action.WAIT,
+            waits_for=space.ending,
+            reason=f"{reason}: waiting for {what}",
         )
     idle = sorted(
         (item for item in others if not item.busy), key=lambda item: (item.rank, item.last_used_s)
