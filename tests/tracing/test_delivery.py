@@ -5,6 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import requests
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -110,6 +111,12 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
+class Foreign(Refusing):
+    def do_POST(self):
+        self.wfile.write(b"\0\0\x12\4\0\0\0\0\0")  # a frame of HTTP/2, as gRPC's servers send
+        self.close_connection = True
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -119,7 +126,8 @@ class Refusing(BaseHTTPRequestHandler):
     ],
 )
 def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
+    limit_s = 60 if kind == "refusing" else 0.2  # for all attempts; where it answers, one is enough
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", str(limit_s))
     server = HTTPServer(("127.0.0.1", 0), Refusing)
     port = server.server_port
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -139,6 +147,16 @@ def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
     if kind == "refusing":
         server.shutdown()
     server.server_close()
+
+
+def test_the_port_of_grpc_is_recognised():
+    with HTTPServer(("127.0.0.1", 0), Foreign) as server, ObservedSession() as session:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(requests.ConnectionError):
+            session.post(f"http://127.0.0.1:{server.server_port}/v1/traces", timeout=60)
+        thread.join()
+        assert session.trouble.endswith("the port of OTLP over HTTP is usually 4318")
 
 
 def test_the_place_has_no_password(lines, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,7 +55,10 @@ def describe(error: requests.RequestException) -> str:
     """Return why a request failed, in a few words."""
     if isinstance(error, requests.Timeout):
         return "it does not answer in time"
-    reasons = (one.strerror for one in _list_causes(error) if isinstance(one, OSError))
+    causes = list(_list_causes(error))
+    if any(isinstance(one, HTTPException) for one in causes):  # as at the port of OTLP over gRPC
+        return "it does not answer in HTTP; the port of OTLP over HTTP is usually 4318"
+    reasons = (one.strerror for one in causes if isinstance(one, OSError))
     return next(filter(None, reasons), None) or type(error).__name__
 
 
