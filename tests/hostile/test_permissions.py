@@ -136,7 +136,7 @@ def test_a_pull_that_is_too_large(settings: ModelsSettings, tmp_path: Path) -> N
 
 
 def allowing(settings: ModelsSettings, *hosts: str) -> Callable[[str], object]:
-    return open_library(replace(settings, allowed_registries=hosts)).pull
+    return open_library(replace(settings, allowed_registries=hosts)).remote.pull
 
 
 @pytest.mark.parametrize("name", ["org/model", "hf.co/org/model", "qwen3:0.6b", "{host}/lib/model"])
