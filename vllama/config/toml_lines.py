@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +51,8 @@ def write_toml(value: object) -> str:
 
 def _read_keys(text: str) -> tuple[str, ...]:
     """Return the parts of a dotted key; none if it is no key after all."""
+    import tomllib  # every command imports this module, and few read a file
+
     try:
         value: Any = tomllib.loads(f"{text} = 0")
     except tomllib.TOMLDecodeError:
