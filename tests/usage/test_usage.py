@@ -19,7 +19,7 @@ from vllama.usage import recorder as recorder_module
 from vllama.usage.entries import Admitted, Amounts, Served, decode_entries, encode_entry
 from vllama.usage.journal import SUFFIX, Journal
 from vllama.usage.recorder import UsageRecorder, open_recorder
-from vllama.usage.store import UsageStore
+from vllama.usage.store import FILE_NAME, UsageStore
 
 DAY = "2026-11-23"
 
@@ -259,3 +259,13 @@ def test_several_servers_of_one_folder(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert count(tmp_path) == (200, 200)
+
+
+def test_a_new_database_is_opened_while_another_server_writes(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    writes_on = threading.Timer(0.3, other.commit)
+    writes_on.start()
+    UsageStore(tmp_path).close()
+    writes_on.join()
+    other.close()

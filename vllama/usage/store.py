@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from vllama.usage.entries import Admitted, Entry, Served, decode_entries, sum_up
 from vllama.usage.journal import SUFFIX, take_over
 
 FILE_NAME = "usage.db"
-BUSY_S = 30.0
+BUSY_S, BUSY_RETRY_S = 30.0, 0.01
 _COLUMNS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "duration_us")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS usage (
@@ -44,6 +45,24 @@ _ADD_TOKENS = (
     "INSERT INTO tokens VALUES (?, ?, ?) "
     "ON CONFLICT DO UPDATE SET tokens = tokens + excluded.tokens"
 )
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the database write ahead, as it does ever after.
+
+    SQLite does not wait where several connections ask for this at once: all but one are refused,
+    whatever the time limit of the connection is.
+    """
+    give_up_s = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF  # the primary one, without its extension
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_s:
+                raise
+        time.sleep(BUSY_RETRY_S)
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
@@ -78,7 +97,7 @@ class UsageStore:
         self._connection = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
         # NORMAL writes to the disk at checkpoints only: a power cut may lose the last transactions,
         # but not the end of a process, and nothing is ever damaged
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(self._connection)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.executescript(_SCHEMA)
 
