@@ -51,7 +51,9 @@ def show_chat(page: Page) -> None:
 
 
 def show_models(page: Page) -> None:
-    """Open the details of the loaded model, with its plan."""
+    """Open the details of the loaded model, with its plan and its measured memory."""
+    page.get_by_role("heading", name="Memory", exact=True).wait_for()
+    page.get_by_text("ready", exact=True).wait_for()
     page.get_by_role("button", name=MODEL, exact=True).click()
     page.get_by_text("Command", exact=True).wait_for()
 
