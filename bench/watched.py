@@ -5,6 +5,8 @@
 
 Each round measures the same load without and with subscribers, in turns. The engine is the one of
 the tests, started by vllama as a process of its own, so that memory is measured as in earnest.
+The front has a core to itself where there is more than one, so that neither the engine nor the
+clients disturb it.
 Prints one line of JSON per round, then the median of the ratios.
 """
 
@@ -28,6 +30,12 @@ def read_cpu_s(pid):
     """Return the CPU seconds of one process, without its children."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def pin(pid, core):
+    """Keep a running process on one core, without its children."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {core})
 
 
 async def request(port, head, body=b""):
@@ -82,8 +90,9 @@ async def measure(a, port, pid, subscribers):
     return {"cpu_s": round(cpu_s, 3), "wall_s": round(wall_s, 1), **counts}
 
 
-async def run(a, port, pid):
-    await ask(port, 4)
+async def run(a, port, pid, core):
+    await ask(port, 4)  # starts the engine, which stays on the other cores
+    pin(pid, core)
     ratios = []
     for number in range(a.rounds):
         order = (0, a.subscribers) if number % 2 == 0 else (a.subscribers, 0)
@@ -106,6 +115,8 @@ def main():
     from tests.tiny import write_tiny_gguf
 
     raise_file_limit()
+    core, *others = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, others or {core})
     with Processes() as processes:
         models = processes.tmp / "models"
         models.mkdir()
@@ -123,7 +134,7 @@ def main():
         front = processes.spawn(command, "front", env)
         if not ready(port, "/readyz", front, 60):
             sys.exit((processes.tmp / "front").read_text()[-800:])
-        asyncio.run(run(a, port, front.pid))
+        asyncio.run(run(a, port, front.pid, core))
 
 
 if __name__ == "__main__":

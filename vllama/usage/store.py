@@ -47,11 +47,10 @@ _ADD_TOKENS = (
 )
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Have the database write ahead, as it does ever after.
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the database to write-ahead logging, which it keeps from then on.
 
-    SQLite does not wait where several connections ask for this at once: all but one are refused,
-    whatever the time limit of the connection is.
+    SQLite refuses this at once while another connection writes, however long this one would wait.
     """
     give_up_s = time.monotonic() + BUSY_S
     while True:
@@ -95,9 +94,9 @@ class UsageStore:
         path.touch(private.FILE)  # SQLite gives its other files the same mode
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+        _use_write_ahead_log(self._connection)
         # NORMAL writes to the disk at checkpoints only: a power cut may lose the last transactions,
         # but not the end of a process, and nothing is ever damaged
-        _write_ahead(self._connection)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.executescript(_SCHEMA)
 
