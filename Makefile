@@ -46,6 +46,7 @@ check: $(STAMPS)/dev
 	$(BIN)/mypy examples/engine/vllama_echo examples/engine/tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/names.py
+	$(BIN)/python scripts/measure.py --check
 
 fix: $(STAMPS)/dev
 	$(BIN)/ruff format .

@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from vllama.bench.findings import NEITHER, NOTHING, format_ratio, format_value, make_findings
+from vllama.lab.bench.findings import NEITHER, NOTHING, format_ratio, format_value, make_findings
 
 MARKERS = ("<!-- make bench-ollama: begin -->", "<!-- make bench-ollama: end -->")
 NO_GPU = "not measured: needs a GPU"

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator
 
 from typer.core import TyperArgument
 
-from vllama.cli.command_index import GROUPS, INTRODUCTION
-from vllama.cli.help_page import EXIT_CODES
+from vllama.cli.command_index import EXIT_CODES, GROUPS, INTRODUCTION
 from vllama.cli.parser import root
 from vllama.config import reference_rows
 
 
 def write_pages(version: str) -> dict[str, str]:
     """Return all pages by their names, such as `vllama-serve`."""
-    commands = [(name, about) for _, rows in GROUPS for name, _, about in rows]
+    commands = [row for rows in GROUPS.values() for row in rows.items()]
     pages = {f"vllama-{name}": write_command(name, about, version) for name, about in commands}
     return pages | {"vllama": write_overview(version)}
 
@@ -25,13 +24,14 @@ def write_overview(version: str) -> str:
     """Return the page of `vllama` itself: its commands, variables and exit codes."""
     lines = [*_head("vllama", INTRODUCTION, version)]
     lines += [".SH SYNOPSIS", r".B vllama", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGS\fR]..."]
-    for title, rows in GROUPS:
-        lines += [f".SH {title.upper()}", *_terms((f"vllama-{n}(1)", text) for n, _, text in rows)]
+    for title, rows in GROUPS.items():
+        terms = _terms((f"vllama-{name}(1)", text) for name, text in rows.items())
+        lines += [f".SH {title.upper()}", *terms]
     lines.append(".SH ENVIRONMENT")
     for row in reference_rows():
         names = ", ".join(name for name in (row["env"], row["foreign"]) if name)
         lines += _terms([(names, row["help"])])
-    lines += [".SH EXIT STATUS", *_terms((("0", "it succeeded"), *EXIT_CODES))]
+    lines += [".SH EXIT STATUS", *_terms((("0", "it succeeded"), *EXIT_CODES.items()))]
     return "\n".join(lines) + "\n"
 
 

@@ -137,7 +137,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Time per output token",
-                quantiles("vllama_time_per_output_token_seconds", "model"),
+                quantiles("vllama_request_time_per_output_token_seconds", "model"),
                 "s",
             ),
             Panel("Whole answers", quantiles("vllama_e2e_request_latency_seconds", "route"), "s"),

@@ -24,16 +24,17 @@ RULES = (
         (
             "config/",
             "supervise/",
-            "environments/",
+            "machine/environments/",
             "engines/llamacpp/xllamacpp_child.py",
         ),
     ),
-    ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/",)),
+    ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/", "lab/")),
     (
         "a citation of notes that are not in the repository (cite docs/reference/…#heading)",
         re.compile(r"(?<!RFC \d{4} )(?<!HTML standard )§|\bresearch[/:]"),
         (),
     ),
+    ("asyncio's default executor", re.compile(r"run_in_executor|set_default_executor"), ()),
     ("asyncio's PIPE", re.compile(r"asyncio\.subprocess\.PIPE"), ()),
 )
 

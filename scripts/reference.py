@@ -21,8 +21,9 @@ def settings() -> str:
     for row in reference_rows():
         names = ", ".join(f"`{name}`" for name in (row["env"], row["foreign"]) if name)
         flag, default = (f"`{row[key]}`" if row[key] else "" for key in ("flag", "default"))
-        rows.append((f"`{row['key']}`", flag, names, default, row["help"]))
-    return _table(("key in the file", "flag", "variables", "default", "meaning"), rows)
+        rows.append((f"`{row['key']}`", flag, names, default, row["effect"], row["help"]))
+    head = ("key in the file", "flag", "variables", "default", "holds", "meaning")
+    return _table(head, rows)
 
 
 def tables() -> str:
@@ -31,23 +32,26 @@ def tables() -> str:
 
     sections = []
     for title, fields in (('[models."NAME"]', MODEL_FIELDS), ("[upstreams.NAME]", UPSTREAM_FIELDS)):
-        rows = [(f"`{each.key}`", f"`{each.example}`", each.help) for each in fields]
-        sections.append(f"### `{title}`\n\n{_table(('field', 'for example', 'meaning'), rows)}")
+        rows = [(f"`{each.key}`", f"`{each.example}`", each.effect, each.help) for each in fields]
+        head = ("field", "for example", "holds", "meaning")
+        sections.append(f"### `{title}`\n\n{_table(head, rows)}")
     return "\n\n".join(sections)
 
 
 def routes() -> str:
     """Return the routes by their APIs, as the description of the API has them."""
-    from vllama.openapi.document import OPERATIONS
-    from vllama.openapi.operation import Tag
+    from vllama.routes.openapi.document import find_operation
+    from vllama.routes.openapi.operation import Tag
+    from vllama.routes.route_table import ROUTES
 
+    described = [(route, find_operation(route)) for route in ROUTES if route.described]
     sections = []
     for tag in Tag:
         rows = (
-            (f"`{path}`", ", ".join(one.methods).upper(), f"{one.summary}. {one.help}".strip())
-            for one in OPERATIONS
+            (f"`{path}`", ", ".join(route.methods), f"{one.summary}. {one.help}".strip())
+            for route, one in described
             if one.tag is tag
-            for path in one.paths
+            for path in route.paths
         )
         sections.append(f"## {tag}\n\n{_table(('path', 'methods', 'purpose'), rows)}")
     return "\n\n".join(sections)
@@ -55,9 +59,13 @@ def routes() -> str:
 
 def metrics() -> str:
     """Return the table of metrics, from what a server without any requests exports."""
-    from vllama.metrics.exposition import collect_process_families, make_families, write_families
-    from vllama.metrics.server_metrics import Metrics
-    from vllama.routes.metrics import StateGauges
+    from vllama.observe.metrics.exposition import (
+        collect_process_families,
+        make_families,
+        write_families,
+    )
+    from vllama.observe.metrics.server_metrics import Metrics
+    from vllama.routes.server.metrics import StateGauges
 
     families = make_families([*Metrics().list_instruments(), *StateGauges().list_instruments()])
     text = write_families([*families, *collect_process_families()], "")[0].decode()
@@ -74,9 +82,9 @@ def commands() -> str:
 
     os.environ["COLUMNS"] = "100"  # the width of the help
     sections = []
-    for title, rows in GROUPS:
+    for title, rows in GROUPS.items():
         sections.append(f"## {title}")
-        for name, *_ in rows:
+        for name in rows:
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 run([name, "--help"])
             sections.append(f"### {name}\n\n```\n{out.getvalue().strip()}\n```")
@@ -87,7 +95,7 @@ def python() -> str:
     """Return the directives from which mkdocstrings makes the pages of the public modules."""
     modules = (
         *("vllama.api.server", "vllama.api.models", "vllama.plan.types", "vllama.models.types"),
-        *("vllama.errors", "vllama.engines.base", "vllama.engines.testing"),
+        *("vllama.base.errors", "vllama.engines.base", "vllama.engines.testing"),
     )
     return "\n\n".join(f"::: {module}" for module in modules)
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.vllm.adapter import ENGINE as VLLM
-from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.types import Facts, Preferences
+from vllama.plan.types import Facts
 
 GIB = 1024**3
 MIB = 1024**2
@@ -84,7 +85,7 @@ def missing(engine) -> Missing:
     )
 
 
-def facts(platform=CPU, installed=(LLAMA_CPP_HERE,), **preferences) -> Facts:
+def facts(platform=CPU, installed=(LLAMA_CPP_HERE,), **settings) -> Facts:
     """Return facts with some engines installed and the others missing.
 
     llama-server is there only where it is asked for: most tests decide between the other two.
@@ -94,7 +95,7 @@ def facts(platform=CPU, installed=(LLAMA_CPP_HERE,), **preferences) -> Facts:
     engines = {engine.name: engine for engine in known}
     absent = {name: missing(engine) for name, engine in engines.items() if name not in here}
     found = DiscoveredEngines(engines=engines, installations=here, missing=absent)
-    return Facts(platform=platform, found=found, preferences=Preferences(**preferences))
+    return Facts(platform=platform, found=found, settings=EngineSettings(**settings))
 
 
 def bundle(name: str = "m:latest", **changes) -> Bundle:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from vllama.chat.request import Message
-from vllama.chat.template_variables import template_variables
-from vllama.rendering.renderer import encoded, prompt_of
-from vllama.rendering.worker import answer
+from vllama.chat.templates.jinja.renderer import encoded
+from vllama.chat.templates.jinja.wire import render_template
+from vllama.chat.templates.template_style import template_variables
 
 
 def rendered(
@@ -15,4 +17,4 @@ def rendered(
 ) -> str:
     """Return the prompt. Raises BadRequest with the template's words."""
     variables = template_variables(source, messages, **more)  # type: ignore[arg-type]
-    return prompt_of(*answer(encoded(source, variables, now)))
+    return render_template(source, encoded(msgspec.json.encode, variables), now)

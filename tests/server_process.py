@@ -39,8 +39,6 @@ class Server:
             "HF_HOME": str(home / "hf"),
             "PYTHONUNBUFFERED": "1",
             **({"PYTHONPATH": str(FAKE)} if fake else {}),
-            # else a busy machine has engines loaded again in the midst of a test
-            "VLLAMA_THREADS": os.environ.get("VLLAMA_THREADS", "2"),
             **(env or {}),
         }
         self.arguments = arguments
@@ -224,7 +222,11 @@ class Server:
 
     def ask_engine(self, name: str, path: str) -> dict:
         """Ask the fake engine of `name` directly."""
-        arguments = self.engine(name).cmdline()
+        return self.ask_process(self.engine(name), path)
+
+    def ask_process(self, engine: psutil.Process, path: str) -> dict:
+        """Ask a fake engine directly."""
+        arguments = engine.cmdline()
         port = int(arguments[arguments.index("--port") + 1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         try:

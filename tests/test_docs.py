@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vllama import errors
+from vllama.base import errors
 from vllama.cli.app import INTERRUPTED
-from vllama.relay import relay
-from vllama.relay.relay import RelayState
+from vllama.net.relay import relay
+from vllama.net.relay.relay import RelayState
 from vllama.scheduler import instance
 from vllama.scheduler.instance import InstanceState
 from vllama.scheduler.views import Phase
@@ -38,7 +38,7 @@ def anchors(page: Path) -> set[str]:
         ("commands", "Usage: vllama serve [OPTIONS]"),
         ("routes", "| `/api/delete` | DELETE | Delete a model. |"),
         ("metrics", "| `vllama_requests_total` | counter |"),
-        ("python", "::: vllama.errors"),
+        ("python", "::: vllama.base.errors"),
     ],
 )
 def test_generated_parts_come_from_the_code(part, row):

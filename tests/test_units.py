@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from vllama import units
+from vllama.base import units
 
 DAY = 86400
 
@@ -70,6 +70,9 @@ def test_go_duration_errors(text: str, message: str) -> None:
         ("10m", 600.0),
         ("-1m", math.inf),
         ("0", 0.0),
+        ("0" * 5000 + "7s", 7.0),
+        ("0.5" + "1" * 5000 + "s", 0.511111111),
+        (-0.0, 0.0),
     ],
 )
 def test_keep_alive(value: object, seconds: float | None) -> None:
@@ -87,6 +90,12 @@ def test_keep_alive(value: object, seconds: float | None) -> None:
         ("", 'time: invalid duration ""'),
         (math.nan, "Unsupported type: 'nan'"),
         (b"5m", "Unsupported type: 'bytes'"),
+        (10**400, "json: cannot unmarshal number into Go value of type float64"),
+        (-(10**4000), "json: cannot unmarshal number into Go value of type float64"),
+        ("9" * 400 + "s", f'time: invalid duration "{"9" * 400}s"'),
+        ("9" * 5000 + "ns", f'time: invalid duration "{"9" * 5000}ns"'),
+        ("١s", 'time: invalid duration "١s"'),
+        ("1e9s", 'time: unknown unit "e" in duration "1e9s"'),
     ],
 )
 def test_keep_alive_errors(value: object, message: str) -> None:
@@ -145,7 +154,9 @@ def test_parse_bytes(text: str, size: int) -> None:
     assert units.parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GB", "5 apples", "1.2.3GB"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GB", "5 apples", "1.2.3GB", "0 apples", "9" * 400, "1" * 5000 + "TiB"]
+)
 def test_parse_bytes_errors(text: str) -> None:
     with pytest.raises(ValueError, match="write it like 24GiB"):
         units.parse_bytes(text)

@@ -15,6 +15,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
 from rich.console import Console
@@ -44,7 +45,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the model said to one problem; `error` is the server's, and counts as a wrong answer."""
+    """What the model said to one problem; with an `error` of the server it said nothing."""
 
     problem: Problem
     text: str = ""
@@ -125,23 +126,23 @@ async def evaluate(args: argparse.Namespace, console: Console) -> list[Result]:
     return results
 
 
-def summarise(results: list[Result], seconds: float) -> dict[str, object]:
-    """Return the figures of a run."""
+def summarise(results: list[Result], seconds: float) -> dict[str, Any]:
+    """Return the figures of a run, which are those of the problems that were answered."""
+    answered = sum(not one.error for one in results)
     right, tokens = sum(one.is_right for one in results), sum(one.tokens for one in results)
-    low, high = compute_interval(right, len(results))
     return {
-        "problems": len(results),
+        "problems": answered,
         "right": right,
-        "accuracy": right / len(results),
-        "interval_95": [low, high],
-        "errors": sum(bool(one.error) for one in results),
+        "accuracy": right / answered if answered else None,
+        "interval_95": compute_interval(right, answered) if answered else None,
+        "errors": len(results) - answered,
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
     }
 
 
-def show(summary: dict[str, object], results: list[Result], console: Console) -> None:
+def show(summary: dict[str, Any], results: list[Result], console: Console) -> None:
     """Print the figures, and the problems that were not solved."""
     table = Table("problem", "right", "answered", title="not solved")
     for one in results:
@@ -154,9 +155,13 @@ def show(summary: dict[str, object], results: list[Result], console: Console) ->
             )
     if table.row_count:
         console.print(table)
-    low, high = compute_interval(int(str(summary["right"])), len(results))
+    if summary["errors"]:
+        console.print(f"{summary['errors']} of {len(results)} problems were not answered")
+    if not summary["problems"]:
+        return
+    low, high = summary["interval_95"]
     console.print(
-        f"{summary['right']} of {len(results)} right: {summary['accuracy']:.1%} "
+        f"{summary['right']} of {summary['problems']} right: {summary['accuracy']:.1%} "
         f"(95 %: {low:.0%} to {high:.0%}), {summary['tokens']} tokens "
         f"in {summary['seconds']:.1f} s, {summary['tokens_per_s']:.1f} tokens/s"
     )

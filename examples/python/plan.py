@@ -6,7 +6,7 @@ python plan.py Qwen/Qwen3-0.6B
 import sys
 
 from vllama.api import plan, pull, resolve
-from vllama.errors import VllamaError
+from vllama.base.errors import VllamaError
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import vllama
 from tests.hub import StandInHub
 from tests.tiny import write_tiny_gguf
 from vllama.api import plan, pull, resolve
-from vllama.errors import ModelNotFound
+from vllama.base.errors import ModelNotFound
 
 NAME = "hf.co/test/Tiny-GGUF:Q8_0"
 

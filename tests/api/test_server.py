@@ -15,7 +15,7 @@ import pytest
 
 import vllama
 from tests.server_process import Server as OwnHome
-from vllama.errors import ConfigError, ServeFailed
+from vllama.base.errors import ConfigError, ServeFailed
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"

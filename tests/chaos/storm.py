@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 from tests.server_process import Server
-from vllama.rendering.renderer import PROGRAM
+from vllama.chat.templates.jinja.worker_process import PROGRAM
 
 MODELS = ("wide-a", "wide-b", "serial-c")
 MAX_LOADED = 2

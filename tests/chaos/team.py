@@ -125,7 +125,7 @@ class Team:
             "stream": chance.random() < 0.5,
             "messages": [{"role": "user", "content": text}],
             "stream_options": {"include_usage": True},
-            "max_tokens": 1000,
+            "max_tokens": chance.choice((MAX_TOKENS, 1000)),  # side by side, or alone
         }
         if path == "/api/generate":
             body["prompt"] = text

@@ -13,7 +13,7 @@ from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import Call, ChatRequest, Message, PreparedChat, Sampling
-from vllama.chat.template_style import Style
+from vllama.chat.templates.template_style import Style
 from vllama.dialects.openai.completions import parse_completion
 from vllama.dialects.openai.read import read_chat
 

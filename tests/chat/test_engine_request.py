@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.chat.bodies import chat_call, completion_call
+from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import SchemaStyle, Traits, VectorStyle
+from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import Message, Sampling
 from vllama.engines.request_body import add_fields
-from vllama.errors import BadRequest, CapabilityMissing
-from vllama.parsers.call_values import ToolCall
 
 NAMES = (
     "temperature top_p top_k min_p repeat_penalty presence_penalty frequency_penalty seed stop"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.cuts import ways
+from vllama.base.errors import UpstreamError
 from vllama.chat.framing import SseReader, frame_event
-from vllama.errors import UpstreamError
 
 CASES = [
     (b"data: one\n\ndata: two\n\n", [b"one", b"two"]),

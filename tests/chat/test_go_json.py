@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.go_json import MAX_DEPTH, decode_json, encode_json, fold
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
+from vllama.chat.go_json import MAX_DEPTH, decode_json, encode_json
 
 GOOD = [
     (b'{"a": 1}', {"a": 1}),
@@ -81,11 +81,6 @@ def test_large_bodies_take_linear_time() -> None:
     assert decode_json(b'{"images": ["' + image + b'"]}') == {"images": [image.decode()]}
     with pytest.raises(BadRequest, match="unexpected EOF"):
         decode_json(b'{"images": ["' + image + b'"]')
-
-
-def test_fold() -> None:
-    source = {"Model": "a", "STREAM": None, "stream": True, "other": 1, "model": "b"}
-    assert fold(source, ("model", "stream")) == {"model": "b", "stream": True}
 
 
 @given(

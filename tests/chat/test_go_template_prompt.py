@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.go_template_prompt import GoTemplate, parse_go_template
+from vllama.base.errors import BadRequest
+from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import Message
-from vllama.errors import BadRequest
-from vllama.parsers.call_values import ToolCall
+from vllama.chat.templates.go_template_prompt import GoTemplate, parse_go_template
 
 NOW = 1_780_000_000.0
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from tests.chat.bodies import adapt_chat, chat_call
 from tests.jinja import rendered
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_template_prompt import GoTemplate
+from vllama.chat.parsers.call_values import ToolCall
+from vllama.chat.parsers.thinking import is_unfinished
 from vllama.chat.prefill import is_continued, join_answers, render_continued
 from vllama.chat.request import Message, Sampling
-from vllama.errors import BadRequest
-from vllama.parsers.call_values import ToolCall
-from vllama.parsers.thinking import is_unfinished
+from vllama.chat.templates.go_template_prompt import GoTemplate
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -6,11 +6,11 @@ from datetime import datetime
 import pytest
 
 from tests.jinja import rendered
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.context import find_starts, take_newest
+from vllama.chat.parsers.call_values import ToolCall
+from vllama.chat.parsers.thinking import ends_open
 from vllama.chat.request import Message
-from vllama.errors import BadRequest
-from vllama.parsers.call_values import ToolCall
-from vllama.parsers.thinking import ends_open
 
 USER = [Message(role="user", content="Hi <b>")]
 

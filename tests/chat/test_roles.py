@@ -1,10 +1,15 @@
 """Conversations arranged for templates that are strict about roles."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
+from tests.hostile.counting import steps
+from vllama.chat.parsers.call_values import ToolCall
+from vllama.chat.prefill import join_answers
 from vllama.chat.request import Message
 from vllama.chat.roles import arrange_roles, fold_roles
-from vllama.parsers.call_values import ToolCall
+from vllama.chat.tool_history import shorten_ids, write_tools_as_text
 
 
 def talk(*turns: str) -> list[Message]:
@@ -66,3 +71,33 @@ def test_calls_and_media_stay():
 )
 def test_what_is_tried_after_a_refusal(turns, tried):
     assert [shown(messages) for messages in arrange_roles(talk(*turns))] == tried
+
+
+@pytest.mark.parametrize(
+    ("arrange", "role"),
+    [
+        (write_tools_as_text, "tool"), (fold_roles, "user"), (fold_roles, "system"),
+        (join_answers, "assistant"),
+    ],
+)  # fmt: skip
+def test_the_texts_of_a_long_turn_are_joined_once(
+    arrange: Callable[[Sequence[Message]], Sequence[Message]],
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    with_text = Message.with_text
+    monkeypatch.setattr(
+        Message, "with_text", lambda self, text: written.append(text) or with_text(self, text)
+    )
+    (joined,) = arrange([Message(role=role, content=f"{number}") for number in range(500)])
+    assert all(f"{number}" in joined.content.split() for number in range(500))
+    assert sum(map(len, written)) < 4 * len(joined.content)
+
+
+def test_a_result_is_looked_for_among_some_calls() -> None:
+    call = ToolCall(index=0, id="", name="f", arguments={})
+    asked = [Message(role="assistant", tool_calls=(call,) * 3000)]
+    found = [Message(role="tool", tool_call_id=f"{number}") for number in range(300)]
+    with steps(400_000):
+        assert len(shorten_ids([*asked, *found])) == 301

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.chat.bodies import adapt_chat, adapt_completion, chat_call, completion_call
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.grammar_schema import make_safe_schema
 from vllama.chat.request import Sampling
 from vllama.chat.schema import MOST_DEPTH, References, check_schema
-from vllama.errors import BadRequest
 
 TREE = {"$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}}}}
 ENGINES = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import tarfile
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from msgspec.structs import replace
 
 from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
-from vllama.backup.importing import put_into_place
-from vllama.backup.usage import open_usage, read_usage
-from vllama.usage.store import UsageRow
+from vllama.accounts.usage.store import UsageRow
+from vllama.admin.backup.archive import unpack_archive
+from vllama.admin.backup.importing import put_into_place
+from vllama.admin.backup.usage import open_usage, read_usage
+from vllama.base.errors import VllamaError
 
 USED = UsageRow(
     day="2026-11-23",
@@ -195,6 +199,22 @@ def pack_link(path: Path) -> None:
         archive.addfile(link)
 
 
+def pack_headers(path: Path, *types: bytes, size: int = 0, content: bytes = b"") -> None:
+    """Write an archive with headers of `types` before its first file; each has `size` bytes."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for kind in types:
+            info = tarfile.TarInfo("././@header")
+            info.type, info.size = kind, size or len(content)
+            file.write(info.tobuf(tarfile.USTAR_FORMAT))
+            for at in range(0, info.size, CHUNK):
+                file.write(content or b"x" * min(CHUNK, info.size - at))
+            file.write(b"\0" * (-info.size % 512))
+        with tarfile.open(fileobj=file, mode="w|") as archive:
+            archive.addfile(tarfile.TarInfo("manifest.json"))
+
+
+CHUNK = 1 << 20
+LONG = 100 * CHUNK
 EMPTY = {"size_bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
 FORGED: dict[str, Callable[[Path], None]] = {
     "text": lambda path: path.write_text("hello") and None,
@@ -210,6 +230,13 @@ FORGED: dict[str, Callable[[Path], None]] = {
     "a file that is not listed": lambda path: pack(path, {"config.toml": b""}, files={}),
     "a file that is missing": lambda path: pack(path, {}, files={"config.toml": EMPTY}),
     "a link": pack_link,
+    "a long pax header": lambda path: pack_headers(path, tarfile.XHDTYPE, size=LONG),
+    "a long global header": lambda path: pack_headers(path, tarfile.XGLTYPE, size=LONG),
+    "a long name": lambda path: pack_headers(path, tarfile.GNUTYPE_LONGNAME, size=LONG),
+    "a long link": lambda path: pack_headers(path, tarfile.GNUTYPE_LONGLINK, size=LONG),
+    "a global header": lambda path: pack_headers(path, tarfile.XGLTYPE, content=b"9 ab=cde\n"),
+    "many headers": lambda path: pack_headers(
+        path, *[tarfile.XHDTYPE] * 5000, content=b"9 ab=cde\n"),
     "a newer form": lambda path: pack(path, {}, version=2),
     "more than the disk holds": lambda path: pack(path, {}, files={
         "config.toml": EMPTY | {"size_bytes": 1 << 60}}),
@@ -226,6 +253,19 @@ def test_nothing_is_taken_from_a_forged_file(new: Machine, tmp_path: Path, how: 
     shown = new.run("import", archive, ok=False)
     assert shown.startswith("Error: cannot ") and "internal" not in shown
     assert new.files() == {}
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_long_header_takes_no_memory(tmp_path: Path, kind: bytes) -> None:
+    archive = tmp_path / "forged.tar.gz"
+    pack_headers(archive, kind, size=LONG)
+    tracemalloc.start()
+    try:
+        with pytest.raises(VllamaError, match="damaged, or no file of 'vllama export'"):
+            unpack_archive(archive, tmp_path, free_bytes=LONG)
+        assert tracemalloc.get_traced_memory()[1] < 4 * CHUNK
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_move_that_fails_is_undone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_server_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:
     stub.on("POST /api/chat", *answer("a", chat=True))
     done = vllama("bench", "m", "--against", "Ollama=127.0.0.1:9")
     assert done.returncode == 1
-    assert "cannot measure Ollama: it does not answer" in done.stderr
+    assert "cannot measure Ollama: could not connect to" in done.stderr
 
 
 def test_a_model_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.captures.samples import make_capture
-from tests.environments.installer import Fake
+from tests.machine.environments.installer import Fake
+from tests.observe.captures.samples import make_capture
 from tests.server_process import LIMIT_S, Server
-from vllama.captures.format import encode_capture
-from vllama.cli.commands.bisect import split_arguments
+from vllama.lab.commands.bisect import split_arguments
+from vllama.observe.captures.format import encode_capture
 
 pytestmark = pytest.mark.slow
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.cli.conftest import Vllama
+from tests.routes.test_ollama_chat import until
 from vllama import config
 
 Editor = Callable[[str], dict[str, str]]
@@ -67,6 +71,16 @@ def test_editing_makes_the_file(vllama: Vllama, editor: Editor, file: Path) -> N
     assert vllama("config", "edit", **editor("max_queue = 9\n")).stdout == "nothing was changed\n"
 
 
+def test_a_link_to_the_file_stays_one(vllama: Vllama, editor: Editor, file: Path) -> None:
+    kept = file.parents[2] / "dotfiles" / "vllama.toml"
+    for folder in (file.parent, kept.parent):
+        folder.mkdir(parents=True)
+    kept.write_text("max_queue = 9\n")
+    file.symlink_to(kept)
+    assert vllama("config", "edit", **editor("max_queue = 10\n")).returncode == 0
+    assert file.is_symlink() and kept.read_text() == "max_queue = 10\n"
+
+
 def test_no_editor_is_started_where_there_is_no_terminal(vllama: Vllama, file: Path) -> None:
     done = vllama("config", "edit", EDITOR="", VISUAL="", OLLAMA_EDITOR="")
     assert done.returncode == 1
@@ -83,11 +97,63 @@ def test_a_file_that_cannot_be_read_is_not_taken(
     vllama("config", "edit", **editor("max_queue = 9\n"))
     done = vllama("config", "edit", **editor("max_queu = 10\n"))
     assert done.returncode == 2
-    draft = file.with_suffix(".draft.toml")
+    (draft,) = file.parent.glob("*.draft-*.toml")
     assert 'cannot use "max_queu"' in done.stderr
     assert f'what you wrote is in "{draft}"' in done.stderr
     assert file.read_text() == "max_queue = 9\n"
     assert draft.read_text() == "max_queu = 10\n"
+
+
+def test_the_second_of_two_edits_at_once_is_told(
+    env: dict[str, str], file: Path, tmp_path: Path
+) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text("max_queue = 1\n")
+    running = []
+    for number in (2, 3):
+        program = tmp_path / f"editor{number}"  # says that it is open, and waits to be closed
+        program.write_text(
+            f'#!/bin/sh\ncp "$1" "{program}.seen"\n'
+            f'while [ ! -e "{program}.close" ]; do sleep 0.01; done\n'
+            f'echo "max_queue = {number}" > "$1"\n'
+        )
+        program.chmod(0o755)
+        command = [sys.executable, "-m", "vllama", "config", "edit"]
+        own = {**env, "VISUAL": str(program), "PATH": os.environ["PATH"]}
+        process = subprocess.Popen(command, env=own, stdout=PIPE, stderr=PIPE, text=True)
+        running.append((process, program))
+    for _, program in running:
+        until(lambda path=Path(f"{program}.seen"): path.exists() and path.read_text())
+    told = []
+    for process, program in running:
+        Path(f"{program}.close").touch()
+        told.append((process.communicate()[1], process.returncode))
+    assert told[0] == ("", 0)
+    (draft,) = file.parent.glob("*.draft-*.toml")
+    assert told[1] == (
+        f'Error: cannot write the config file "{file}": it has changed since you opened it\n'
+        f'Hint: what you wrote is in "{draft}": open the file again and add it there\n',
+        2,
+    )
+    assert (file.read_text(), draft.read_text()) == ("max_queue = 2\n", "max_queue = 3\n")
+
+
+@pytest.mark.parametrize("before", ["max_queue = 1\n", None])
+def test_what_another_program_has_written_meanwhile_stays(
+    vllama: Vllama, file: Path, tmp_path: Path, before: str | None
+) -> None:
+    file.parent.mkdir(parents=True)
+    if before is not None:
+        file.write_text(before)
+    program = tmp_path / "editor"
+    program.write_text(f'#!/bin/sh\necho "debug = true" >> "{file}"\necho "max_queue = 2" > "$1"\n')
+    program.chmod(0o755)
+    for drafts in (1, 2):
+        done = vllama("config", "edit", VISUAL=str(program), PATH=os.environ["PATH"])
+        assert done.returncode == 2 and "has changed since you opened it" in done.stderr
+        assert "max_queue = 2" not in file.read_text()
+        assert len(list(file.parent.glob("*.draft-*.toml"))) == drafts
+        file.write_text(before or "")
 
 
 def test_the_schema_describes_every_setting(vllama: Vllama) -> None:

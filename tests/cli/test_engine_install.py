@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.engines.test_install import Painter, wheels
-from tests.environments.installer import Fake
 from tests.facts import CPU
+from tests.machine.environments.installer import Fake
+from vllama.base.errors import EnvironmentFailed
 from vllama.cli.engine_install import describe_offer, find_offers, install_first, pick_offer
 from vllama.engines.base import Installation, SearchPaths
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 from vllama.engines.recipe import Recipe
-from vllama.errors import EnvironmentFailed
 
 
 @pytest.fixture

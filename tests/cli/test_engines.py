@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Vllama
-from tests.environments.installer import Fake
+from tests.machine.environments.installer import Fake
 from tests.server_process import FAKE, Server
 
 pytestmark = pytest.mark.slow  # processes of their own
@@ -94,7 +94,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     ("args", "code", "message"),
     [
         (["engines", "install"], 2, "cannot install: no engine is named"),
-        (["engines", "instal", "painter"], 2, "choose one of list, install, remove, doctor"),
+        (["engines", "mend", "painter"], 2, "choose one of list, install, remove, doctor"),
         (["engines", "install", "nothing"], 2, "no such engine"),
         (["engines", "check"], 2, "cannot check: no engine is named"),
         (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),

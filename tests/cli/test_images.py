@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vllama.base.errors import VllamaError
 from vllama.cli.chat.images import MAX_BYTES, names_image, take_images
-from vllama.errors import VllamaError
 
 PNG = b"\x89PNG\r\n\x1a\n1"
 JPEG = b"\xff\xd8\xff2"

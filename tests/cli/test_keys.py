@@ -6,17 +6,20 @@ import csv
 import io
 import json
 import os
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
-from vllama.keys.key import digest_secret
-from vllama.keys.limits import name_day
-from vllama.keys.store import read_keys
-from vllama.usage.entries import Amounts, Served, encode_entry
+from tests.cli.terminal import Terminal
+from vllama.accounts.keys.key import digest_secret
+from vllama.accounts.keys.limits import name_day
+from vllama.accounts.keys.store import read_keys
+from vllama.accounts.usage.entries import Amounts, Served, encode_entry
 
 NOWHERE = "127.0.0.1:9"
 LIMITS = ("--scope", "infer,read", "--models", "qwen3*", "--models", "smollm2:*", "--rate")
@@ -60,6 +63,51 @@ def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
     assert "has not been revoked" in vllama("keys", "rm", "ann").stderr
 
 
+def test_both_secrets_of_a_rotated_key_are_listed(vllama: Vllama, data: Path) -> None:
+    old = vllama("keys", "add", "ci", "--scope", "admin").stdout.strip()
+    new = vllama("keys", "rotate", "ci", "--overlap", "24h").stdout.strip()
+    table = vllama("keys").stdout
+    assert re.search(rf"…{new[-4:]}; …{old[-4:]} until (23|24) hours from now", table), table
+    told = json.loads(vllama("keys", "--json").stdout)["keys"][0]
+    assert told["shown"] == f"…{new[-4:]}" and told["replaced"]["shown"] == f"…{old[-4:]}"
+    assert vllama("keys", "rotate", "ci").returncode == 0
+    assert json.loads(vllama("keys", "--json").stdout)["keys"][0]["replaced"] is None
+
+
+def test_the_way_out_after_the_last_key(vllama: Vllama, data: Path) -> None:
+    vllama("keys", "add", "ann")
+    assert "vllama keys open" not in vllama("keys").stderr
+    for words in (("revoke", "ann"), ("list",), ("remove", "ann"), ("list",)):
+        told = vllama("keys", *words)
+        assert told.returncode == 0 and "vllama keys open" in told.stderr, words
+    assert vllama("keys", "open").returncode == 0
+    assert "vllama keys open" not in vllama("keys").stderr
+    assert "refuses requests without a key" in vllama("keys", "add", "ann").stderr
+
+
+WITHOUT_ADMIN = "no key has the scope 'admin'"
+
+
+def test_a_first_key_that_is_no_admins_is_warned_of(vllama: Vllama, data: Path) -> None:
+    assert WITHOUT_ADMIN in vllama("keys", "add", "ann").stderr
+    assert WITHOUT_ADMIN in vllama("keys", "add", "bob").stderr
+    assert WITHOUT_ADMIN not in vllama("keys", "add", "eve", "--scope", "admin").stderr
+    assert WITHOUT_ADMIN not in vllama("keys", "add", "ida").stderr
+    assert WITHOUT_ADMIN not in vllama("keys", "add", "x", VLLAMA_API_KEY="sk-plain").stderr
+
+
+@pytest.mark.parametrize(("answer", "names"), [("", ["admin", "ann"]), ("n", ["ann"])])
+def test_a_person_is_offered_a_key_of_an_admin(
+    answer: str, names: list[str], terminal: Callable[..., Terminal], data: Path
+) -> None:
+    person = terminal("keys", "add", "ann")
+    person.expect("Add the key 'admin' for yourself first? [Y/n]: ")
+    person.type(answer + "\n")
+    assert person.finish() == 0
+    assert person.screen.count("refuses requests without a key") == 1
+    assert [key.name for key in read_keys(data / "keys.json")] == names
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -81,11 +129,11 @@ def test_days_that_do_not_exist(
     ("words", "message"),
     [
         (("add",), "Hint: vllama keys add NAME"),
-        (("frob", "ann"), "choose one of list, add, change, rotate, revoke, rm"),
+        (("frob", "ann"), "choose one of list, add, change, rotate, revoke, rm, open"),
         (("rm", "ann"), "cannot remove the key 'ann': there is none"),
         (("add", "ann", "--scope", "root"), "'root' is no scope"),
         (("add", "ann", "--rate", "60"), "write it like 60/min"),
-        (("add", "ann", "--tokens", "1M/h"), "limited by day"),
+        (("add", "ann", "--tokens", "1M/h"), "minute, day and month"),
         (("add", "ann", "--concurrent", "0"), "not a positive number"),
         (("add", "ann", "--priority", "101"), "the highest priority is 100"),
         (("add", "ann", "--expires", "soon"), "no duration"),
@@ -94,6 +142,9 @@ def test_days_that_do_not_exist(
         (("change", "ann", "--rate", "1/s"), "cannot find the key 'ann'"),
         (("rotate", "ann"), "cannot find the key 'ann'"),
         (("revoke", "ann", "--rate", "1/s"), "cannot revoke a key with --rate"),
+        (("rotate", "ann", "--rate", "1/s"), "cannot rotate a key with --rate"),
+        (("add", "ann", "--overlap", "1h"), "cannot add a key with --overlap"),
+        (("rotate", "ann", "--overlap", "long"), "no duration"),
     ],
 )
 def test_what_cannot_be_done(
@@ -107,7 +158,7 @@ def test_what_cannot_be_done(
 def test_a_server_with_another_folder_is_noticed(
     vllama: Vllama, data: Path, stub: StubServer
 ) -> None:
-    stub.fail("GET /api/version", 401, "unauthorized: the request shows no key")
+    stub.fail("GET /api/version", 401, "unauthorized: the request has no valid key")
     result = vllama("keys", "add", "ann", OLLAMA_HOST=stub.address)
     assert result.returncode == 0
     assert f"it may have another data folder than '{data}'" in result.stderr

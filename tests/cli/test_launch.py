@@ -367,3 +367,30 @@ def test_a_model_is_chosen_and_the_change_agreed(
     screen.type("\x03")
     assert screen.finish() == 130
     assert list(files(home)) == [".config/zed/settings.json"]
+
+
+@pytest.mark.parametrize("name", ["aider", "cline", "zed"])
+@pytest.mark.parametrize("variable", ["VLLAMA_API_KEY", "VLLAMA_CLIENT_KEY", "OLLAMA_API_KEY"])
+def test_the_key_of_every_variable_reaches_the_tool(
+    name: str, variable: str, started: Callable[[str], Path], env: dict[str, str]
+) -> None:
+    out = started(name)
+    done = run_process(env | {variable: "sk-of-this-server"}, name, "-m", "qwen3:8b", "--yes")
+    assert done.returncode == 7, done.stderr
+    assert json.loads(out.read_text())["env"]["OLLAMA_API_KEY"] == "sk-of-this-server"
+
+
+@pytest.mark.parametrize("name", ["muse", "vscode"])
+def test_a_tool_that_takes_no_key_says_why(name: str, home: Path, vllama: Vllama) -> None:
+    for words in ((), ("--config",)):
+        done = vllama("launch", name, "-m", "qwen3:8b", "--yes", *words, OLLAMA_API_KEY="sk-x")
+        assert done.returncode == 2 and "with a server that requires a key: it " in done.stderr
+    assert not files(home)
+
+
+def test_settings_alone_name_the_variable_of_the_key(home: Path, vllama: Vllama) -> None:
+    words = ("-m", "qwen3:8b", "--config", "--yes")
+    assert "export OLLAMA_API_KEY=KEY" in vllama("launch", "zed", *words, VLLAMA_API_KEY="k").stderr
+    assert "OLLAMA_API_KEY" not in vllama("launch", "cline", *words).stderr
+    told = vllama("launch", "aider", *words, VLLAMA_API_KEY="sk-x").stdout
+    assert "export OLLAMA_API_KEY=sk-x\n" in told

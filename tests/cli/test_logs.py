@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vllama
-from vllama import log_context
+from vllama.base import log_context
 from vllama.cli.log_runs import LONGEST_RUN, RunShortener
 from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
 from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
+import os
+import pty
 import random
+import struct
+import termios
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from vllama.cli.chat.answer_view import WordWrap
-from vllama.cli.command_index import GROUPS
-from vllama.cli.help_page import help_page
+from vllama.cli.command_index import GROUPS, help_page
 from vllama.cli.model_view import format_sections, make_sections
-from vllama.cli.output import show_error
+from vllama.cli.output import show_error, wrap_words
 from vllama.cli.progress import _Lines, label_event, read_event
 from vllama.cli.progress_bar import FittingProgress
 from vllama.cli.reporter import TerminalReporter
@@ -86,7 +91,7 @@ def test_the_help_page_fits_the_terminal(width: int) -> None:
     }
     assert all(len(line) <= width for line in lines if line not in usage)
     words = " ".join(" ".join(lines).split())
-    for name, _, text in (row for _, rows in GROUPS for row in rows):
+    for name, text in (row for rows in GROUPS.values() for row in rows.items()):
         assert f"{name} {text}" in words
 
 
@@ -273,3 +278,32 @@ def test_the_log(capsys: Capture) -> None:
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
     assert (first["level"], first["component"], first["msg"]) == ("debug", "x", "heard 2")
     assert "ValueError: deep" in second["exception"]
+
+
+LONG = (
+    "    vllama engines install llama-server (the fastest here; 12 MB, a wheel), or: "
+    "https://example.org/a/very/long/address/that/nobody/may/break/because/it/would/not/work/then"
+)
+
+
+def test_no_word_is_broken_at_the_edge_of_a_terminal() -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    with os.fdopen(slave, "w") as stream:
+        lines = wrap_words(LONG, stream).split("\n")
+        assert " ".join(line.strip() for line in lines) == LONG.strip()
+        assert all(line.startswith("    ") and not line.startswith("     ") for line in lines)
+        assert [line for line in lines if len(line) > 40] == [f"    {LONG.split()[-1]}"]
+        assert wrap_words("a b\n\nc", stream) == "a b\n\nc"
+        cells = wrap_words("  →  one    " + "word " * 6, stream).split("\n")
+        assert cells == ["  →  one    word word word word word", "            word"]
+        assert wrap_words("word " * 9, stream).split("\n")[1] == "word"
+        told = wrap_words("word " * 20, stream, len("Hint: ")).split("\n")
+        assert "Hint: " + told[0] == "Hint:" + " word" * 7
+        assert {line[:6] for line in told[1:]} == {" " * 6}
+    os.close(master)
+
+
+def test_what_a_program_reads_is_one_line(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as stream:
+        assert wrap_words(LONG, stream) == LONG

@@ -79,6 +79,9 @@ def test_settings(stub: StubServer, terminal: Open) -> None:
     ask(screen, "/? shortcuts", "Ctrl + g")
     ask(screen, "/? set", "/set history, nohistory")
     ask(screen, "/nonsense", "Unknown command '/nonsense'. Type /? for help")
+    ask(screen, "/lod x", "Unknown command '/lod'. Did you mean '/load'? Type /? for help")
+    ask(screen, "/set verbos", "Did you mean '/set verbose'?")
+    ask(screen, "/set parameter tempratur 1", "did you mean temperature?")
     ask(screen, "/clear", "Cleared session context")
     ask(screen, "again", "3.00 tokens/s")
     assert len(stub.bodies(CHAT)[1]["messages"]) == 2
@@ -208,7 +211,7 @@ def test_images(stub: StubServer, terminal: Open, tmp_path: Path) -> None:
     assert message["content"] == "what is ?"
     assert base64.b64decode(message["images"][0]) == picture.read_bytes()
     (tmp_path / "b.png").write_text("text")
-    ask(screen, f"{tmp_path}/b.png", "it is no PNG, JPEG or WebP")
+    ask(screen, f"{tmp_path}/b.png", "WebP")
     stub.on("POST /api/show", {"capabilities": ["completion"]})
     ask(screen, "/load blind", "Loading model 'blind'")
     ask(screen, f"what is '{picture}'?", "ok")
@@ -227,7 +230,7 @@ def test_what_a_model_cannot_do_is_said(stub: StubServer, terminal: Open, tmp_pa
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     screen.type(f"what is {picture}?\r")
-    screen.expect("takes no images; ")
+    screen.expect("takes no images;")
     screen.expect("ok")
     screen.expect(PROMPT)
     stub.on("POST /api/show", {"capabilities": ["completion", "thinking"]})

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import socketserver
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.cli.conftest import Vllama
 from tests.cli.stub import Body, Reply, StubServer
+from vllama.base.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
+from vllama.base.units import rfc3339_local
 from vllama.cli.client import Client, _unreachable
 from vllama.cli.commands.ps import describe_expiry, describe_processor
-from vllama.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
-from vllama.units import rfc3339_local
 
 
 def loaded(name: str, **more: object) -> Body:
@@ -228,7 +233,7 @@ def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
         (400, b'{"error": "bad"}', BadRequest, "bad"),
         (503, b'{"error": "server busy"}', Busy, "server busy"),
         (500, b'{"error": {"message": "deep"}}', VllamaError, "deep"),
-        (500, b"<html>", VllamaError, "the server refused: <html>"),
+        (500, b"<html>", VllamaError, "the server refused: status 500"),
         (502, b"", VllamaError, "the server refused: status 502"),
     ],
 )
@@ -308,7 +313,7 @@ def test_a_proxy_is_for_servers_elsewhere(
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        (socket.gaierror(-2, "Name or service not known"), "the host is not known (Name or "),
+        (socket.gaierror(-2, "Name or service not known"), ": no network, or no host of that name"),
         (ConnectionRefusedError(111, "Connection refused"), ": connection refused"),
         (TimeoutError("timed out"), ": no answer within 5 s"),
     ],
@@ -343,3 +348,90 @@ def test_an_address_that_is_none() -> None:
 def test_a_server_that_is_not_there() -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(ServerUnreachable):
         client.get("/")
+
+
+PAGE = b"<!DOCTYPE html><html><body>a page of secrets</body></html>"
+LISTENERS = {
+    "a web page": (b"HTTP/1.0 200 OK\r\n\r\n" + PAGE, "a web page, with status 200"),
+    "no such page": (b"HTTP/1.0 404 Not Found\r\n\r\n" + PAGE, "a web page, with status 404"),
+    "a proxy": (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", "status 502"),
+    "JSON": (b'HTTP/1.0 200 OK\r\n\r\n{"secrets": 1}', "other JSON, with status 200"),
+    "a version": (b'HTTP/1.0 200 OK\r\n\r\n{"version": "1", "secrets": 1}', "other JSON"),
+    "a list": (b'HTTP/1.0 200 OK\r\n\r\n["secrets"]', "other JSON, with status 200"),
+    "an API": (b'HTTP/1.0 404 No\r\n\r\n{"error": "secrets"}', "other JSON, with status 404"),
+    "text": (b"HTTP/1.0 200 OK\r\n\r\nsecrets", "something else, with status 200"),
+    "nothing": (b"HTTP/1.0 200 OK\r\n\r\n", "something else, with status 200"),
+    "a redirect": (b"HTTP/1.0 302 Found\r\nLocation: /secrets\r\n\r\n", "to another address"),
+    "ssh": (b"SSH-2.0-OpenSSH_9.2 secrets\r\n", "it does not speak HTTP"),
+    "TLS": (b"\x15\x03\x01\x00\x02\x02F", "it does not speak HTTP"),
+    "endless": (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 10_000_000, "something else"),
+    "closed": (b"", "it closes the connection"),
+}
+
+
+@contextmanager
+def listen(content: bytes | None) -> Iterator[str]:
+    """Answer every connection with `content`; None: never, and without closing it."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            if content is None:
+                ended.wait()
+                return
+            with contextlib.suppress(OSError):
+                self.request.sendall(content)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
+
+
+ASKING = (
+    ("ps",), ("ps", "--requests"), ("run", "m", "hi"), ("run", "m"), ("stop", "m"), ("events",),
+    ("stop", "--request", "1"), ("launch", "codex", "--model", "m", "--yes"), ("bench", "m"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_another_program_on_the_port_is_named(words: tuple[str, ...], vllama: Vllama) -> None:
+    with listen(LISTENERS["a web page"][0]) as address:
+        done = vllama(*words, OLLAMA_HOST=address)
+    assert done.returncode == 1 and "is no vllama and no Ollama: it sends a web" in done.stderr
+    assert "Hint: " in done.stderr and "secrets" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("name", LISTENERS)
+def test_what_another_program_answers_is_never_shown(name: str) -> None:
+    content, words = LISTENERS[name]
+    with (
+        listen(content) as address,
+        Client(f"http://{address}") as client,
+        pytest.raises(ServerUnreachable, match=words) as caught,
+    ):
+        client.get("/api/ps")
+    assert "OLLAMA_HOST" in str(caught.value.hint)
+    assert "secrets" not in caught.value.sentence()
+
+
+def test_a_program_that_never_answers_is_not_waited_for() -> None:
+    with (
+        listen(None) as address,
+        Client(f"http://{address}", limit_s=0.2) as client,
+        pytest.raises(ServerUnreachable, match=r"within 0\.2 s"),
+    ):
+        client.post("/api/chat", {"model": "m"})
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_a_server_that_refuses_is_one(status: int, stub: StubServer) -> None:
+    for key in ("GET /api/version", "GET /api/ps"):
+        stub.fail(key, status, "not now")
+    with Client(f"http://{stub.address}") as client, pytest.raises(VllamaError, match="not now"):
+        client.get("/api/ps")

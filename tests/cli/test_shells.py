@@ -12,6 +12,7 @@ from shell_files import COMPLETIONS, write_completion
 
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
+from tests.lacking import lacking
 
 SHELLS = {
     "bash": (("bash", "--norc", "--noprofile", "-i"), 'eval "$(vllama completion bash)"'),
@@ -47,9 +48,7 @@ def shell(env: dict[str, str], tmp_path: Path, stub: StubServer) -> Iterator[Ope
 
     def start(name: str, setup: str) -> Terminal:
         command, _ = SHELLS[name]
-        path = shutil.which(command[0])
-        if path is None:
-            pytest.skip(f"{name} is not installed")
+        path = shutil.which(command[0]) or lacking(f"{name} is not installed")
         given = env | {
             "PATH": f"{program.parent}:{env['PATH']}",
             "PS1": "",

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
-from vllama.cli.commands.verify import Side, parse_sides
-from vllama.errors import ConfigError
+from vllama.base.errors import ConfigError
+from vllama.lab.commands.verify import Side, parse_sides
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,12 @@ def test_engines_with_and_without_models_of_their_own(engines, model, sides):
 
 @pytest.mark.parametrize(
     ("engines", "words"),
-    [("a", "two engines"), ("a,b,c", "not 3"), ("a=x,b", "verify with b: no model is named")],
+    [
+        ("", "and none is named"),
+        ("a", "'a' names 1"),
+        ("a,b,c", "names 3"),
+        ("a=x,b", "verify with b: no model is named"),
+    ],
 )
 def test_what_is_no_pair(engines, words):
     with pytest.raises(ConfigError, match=words):

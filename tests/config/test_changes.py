@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.config.changes import KEPT, compare_settings
 from vllama.config.report import report_settings
-from vllama.errors import ConfigError
 
 
 def load(**environ: str) -> config.Config:
@@ -21,10 +21,10 @@ def load(**environ: str) -> config.Config:
     ("before", "after", "taken", "kept"),
     [
         ({}, {}, (), ()),
+        ({}, {"VLLAMA_MAX_TOKENS": "9"}, ("max_tokens (auto → 9)",), ()),
         ({}, {"VLLAMA_MAX_QUEUE": "3"}, ("max_queue (512 → 3)",), ()),
         ({"VLLAMA_MAX_QUEUE": "3"}, {}, ("max_queue (3 → 512)",), ()),
         ({}, {"VLLAMA_ALIASES": "a=b,c=d"}, ("aliases (none → a=b, c=d)",), ()),
-        ({}, {"VLLAMA_CONTEXT_LENGTH": "8k"}, ("context_length (auto → 8192)",), ()),
         ({}, {"VLLAMA_DEBUG": "true"}, ("debug (false → true)",), ()),
         ({"VLLAMA_API_KEY": "k1"}, {"VLLAMA_API_KEY": "k2"}, ("api_key",), ()),
         ({}, {"VLLAMA_PORT": "99"}, (), ("port (11434 → 99)",)),
@@ -45,6 +45,15 @@ def test_changes(
         source = old if field.name in KEPT else new
         assert getattr(found.config, field.name) == getattr(source, field.name)
     assert compare_settings(found.config, new).taken == ()
+
+
+def test_what_needs_a_load_is_told_apart_and_what_only_commands_read_is_not_told() -> None:
+    found = compare_settings(
+        load(), load(VLLAMA_CONTEXT_LENGTH="8k", VLLAMA_NOHISTORY="1", VLLAMA_CLIENT_KEY="k")
+    )
+    assert (found.taken, found.kept) == ((), ())
+    assert found.loaded == ("context_length (auto → 8192)",)
+    assert found.config.context_length == 8192
 
 
 def test_a_reload_never_takes_the_last_key_away(tmp_path) -> None:
@@ -96,16 +105,19 @@ models = { "x.y" = "z" }
 
 def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
     old, new = read(tmp_path, BEFORE), read(tmp_path, AFTER)
-    taken = compare_settings(old, new).taken
-    assert set(taken) == {
-        'models."q:8b".context (4096 → 8192)',
+    found = compare_settings(old, new)
+    taken = (*found.taken, *found.loaded)
+    assert set(found.taken) == {
         'models."q:8b".keep_alive (none → -1)',
-        'models."q:8b".engine_args',
-        "models.other.gpus (none → [0, 1])",
         "models.other.aliases (none → a, b)",
         "upstreams.bee.url",
         "upstreams.bee.key",
         'upstreams.bee.models (none → { "x.y" = "z" })',
+    }
+    assert set(found.loaded) == {
+        'models."q:8b".context (4096 → 8192)',
+        'models."q:8b".engine_args',
+        "models.other.gpus (none → [0, 1])",
         "engine_args",
     }
     rows = {row["key"]: row["text"] for row in report_settings(old)["settings"]}

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.config.address import Address, is_loopback, parse_address, reachable_host, url
 from vllama.config.settings import BY_FIELD
-from vllama.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +246,7 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     ("text", "message", "hint"),
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
-        ("zzzz = 1", "no such setting", "use one of host, port"),
+        ("zzzz = 1", "no such setting", "choose one of host, port"),
         ('port = "x"', 'cannot use port "x" from', "write it like 11434"),
         ("port = [1]", "a list cannot be given here", "write it like"),
         ("[port]\na = 1", "a table cannot be given here", "write it like"),
@@ -313,8 +313,6 @@ def test_slices() -> None:
     models = config.models_settings(settings)
     assert models.hf_endpoint == "http://h"
     assert models.hf_cache_dir == settings.hf_cache_dir
-    wanted = config.preferences(settings)
-    assert (wanted.engine, wanted.gpu_layers, wanted.stall_timeout_s) == ("x", 3, 300.0)
 
 
 def test_the_stores_of_other_tools(home: Path) -> None:

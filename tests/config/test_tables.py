@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.config.report import report_settings
 from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
 from vllama.config.toml_lines import find_line
-from vllama.errors import ConfigError
 from vllama.models.model_settings import ModelSettings
 from vllama.models.settings import UpstreamSettings
 

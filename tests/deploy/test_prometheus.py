@@ -1,6 +1,7 @@
 """The files for Prometheus and Grafana, with a real Prometheus (Debian: apt install prometheus)."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lacking import lacking
 from tests.ports import free_port
 from tests.routes.test_ollama_chat import until, user
 from tests.server_process import Server
@@ -21,11 +23,8 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "vllama.json"
 
 
 def need(program: str) -> str:
-    """Return the path of a program of Prometheus, or skip."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"{program} is missing: apt install prometheus")
-    return path
+    """Return the path of a program of Prometheus."""
+    return shutil.which(program) or lacking(f"{program} is missing: apt install prometheus")
 
 
 def promtool(*arguments: str, stdin: bytes = b"") -> str:
@@ -47,6 +46,39 @@ def test_every_alert_is_tested():
     tests = Path(__file__).with_name("alerts_test.yml").read_text()
     assert len(names) > 10
     assert not [name for name in names if name not in tests]
+
+
+@pytest.mark.slow
+def test_what_alerts_take_the_increase_of_is_there_from_the_beginning(tmp_path):
+    """Prometheus computes no increase of a series that begins with its first burst."""
+    names = set(re.findall(r"increase\((\w+)", ALERTS.read_text()))
+    assert len(names) >= 4
+
+    def read(server) -> set[str]:
+        text = metrics(server)
+        zero = re.compile(r"^(\w+)\{(?:model|outcome)=\"(m:latest|error)?\"\} 0\.0$", re.M)
+        return {name for name, label in zero.findall(text) if label}
+
+    with Server(tmp_path, env={"VLLAMA_MAX_QUEUE": "1"}) as server:
+        server.model("m", "--stall-after", "1")
+        name = "vllama_queue_refusals_total"
+        for _ in range(2):  # a server that is started again begins anew
+            assert f'{name}{{model=""}} 0.0' in metrics(server)
+            with server.open("/api/chat", {"model": "m", **user()}) as first:
+                first.readline()
+                assert names <= read(server)
+                clients = [server.connect() for _ in range(4)]
+                for client in clients:
+                    client.request("POST", "/api/chat", json.dumps({"model": "m", **user()}))
+                until(lambda: f'{name}{{model="m:latest"}} 3.0' in metrics(server))
+                for client in clients:
+                    client.close()
+            server.__exit__()
+            server.start()
+
+
+def metrics(server) -> str:
+    return server.request("GET", "/metrics")[2].decode()
 
 
 def list_queries() -> list[tuple[str, str]]:

@@ -11,12 +11,12 @@ from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
-from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
     from anthropic import Anthropic

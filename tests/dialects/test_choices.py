@@ -11,9 +11,9 @@ from tests.chat.cuts import ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
+from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.request import Call, Usage
 from vllama.dialects.openai.choices import Part, Totals, merge_choices, parse_n, reseed
-from vllama.errors import BadRequest, UpstreamError
 
 
 @pytest.mark.parametrize(("value", "n"), [(None, 1), (1, 1), (128, 128), (2.0, 2)])

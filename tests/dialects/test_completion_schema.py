@@ -11,7 +11,7 @@ from vllama.chat.gbnf import make_grammar
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.prefill import should_render
 from vllama.chat.request import Sampling
-from vllama.chat.template_style import Style
+from vllama.chat.templates.template_style import Style
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 REFERRED = {"$ref": "#/$defs/a"}

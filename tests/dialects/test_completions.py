@@ -13,12 +13,12 @@ from tests.chat.cuts import run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
+from vllama.base.errors import BadRequest, EngineCrashed, UpstreamError
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
 from vllama.chat.request import Message
 from vllama.dialects.openai.completions import CompletionRequest, parse_completion
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
-from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
     from openai import OpenAI

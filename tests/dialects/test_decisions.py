@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from vllama.base.errors import BadRequest
 from vllama.dialects.decisions.openai import parse_decisions, write_decisions
 from vllama.dialects.decisions.questions import Counts, Distribution, read_distribution
 from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
-from vllama.errors import BadRequest
 
 NOUL = {"type": "noul", "instructions": "Is it urgent?"}
 CHOICE = {

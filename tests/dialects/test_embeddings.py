@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.base.errors import BadRequest, ModelNotFound, UpstreamError
 from vllama.dialects.ollama.embeddings import (
     decode_embeddings,
     finish_vector,
@@ -20,7 +21,6 @@ from vllama.dialects.ollama.embeddings import (
     write_base64,
     write_embeddings,
 )
-from vllama.errors import BadRequest, ModelNotFound, UpstreamError
 
 
 def answer(*vectors: object, tokens: int | None = 7) -> bytes:

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.dialects.errors import (
-    clean_engine_error,
-    write_anthropic_error,
-    write_ollama_error,
-    write_openai_error,
-)
-from vllama.errors import (
+from vllama.base.errors import (
     BadRequest,
     CapabilityMissing,
     ContextOverflow,
@@ -23,11 +17,18 @@ from vllama.errors import (
     UpstreamError,
     VllamaError,
 )
+from vllama.dialects.errors import (
+    clean_engine_error,
+    write_anthropic_error,
+    write_ollama_error,
+    write_openai_error,
+)
 
 LCP_TYPE = rb"""{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number, unable to parse string as a number', 'input': 'x'}\n\n  File \"/opt/engine/lib/python3.11/site-packages/llama_cpp/server/app.py\", line 376, in create_chat_completion\n    POST /v1/chat/completions","type":"internal_server_error","param":null,"code":null}}"""
 LCP_OVER = b"""{"error":{"message":"This model's maximum context length is 512 tokens, however you requested 717 tokens (701 in your prompt; 16 for the completion). Please reduce your prompt; or completion length.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"""
 NATIVE_OVER = b'{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":831,"n_ctx":256}}'
 
+REFUSED = "the upstream refused the key of this server (HTTP 401)"
 ENGINE = [
     (500, LCP_TYPE, BadRequest, 400, "temperature: Input should be a valid number, unable to parse string as a number"),
     (400, LCP_OVER, ContextOverflow, 400, "This model's maximum context length is 512 tokens, however you requested 717 tokens (701 in your prompt; 16 for the completion). Please reduce your prompt; or completion length."),
@@ -45,8 +46,8 @@ ENGINE = [
     (501, b'{"error":{"code":501,"message":"This server does not support embeddings","type":"not_supported_error"}}', CapabilityMissing, 400, "This server does not support embeddings"),
     (503, b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}', UpstreamError, 503, "Loading model"),
     (429, b"slow down", UpstreamError, 429, "slow down"),
-    (401, b'{"detail":"Invalid API key"}', UpstreamError, 502, "Invalid API key"),
-    (401, b'{"error":"Unauthorized"}', UpstreamError, 502, "Unauthorized"),
+    (401, b'{"detail":"Invalid API key"}', UpstreamError, 502, REFUSED),
+    (401, b'{"error":"Unauthorized"}', UpstreamError, 502, REFUSED),
 ]  # fmt: skip
 
 
@@ -124,3 +125,21 @@ def test_anthropic(error: VllamaError, kind: str) -> None:
     assert answer["error"] == {"type": kind, "message": error.message}
     assert answer["request_id"].startswith("req_") and len(answer["request_id"]) == 28
     assert json.loads(write_anthropic_error(error, request_id="req_1")[1])["request_id"] == "req_1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_passed"),
+    [
+        ("retry-after", "17", True), ("retry-after", "Fri, 31 Dec 2027 23:59:59 GMT", True),
+        ("retry-after-ms", "0.5", True), ("x-ratelimit-reset-tokens", "6m0s", True),
+        *((name, value, False) for name in ("retry-after", "retry-after-ms") for value in
+          ("-1", "", "nan", "9" * 400, "soon", "1e400", "\xff", "1, 2")),
+        ("x-should-retry", "a" * 5000, False), ("set-cookie", "17", False),
+    ],
+)  # fmt: skip
+def test_headers_that_clients_obey_are_passed_on_if_they_can_be_read(
+    name: str, value: str, is_passed: bool
+) -> None:
+    error = clean_engine_error(429, b"{}", {name: value})
+    assert isinstance(error, UpstreamError)
+    assert dict(error.headers) == ({name: value} if is_passed else {})

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllama.base.errors import BadRequest
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
-from vllama.errors import BadRequest
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

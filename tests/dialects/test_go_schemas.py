@@ -4,6 +4,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from vllama.dialects.anthropic.request_types import MESSAGE, MESSAGES
+from vllama.dialects.go_structs import find_struct
 from vllama.dialects.go_types import find_error
 from vllama.dialects.go_values import (
     ANY_MAP,
@@ -27,7 +28,8 @@ VALUES = [
 VALUE_TYPES = {
     "string": string, "boolean": boolean, "integer": integer, "float64": float64,
     "image": image_data, "strings": STRINGS, "map": ANY_MAP, "think": ollama.think,
-    "keep_alive": ollama.keep_alive, "property": ollama.PROPERTY, "tool": ollama.TOOL,
+    "keep_alive": ollama.keep_alive, "tool": find_struct(ollama.Tool),
+    "property": find_struct(ollama.ToolProperty),
     "message": ollama.MESSAGE, "openai_message": openai.MESSAGE, "anthropic_message": MESSAGE,
 }  # fmt: skip
 STRUCTS = [
@@ -56,3 +58,12 @@ def test_the_fields_of_a_struct_and_their_schemas_allow_the_same(struct):
             if value == [None] or not isinstance(value, list):  # only Ollama takes null in a list
                 body = {field: value}
                 assert is_described(struct, body) is (find_error(body, struct) is None), body
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.name)
+def test_what_msgspec_takes_go_takes(struct):
+    for field in struct.fields:
+        for name in (field, field.upper()):
+            for value in VALUES:
+                body = {name: value, "other": 1}
+                assert not struct.fits(body) or find_error(body, struct) is None, body

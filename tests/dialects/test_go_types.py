@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from vllama.base.errors import BadRequest
 from vllama.dialects.anthropic.request_types import MESSAGES
-from vllama.dialects.go_types import Struct, decode_request, find_error
-from vllama.dialects.ollama.request_types import CHAT, CREATE, EMBED, GENERATE, SHOW
+from vllama.dialects.go_structs import Struct, decode_request
+from vllama.dialects.go_types import find_error
+from vllama.dialects.ollama.request_types import CHAT, CREATE, EMBED, GENERATE, SHOW, ShowBody
 from vllama.dialects.openai.request_types import CHAT as OPENAI_CHAT
 from vllama.dialects.openai.request_types import COMPLETION
 from vllama.dialects.responses.request_types import RESPONSES
-from vllama.errors import BadRequest
 
 
 def tool(parameters: object) -> dict[str, object]:
@@ -152,7 +153,7 @@ def test_right_types(struct: Struct, body: dict[str, object]) -> None:
 
 def test_fields_are_found_in_any_case_and_null_is_absent() -> None:
     body = json.dumps({"Model": "m", "VERBOSE": True, "system": None, "other": 1}).encode()
-    assert decode_request(body, SHOW) == {"model": "m", "verbose": True}
+    assert decode_request(body, SHOW) == ShowBody(model="m", verbose=True)
 
 
 @pytest.mark.parametrize(
@@ -168,4 +169,4 @@ def test_bodies_that_are_no_object(body: bytes, said: str) -> None:
     with pytest.raises(BadRequest) as caught:
         decode_request(body, SHOW)
     assert caught.value.message == said
-    assert decode_request(b"null", SHOW) == {}
+    assert decode_request(b"null", SHOW) == ShowBody()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllama.base.errors import BadRequest
 from vllama.dialects.openai.multipart import (
     MAX_HEADER_BYTES,
     MAX_PARTS,
@@ -16,7 +17,6 @@ from vllama.dialects.openai.multipart import (
     Part,
     build_form,
 )
-from vllama.errors import BadRequest
 
 TYPE = "multipart/form-data; boundary=x"
 FIELD = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'

@@ -10,11 +10,11 @@ from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import chat_reply, generate_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.base.errors import BadRequest, EngineCrashed, UpstreamError
 from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
 from vllama.dialects.ollama.embeddings import finish_vector
 from vllama.dialects.ollama.objects import write_embed, write_legacy_embed, write_load
-from vllama.errors import BadRequest, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
 TIMED = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")

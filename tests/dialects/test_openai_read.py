@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.chat.bodies import adapt_chat, adapt_completion
 from tests.chat.test_engine_request import LCP, SCHEMA, VLLM
+from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.engine.traits import Traits
+from vllama.chat.parsers.tool_calls import Toolset
 from vllama.chat.request import Sampling
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.errors import BadRequest, CapabilityMissing
-from vllama.parsers.tool_calls import Toolset
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -55,7 +55,7 @@ def test_what_the_client_wanted() -> None:
     asked = read_chat(body)
     assert asked.stream and asked.include_usage
     assert asked.parameters["max_tokens"] == 9
-    assert adapt_chat(body, VLLM)[1].toolset == Toolset(schemas={"f": {}})
+    assert adapt_chat(body, VLLM)[1].toolset == Toolset(schemas={"f": {}}, after_text=False)
 
 
 def test_nulls_are_dropped() -> None:
@@ -109,7 +109,8 @@ def test_empty_tools_are_left_out() -> None:
             {"response_format": {"type": "json_object", "schema": SCHEMA}},
         ),
         ({"stream_options": {"include_usage": True}}, {"stream_options": None}),
-        ({"user": "u", "unheard_of": [1]}, {"user": "u", "unheard_of": [1]}),
+        ({"user": "u", "ignore_eos": True}, {"user": "u", "ignore_eos": True}),
+        ({"unheard_of": [1]}, {"unheard_of": None}),
         ({"reasoning_effort": "low"}, {"reasoning_effort": None, "chat_template_kwargs": None}),
     ],
 )

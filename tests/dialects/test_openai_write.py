@@ -11,10 +11,10 @@ from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.chat.framing import SseReader
 from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Usage
-from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 NOW = 1_795_264_126_000_000_000
 PLAIN = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllama.base.errors import BadRequest
 from vllama.chat.request import LoadOptions, Sampling
 from vllama.dialects.ollama.options import resolve_options
-from vllama.errors import BadRequest
 
 
 def test_defaults_are_ollamas() -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from vllama.base.errors import BadRequest, UpstreamError
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
-from vllama.errors import BadRequest, UpstreamError
 
 
 def answer(*scores, **more):

@@ -7,9 +7,9 @@ import pytest
 
 from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
+from vllama.base.errors import BadRequest
 from vllama.dialects.responses.read import ResponsesRequest, continue_from, parse_responses
 from vllama.dialects.responses.stored import make_input_items
-from vllama.errors import BadRequest
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "description": "d", "strict": True,

@@ -11,11 +11,13 @@ from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import chunk, passage, piece
+from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
+from vllama.chat.call_collector import MAX_CALLS
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
+from vllama.dialects.blocks import Block
 from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
-from vllama.errors import ContextOverflow, EngineCrashed, UpstreamError
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -234,6 +236,23 @@ def test_usage() -> None:
     usage = json.loads(run(reply(stream=False), [data]))["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] == 8
     assert usage["output_tokens_details"]["reasoning_tokens"] == 2
+
+
+def test_a_call_is_not_read_again_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Block] = []
+    monkeypatch.setattr(Block, "complete", property(lambda block: not looks.append(block)))
+    begin, go_on = chunk(piece(0, '{"city": "', "f")), chunk(piece(0, "Paris"))
+    data = begin + go_on * 100 + chunk(piece(0, '"}')) + chunk({}, "tool_calls")
+    said = run(reply(tools=True), [data])
+    assert final(said)["output"][0]["arguments"] == json.dumps({"city": "Paris" * 100})
+    assert len(looks) <= 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_has_so_many_calls(stream: bool) -> None:
+    data = b"".join(chunk(piece(i, "{}", "f")) for i in range(MAX_CALLS + 1))
+    with pytest.raises(UpstreamError, match="too many tool calls"):
+        run(reply(tools=True, stream=stream), [data])
 
 
 def test_a_call_cut_by_its_length() -> None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jinja import rendered
+from vllama.chat.parsers.call_values import Form, ToolCall
+from vllama.chat.parsers.thinking import ThinkSplitter
+from vllama.chat.parsers.tool_calls import CallScanner, Toolset
 from vllama.chat.request import Message
-from vllama.chat.template_style import read_style
-from vllama.parsers.call_values import Form, ToolCall
-from vllama.parsers.thinking import ThinkSplitter
-from vllama.parsers.tool_calls import CallScanner, Toolset
+from vllama.chat.templates.template_style import read_style
 
 EACH = "{% for c in messages[-1].tool_calls %}{% set f = c.function %}"
 TEMPLATES = {
@@ -63,7 +63,9 @@ def test_rendered_calls_are_read_back(
         for n, (name, arguments) in enumerate(calls)
     )
     text = rendered(TEMPLATES[family], [Message(role="assistant", tool_calls=made)])
-    tools = Toolset(schemas=dict.fromkeys(NAMES, SCHEMA), form=read_style(TEMPLATES[family]).form)
+    style = read_style(TEMPLATES[family])
+    schemas = dict.fromkeys(NAMES, SCHEMA)
+    tools = Toolset(schemas=schemas, form=style.form, markers=style.markers)
     splitter, scanner = ThinkSplitter(), CallScanner(tools)
     thinking = content = ""
     for start in range(0, len(text), cut):
@@ -82,4 +84,5 @@ def test_forms_are_told_by_the_template() -> None:
     forms = {family: read_style(source).form for family, source in TEMPLATES.items()}
     assert forms.pop("mistral") is forms.pop("mistral names") is Form.NAMED
     assert forms.pop("functionary") is Form.RECIPIENT
+    assert forms.pop("llama") is Form.BARE  # which has no marker at all
     assert set(forms.values()) == {Form.TAGGED}

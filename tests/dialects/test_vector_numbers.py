@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllama.base.errors import UpstreamError
 from vllama.dialects.ollama.embeddings import write_float32s, write_float64s
-from vllama.errors import UpstreamError
 
 
 def test_a_vector_is_an_array() -> None:

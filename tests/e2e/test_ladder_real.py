@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import MODEL, weights
-from tests.e2e.test_llama_server_real import HI, engine_at
+from tests.e2e.conftest import MODEL, engine_at, weights
+from tests.e2e.test_llama_server_real import HI
 from tests.server_process import LIMIT_S, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +14,10 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.conftest import COUNTS, MODEL, weights
+from tests.e2e.conftest import COUNTS, MODEL, engine_at, weights
 from tests.e2e.counting import NUMBERS, WIDTH, write_counting_gguf
 from tests.e2e.test_templates_real import OUT, check_prefill, check_recognised
 from tests.e2e.test_tools import ASK, ROOM, TOOLS, check_call
-from tests.lacking import lacking
 from tests.routes.test_ollama_chat import until
 from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf, write_tiny_lora
@@ -45,17 +42,6 @@ THINKS = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
     "{% else %}<think>\n{% endif %}{% endif %}"
 )
-
-
-def engine_at() -> Path:
-    """Return a llama-server: one that is named, the environment of `make test`, or PATH's."""
-    places = [
-        os.environ.get("VLLAMA_TEST_LLAMA_SERVER"),
-        str(Path(sys.prefix, "data", "environments", "llama-server")),
-        shutil.which("llama-server"),
-    ]
-    here = [Path(place) for place in places if place and Path(place).exists()]
-    return here[0] if here else lacking("no llama-server is here; run: make test")
 
 
 def digest_of(path: Path) -> str:

@@ -16,11 +16,12 @@ import pytest
 from tests.facts import CPU, bundle
 from tests.lacking import lacking
 from tests.ports import free_port
+from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE
-from vllama.models.info import read_info
+from vllama.models.headers.info import read_info
 from vllama.plan.choose import make_plan
-from vllama.plan.types import Facts, Need, Plan, Preferences
+from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 
 pytestmark = pytest.mark.slow
@@ -59,10 +60,10 @@ def planned(path: Path, context: int, cache_type: str | None, flash: bool | None
     found = DiscoveredEngines(
         engines={ENGINE.name: ENGINE}, installations={ENGINE.name: installation}
     )
-    preferences = Preferences(
+    settings = EngineSettings(
         context_length=context, kv_cache_type=cache_type, flash_attention=flash
     )
-    facts = Facts(platform=replace(CPU, cores=2), found=found, preferences=preferences)
+    facts = Facts(platform=replace(CPU, cores=2), found=found, settings=settings)
     return make_plan(facts, model, read_info(model), Need())
 
 

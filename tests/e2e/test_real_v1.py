@@ -23,7 +23,8 @@ def test_a_completion_is_the_answer_of_a_chat(client):
     chat = client.chat.completions.create(**asked, messages=[{"role": "user", "content": QUESTION}])
     text = client.completions.create(**asked, prompt=QUESTION)
     assert text.choices[0].text == chat.choices[0].message.content == " one two three four"
-    assert text.usage == chat.usage
+    for name in ("prompt_tokens", "completion_tokens"):  # what was cached is another matter
+        assert getattr(text.usage, name) == getattr(chat.usage, name)
     parts = list(client.completions.create(**asked, prompt=QUESTION, stream=True))
     assert "".join(part.choices[0].text for part in parts) == text.choices[0].text
     raw = client.completions.create(**asked, prompt="one two", extra_body={"raw": True})

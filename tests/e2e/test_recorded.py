@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.compare import Answer, find_differences
-from tests.e2e.conftest import ENGINE, weights
+from tests.e2e.conftest import ENGINE, engine_at, weights
 from tests.e2e.differences import DIFFERENCES
-from tests.e2e.test_llama_server_real import engine_at
 from tests.e2e.vectors import write_vectors_gguf
-from tests.openapi.validation import find_errors, find_operation
+from tests.routes.openapi.validation import find_errors, find_operation
 from tests.server_process import Server
 
 HERE = Path(__file__).parent / "recorded"

@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from tests.e2e.conftest import COUNTS, MODEL, SMILES, weights
-from tests.e2e.test_llama_server_real import engine_at
+from tests.e2e.conftest import COUNTS, MODEL, SMILES, engine_at, weights
 from tests.e2e.test_vllm_real import environment, make_folder  # noqa: F401 (a fixture)
 from tests.server_process import Server
 

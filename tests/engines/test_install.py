@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments.installer import Fake
+from tests.machine.environments.installer import Fake
+from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.engines.base import Missing, Origin, SearchPaths
 from vllama.engines.install import install, make_offer, make_offers, uninstall
 from vllama.engines.locate import find_package
@@ -24,10 +25,9 @@ from vllama.engines.recipe import (
 )
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
-from vllama.environments.layout import Step, find_existing
-from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.probe import make_install_hint
-from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.machine.environments.layout import Step, find_existing
+from vllama.machine.probe import make_install_hint
+from vllama.machine.types import Accelerator, Platform, Vendor
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
 

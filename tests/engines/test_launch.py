@@ -3,9 +3,11 @@
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.facts import INFO, bundle
+from vllama.base.errors import BadRequest, ConfigError
 from vllama.chat.engine.messages import map_role
 from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import Attachable
@@ -14,7 +16,6 @@ from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.registry import discover_engines, find_engine, load_engines
 from vllama.engines.vllm.adapter import ENGINE as VLLM
-from vllama.errors import BadRequest, ConfigError
 from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint
@@ -216,18 +217,20 @@ def test_a_vocabulary_without_weights_is_refused():
 @pytest.mark.parametrize(
     ("url", "endpoint"),
     [
-        ("http://h:8000", Endpoint(host="h", port=8000, api_key="k")),
-        ("http://h:8000/v1/", Endpoint(host="h", port=8000, api_key="k")),
-        ("h:1", Endpoint(host="h", port=1, api_key="k")),
+        ("http://h:8000", Endpoint(host="h", port=8000, api_key="k", is_elsewhere=True)),
+        ("http://h:8000/v1/", Endpoint(host="h", port=8000, api_key="k", is_elsewhere=True)),
+        ("h:1", Endpoint(host="h", port=1, api_key="k", is_elsewhere=True)),
         (
             "https://h/api/v1",
-            Endpoint(scheme="https", host="h", port=443, prefix="/api", api_key="k"),
+            Endpoint(
+                scheme="https", host="h", port=443, prefix="/api", api_key="k", is_elsewhere=True
+            ),
         ),
     ],
 )
 def test_an_upstreams_address(url, endpoint):
     assert EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url, key="k"),)}).endpoints == (
-        endpoint,
+        msgspec.structs.replace(endpoint, is_elsewhere=True),
     )
 
 

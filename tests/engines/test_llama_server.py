@@ -10,7 +10,7 @@ from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settin
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _read_build
-from vllama.environments.layout import mark_complete
+from vllama.machine.environments.layout import mark_complete
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
 

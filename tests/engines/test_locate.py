@@ -9,7 +9,7 @@ import pytest
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
 from vllama.engines.locate import PackageLocation, find_package
-from vllama.environments.layout import Step, mark_complete
+from vllama.machine.environments.layout import Step, mark_complete
 
 HERE = "pytest"
 """A distribution with a program that the environment of the tests certainly has."""

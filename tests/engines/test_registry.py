@@ -3,21 +3,28 @@
 import inspect
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from tests.facts import CPU, facts
+from vllama.base.errors import ConfigError
 from vllama.engines import registry
-from vllama.engines.base import Engine, Installation, SearchPaths
+from vllama.engines.base import Engine, Installation, Mode, SearchPaths
 from vllama.engines.contract import ATTRIBUTES, METHODS
 from vllama.engines.registry import (
+    ask_preference,
     discover_engines,
     find_engine,
     load_engines,
     locate_engine,
     resolve_engine_paths,
 )
-from vllama.errors import ConfigError
+from vllama.models.types import Format, ModelInfo
+from vllama.plan.choose import rank_engines
+from vllama.plan.refuse import find_refusal
 
 
 class Odd:
@@ -38,6 +45,55 @@ def test_an_adapter_that_raises_counts_as_missing() -> None:
     assert locate_engine(Odd(lambda search_paths: here), SearchPaths()) is here
     found = discover_engines({"odd": Odd(raise_an_error)}).missing["odd"]
     assert found.reason == "looking for it failed (RuntimeError: no such colour)"
+
+
+class Raising(Odd):
+    """An adapter with methods that raise."""
+
+    formats, modes = (Format.GGUF,), (Mode.CHAT,)
+
+    def __init__(self) -> None:
+        super().__init__(lambda search_paths: Installation(engine="odd", version="1"))
+
+    def fail(self, *_: object) -> NoReturn:
+        raise RuntimeError("no such colour")
+
+    configured = preference = refuses = fail
+
+
+def test_methods_that_raise_harm_their_own_engine_only(caplog: pytest.LogCaptureFixture) -> None:
+    found = discover_engines({**load_engines(), "odd": Raising()})
+    assert "cannot configure engine 'odd': RuntimeError: no such colour" in caplog.text
+    machine = replace(facts(CPU), found=found)
+    assert "odd" not in [engine.name for engine, _, _ in rank_engines(machine)]
+    assert ask_preference(found.engines["odd"], CPU) == (
+        0,
+        "its adapter failed (RuntimeError: no such colour)",
+    )
+    refusal = find_refusal(
+        found.engines["odd"], machine, ModelInfo(architecture="llama"), Mode.CHAT
+    )
+    assert refusal == "its adapter failed (RuntimeError: no such colour)"
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "GeneratorExit", "BaseException('x')"])
+def test_nothing_that_a_package_raises_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    install_adapter(tmp_path, f"raise {raised}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    engines, left_out = registry.load_adapters()
+    assert "strange" not in engines and "llama-cpp-python" in engines
+    kind = raised.partition("(")[0]
+    assert left_out["strange"].startswith(
+        f"cannot use engine 'strange' of package vllama-strange 1.5: {kind}"
+    )
+
+
+def test_a_search_that_exits_counts_as_missing() -> None:
+    found = discover_engines({"odd": Odd(lambda search_paths: sys.exit(3))}).missing["odd"]
+    assert found.reason == "looking for it failed (SystemExit: 3)"
 
 
 def test_one_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +117,24 @@ def test_an_adapter_that_cannot_be_imported_is_left_out(
     engines, left_out = registry.load_adapters()
     assert "strange" not in engines and "llama-cpp-python" in engines
     assert "no_such_module" in left_out["strange"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "points"),
+    [
+        (b"Name: x\nVersion: 1\n", b"\xff"), (b"Name: x\nVersion: 1\n", b"[vllama.engines]\nx\n"),
+        (b"\xff", b"[vllama.engines]\nx = y:Z\n"), (b"", b"[vllama.engines]\n=\n\0 = \n"),
+    ],
+)  # fmt: skip
+def test_packages_whose_files_are_damaged_are_left_out(
+    metadata: bytes, points: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "strange-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_bytes(metadata)
+    (info / "entry_points.txt").write_bytes(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "llama-cpp-python" in registry.load_adapters()[0]
 
 
 def install_adapter(site: Path, module: str) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from vllama.base.errors import ConfigError
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import FailurePattern, Installation, Missing
 from vllama.engines.contract import load_built_in
 from vllama.engines.package_server import PackageServer
 from vllama.engines.testing import Recording, check_engine, load_object
 from vllama.engines.testing.samples import KEY
-from vllama.errors import ConfigError
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, HttpProbe
 

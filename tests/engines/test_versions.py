@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from vllama.base.errors import ConfigError
 from vllama.engines.install import make_offer
 from vllama.engines.registry import find_engine, load_engines
 from vllama.engines.versions import find_package_name, pin_version, split_version
-from vllama.environments.layout import list_requirements
-from vllama.errors import ConfigError
-from vllama.hardware.types import Platform
+from vllama.machine.environments.layout import list_requirements
+from vllama.machine.types import Platform
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
 

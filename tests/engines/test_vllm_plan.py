@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
+from vllama.base.errors import NotEnoughMemory
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Installation, Mode
 from vllama.engines.capabilities import TuningRequest
@@ -19,8 +20,7 @@ from vllama.engines.vllm.parallel import (
     iterate_shapes,
 )
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
-from vllama.errors import NotEnoughMemory
-from vllama.hardware.types import Platform, Vendor
+from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need

@@ -73,3 +73,5 @@ def test_a_served_model_is_measured(tmp_path: Path) -> None:
         missing = run("nothing")
         assert missing.returncode == 1
         assert "model 'nothing' not found" in missing.stdout.replace("\n", " ")
+        assert "4 of 4 problems were not answered" in missing.stdout
+        assert "right:" not in missing.stdout  # an answer that never came is no wrong one

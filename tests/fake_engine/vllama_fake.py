@@ -19,7 +19,7 @@ from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.environments.layout import Step
+from vllama.machine.environments.layout import Step
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
 
@@ -97,7 +97,7 @@ class FakeEngine:
                 str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
                 "--api-key", str(endpoint.api_key), "--model", settings.alias,
                 "--context", str(settings.context_length),
-                "--started-with", describe_start(settings, installation),
+                "--started-with", describe_start(settings, installation, bundle.draft),
                 *(part for part in more if part),
             ),
             env={"PATH": environ.get("PATH", "")},
@@ -156,14 +156,19 @@ class FakeEngine:
         )
 
 
-def describe_start(settings, installation):
-    """Return what `--wrong-with` looks at."""
+def describe_start(settings, installation, draft):
+    """Return what `--wrong-with` looks at, and what else it was started with."""
     return json.dumps(
         {
             "version": installation.version,
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
             "context_length": settings.context_length,
+            "gpu_layers": settings.gpu_layers,
+            "threads": settings.threads,
+            "parallel": settings.parallel,
+            "stall_timeout_s": settings.stall_timeout_s,
+            "draft": draft and draft.stem,
             **{word: True for word in settings.extra_args if word.startswith("--")},
         }
     )

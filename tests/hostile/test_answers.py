@@ -14,7 +14,7 @@ import pytest
 
 from tests.hostile.rogue import Reply, Rogue, endless, rogue
 from tests.hostile.test_model_files import MB, memory
-from vllama.errors import VllamaError
+from vllama.base.errors import VllamaError
 from vllama.models.library import Library
 
 if sys.version_info >= (3, 14):

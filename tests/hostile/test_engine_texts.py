@@ -19,18 +19,19 @@ import pytest
 
 import vllama
 from tests.hostile.expressions import faults
+from vllama.chat.parsers.call_values import Form, Toolset
+from vllama.chat.parsers.harmony import HarmonySplitter
+from vllama.chat.parsers.thinking import ThinkSplitter, Trim
+from vllama.chat.parsers.tool_calls import CallScanner
 from vllama.chat.stop_finder import StopFinder
-from vllama.parsers.call_values import Form, Toolset
-from vllama.parsers.harmony import HarmonySplitter
-from vllama.parsers.thinking import ThinkSplitter, Trim
-from vllama.parsers.tool_calls import CallScanner
 
 # these read a client's request or a model's template; no other may be added without a thought
 OF_REQUESTS = {
-    "chat.gbnf", "chat.go_json", "chat.grammar_schema", "chat.schema", "chat.template_style",
-    "dialects.ollama.read", "dialects.openai.messages", "gotemplate.functions", "gotemplate.lex",
+    "chat.gbnf", "chat.go_json", "chat.grammar_schema", "chat.schema",
+    "chat.templates.go.functions", "chat.templates.go.lex", "chat.templates.template_style",
+    "dialects.ollama.read", "dialects.openai.messages",
 }  # fmt: skip
-ROOMS = ("chat.", "parsers.", "dialects.", "gotemplate.")
+ROOMS = ("chat.", "dialects.")
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
 
 

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat import transcripts
+from tests.chat.parsers.test_families import FAMILIES, TOOLS
 from tests.chat.replies import chat_reply, generate_reply
+from tests.chat.templates.go.test_go_template import CONTROL, DATA, SPACE, VALUES
 from tests.chat.test_engine_request import LCP, VLLM
-from tests.gotemplate.test_go_template import CONTROL, DATA, SPACE, VALUES
 from tests.hostile.counting import steps
 from tests.hostile.fuzzing import fuzz, varied
 from tests.hostile.test_model_files import (
@@ -39,17 +41,20 @@ from tests.hostile.test_model_files import (
     pair,
     text,
 )
-from tests.parsers.test_families import FAMILIES, TOOLS
+from vllama.base.errors import BadRequest, VllamaError
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.parsers.call_values import Toolset
+from vllama.chat.parsers.thinking import ThinkSplitter
+from vllama.chat.parsers.tool_calls import CallScanner
 from vllama.chat.reply import Reply
 from vllama.chat.schema import check_schema
-from vllama.errors import BadRequest, VllamaError
-from vllama.gotemplate.execute import read, render
-from vllama.models.gguf.header import read_header
-from vllama.models.info import read_info
+from vllama.chat.templates.go.execute import read, render
+from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.models.headers.gguf.header import read_header
+from vllama.models.headers.info import read_info
+from vllama.models.headers.safetensors import read_folder
 from vllama.models.modelfile import parse_modelfile
 from vllama.models.ollama.manifest import find_digests, parse_manifest
-from vllama.models.safetensors import read_folder
 from vllama.models.sources.hub_json import (
     NotTheHub,
     read_listed,
@@ -57,9 +62,6 @@ from vllama.models.sources.hub_json import (
     read_tree,
 )
 from vllama.models.types import Bundle, Format
-from vllama.parsers.thinking import ThinkSplitter
-from vllama.parsers.tool_calls import CallScanner, Toolset
-from vllama.rendering.renderer import Renderer
 
 pytestmark = pytest.mark.slow
 
@@ -276,12 +278,15 @@ ACTIONS = [
 
 @fuzz(2000)
 @given(source=varied(GO, ACTIONS))
-def test_fuzz_go_templates(source: str) -> None:
-    with steps(20 * STEPS):
-        try:
-            render(read(source), DATA, datetime(2026, 1, 1))  # type: ignore[arg-type]
-        except BadRequest as error:
-            assert len(error.sentence()) < 2000
+def test_fuzz_go_templates(renderer: tuple[asyncio.Runner, Renderer], source: str) -> None:
+    runner, made = renderer
+    try:
+        with steps(20 * STEPS):
+            tree = read(source)
+        work = partial(render, tree, DATA, datetime(2026, 1, 1))  # type: ignore[arg-type]
+        runner.run(made.run_template(source, work))
+    except BadRequest as error:
+        assert len(error.sentence()) < 2000
 
 
 JINJA = [

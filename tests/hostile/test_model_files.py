@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from vllama.errors import BadModelFile
-from vllama.models.gguf.header import read_header
-from vllama.models.info import read_info
-from vllama.models.safetensors import list_weight_files, read_folder
+from vllama.base.errors import BadModelFile
+from vllama.models.headers.gguf.header import read_header
+from vllama.models.headers.info import read_info
+from vllama.models.headers.safetensors import list_weight_files, read_folder
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Bundle, Format
 

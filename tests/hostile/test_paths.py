@@ -12,11 +12,13 @@ import pytest
 
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
-from vllama.clock import RealClock
-from vllama.errors import BadModelFile, InvalidModelRef, VllamaError
+from vllama.base.clock import RealClock
+from vllama.base.errors import BadModelFile, InvalidModelRef, VllamaError
+from vllama.config import Config
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
+from vllama.routes.in_use import InUse, Snapshot
 
 
 @pytest.fixture
@@ -38,7 +40,8 @@ def catalog(place: Path, *, paths: bool) -> Catalog:
     settings = ModelsSettings(
         hf_cache_dir=place / "hub", package_dirs=(), folders=(place / "listed",)
     )
-    return Catalog(open_library(settings), RealClock(), paths=paths)
+    config = Config(host="127.0.0.1" if paths else "0.0.0.0")
+    return Catalog(InUse(Snapshot(config=config, library=open_library(settings))), RealClock())
 
 
 def answer(asked: Catalog, name: str) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from tests.registry import OllamaModel, StandInRegistry
 from tests.server.test_reload import Configured
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
-from vllama.errors import Forbidden, VllamaError
+from vllama.base.errors import Forbidden, VllamaError
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
-from vllama.routes.route_table import PREFIXES, ROUTES, WRITES
+from vllama.routes.route import RouteKind
+from vllama.routes.route_table import ROUTES
 
 pytestmark = pytest.mark.slow
 
@@ -29,18 +31,19 @@ CHAT = {"model": "sea", "messages": [{"role": "user", "content": "hi"}], "stream
 
 # -- read-only --------------------------------------------------------------------------------
 
-HANDLERS = {
-    (method, path if path in ROUTES else f"{path}x"): handler
-    for path, methods in (*ROUTES.items(), *PREFIXES)
-    for method, handler in methods.items()
+KINDS = {
+    (method, re.sub(r"{\w+}", "x", path)): route.kind
+    for route in ROUTES
+    for path in route.paths
+    for method in route.methods
 }
-CHANGING = [route for route, handler in HANDLERS.items() if handler in WRITES]
+CHANGING = [place for place, kind in KINDS.items() if kind is RouteKind.WRITES]
 HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/api/plan", "/api/show", "/api/tokenize", "/api/detokenize"),
     *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank", "/score", "/v1/score"),
     *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
     *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
-    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses/x"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses/x", "/v1/responses/x/cancel"),
     *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
     *("/v1/images/generations", "/v1/images/edits"),
     *("/api/me", "/api/signout", "/api/user/keys/x"),
@@ -51,7 +54,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
 
 
 def test_each_route_that_is_no_question_is_known_to_change_models_or_not() -> None:
-    acting = {path for method, path in HANDLERS if method not in ("GET", "HEAD")}
+    acting = {path for method, path in KINDS if method not in ("GET", "HEAD")}
     assert acting == {path for _, path in CHANGING} | HARMLESS
 
 

@@ -7,38 +7,44 @@ import gc
 import json
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.facts import INFO
 from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
+from vllama.accounts.keys.ring import KeyRing
+from vllama.base.clock import RealClock
+from vllama.base.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.chat.go_json import MAX_MESSAGES, MAX_VALUES, decode_json
-from vllama.chat.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
+from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, MAX_VALUES, decode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Message
 from vllama.chat.schema import MOST_BYTES, check_schema
+from vllama.chat.templates.go.parse import MAX_LENGTH
+from vllama.chat.templates.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
 from vllama.chat.tool_requests import make_call_schema
-from vllama.clock import RealClock
+from vllama.config import Config
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.ollama.read import parse_chat
-from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.extras import Extras, take_extras
+from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.responses.read import parse_responses
-from vllama.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
-from vllama.gotemplate.parse import MAX_LENGTH
-from vllama.http.head_cache import Head
-from vllama.http.request import Request
-from vllama.keys.ring import KeyRing
-from vllama.metrics.server_metrics import Metrics
-from vllama.models.ref import MAX_NAME, ModelRef
+from vllama.models.names.ref import MAX_NAME, ModelRef
+from vllama.net.http.head_cache import Head
+from vllama.net.http.request import Request
+from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes import app as app_module
 from vllama.routes import guards as guards_module
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
 from vllama.routes.guards import Guards
+from vllama.routes.in_use import InUse, Snapshot
 from vllama.routes.prompts import tokenizer
 from vllama.routes.prompts.prompt import Prompt
+from vllama.routes.route import Route
+from vllama.routes.route_table import RouteTable
 
 STEPS = 300_000
 """Of any of these: some 50 ms of the loop, all of it while others wait."""
@@ -57,9 +63,9 @@ def test_steps_are_counted() -> None:
 
 BODIES: dict[str, Callable[[], bytes]] = {
     "empty lists": lambda: b'{"options": {"a": [' + b"[]," * MAX_VALUES + b"[]]}}",
-    "numbers": lambda: b'{"context": [' + b"1," * MAX_VALUES + b"1]}",
+    "numbers": lambda: b'{"context": [' + b"1," * 2 * MAX_VALUES + b"1]}",
     "empty objects": lambda: b'{"messages": [' + b"{}," * MAX_VALUES + b"{}]}",
-    "keys": lambda: b"{" + b'"a":1,' * MAX_VALUES + b'"b":1}',
+    "keys": lambda: b"{" + b'"a":1,' * 2 * MAX_VALUES + b'"b":1}',
     "brackets": lambda: b'{"options": ' + b"[" * MAX_VALUES * 2,
     "brackets of an unknown field": lambda: b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
     "a number of a million digits": lambda: b'{"options": {"seed": ' + b"9" * MB + b"}}",
@@ -103,6 +109,42 @@ def test_too_many_messages() -> None:
             body = {"model": "m", "max_tokens": 1, many: [message] * (MAX_MESSAGES + 1)} | extra
             with pytest.raises(BadRequest, match=f"{MAX_MESSAGES} are the most"), steps(STEPS):
                 parse(json.dumps(body).encode())
+
+
+MESSAGES = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("read", "tool", "fields"),
+    [
+        (parse_chat, {"type": "function", "function": {"name": "f", "parameters": {}}}, MESSAGES),
+        (
+            lambda body: read_chat(*take_extras(parse_openai(body))),
+            {"type": "function", "function": {"name": "f"}},
+            MESSAGES,
+        ),
+        (
+            lambda body: read_chat(parse_messages(body).chat, Extras()),
+            {"name": "f", "input_schema": {"type": "object"}},
+            MESSAGES,
+        ),
+        (
+            lambda body: read_chat(parse_responses(body).chat, Extras()),
+            {"type": "function", "name": "f"},
+            {"input": "x"},
+        ),
+    ],
+)
+def test_too_many_tools(
+    read: Callable[[bytes], Any], tool: dict[str, object], fields: dict[str, object]
+) -> None:
+    def ask(count: int) -> None:
+        body = {"model": "m", "max_tokens": 1, "tools": [tool] * count} | fields
+        read(json.dumps(body).encode())
+
+    ask(MAX_TOOLS)
+    with pytest.raises(BadRequest, match=f"{MAX_TOOLS} are the most"):
+        ask(MAX_TOOLS + 1)
 
 
 def test_an_error_does_not_send_a_whole_body_back() -> None:
@@ -260,6 +302,12 @@ class Nobody:
     def answered(self, request: Request) -> None:
         """Do nothing."""
 
+    def let_go(self) -> None:
+        """Do nothing."""
+
+    def check_room(self, size_bytes: int) -> None:
+        """Do nothing."""
+
 
 @pytest.mark.parametrize("error", [BadRequest("no"), VllamaError("no"), ValueError("no")])
 def test_nothing_stays_of_a_request_that_failed(
@@ -277,8 +325,9 @@ def test_nothing_stays_of_a_request_that_failed(
             raise type(error)("no") from LookupError("why")
 
     async def run() -> None:
-        app = App(Gateway(Guards(), KeyRing((), None, RealClock()), Metrics()))
-        app._ready["GET", "/x"] = handle
+        in_use = InUse(Snapshot(config=Config()))
+        gateway = Gateway(in_use, KeyRing((), None, RealClock()), Metrics())
+        app = App(gateway, RouteTable([Route("GET /x", handle, starting=True)]))
         head = Head("GET", "/x", "1.1", True, {b"host": b"localhost"})
         request = Request(Nobody(), head)  # type: ignore[arg-type]
         await app(request)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.errors import ConfigError
+from vllama.base.errors import ConfigError
 from vllama.models.aliases import check_aliases, find_hub_alias, list_families, list_tags
-from vllama.models.quant import parse_quant_tag
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.names.quant import parse_quant_tag
+from vllama.models.names.ref import Kind, ModelRef
 
 
 def alias(name: str, own: dict[str, str] | None = None) -> str | None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.chat_templates import read_template_capabilities
+from vllama.models.headers.chat_templates import read_template_capabilities
 from vllama.models.types import Capability
 
 TOOLS, THINKING = Capability.TOOLS, Capability.THINKING

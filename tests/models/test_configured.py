@@ -9,7 +9,7 @@ import pytest
 
 from tests.facts import bundle
 from tests.tiny import write_tiny_gguf
-from vllama.errors import BadRequest, ModelNotFound
+from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.models.create import Recipe, copy, create
 from vllama.models.library import Library, open_library
 from vllama.models.model_settings import ModelSettings, ModelTables

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
 from vllama.models.create import Recipe, create
 from vllama.models.library import open_library
 from vllama.models.modelfile import format_modelfile

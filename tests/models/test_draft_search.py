@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_tiny_gguf
-from vllama.models.draft_search import find_draft, suggest_draft
 from vllama.models.library import Library, open_library
 from vllama.models.model_settings import ModelSettings, ModelTables
+from vllama.models.resolve.drafts import find_draft, suggest_draft
 from vllama.models.settings import ModelsSettings
 
 MANY = [f"<|{number}|>" for number in range(4000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllama.models.aliases import list_family_sizes
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 
 
 @pytest.mark.parametrize(

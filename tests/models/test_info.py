@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.tiny import write_tiny_gguf
-from vllama.errors import BadModelFile
-from vllama.models.gguf.header import GgufHeader, LongArray, Tensor
-from vllama.models.info import (
+from vllama.base.errors import BadModelFile
+from vllama.models.headers.gguf.header import GgufHeader, LongArray, Tensor
+from vllama.models.headers.info import (
     build_details,
     build_model_info,
     combine_headers,
@@ -20,7 +20,7 @@ from vllama.models.info import (
     read_info,
 )
 from vllama.models.limits import MOST_TEMPLATE_CHARS
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 

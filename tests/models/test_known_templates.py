@@ -17,9 +17,9 @@ from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.chat.prefill import render_continued
 from vllama.chat.request import Message
-from vllama.models.chat_templates import KNOWN, find_known_template, find_stops
-from vllama.models.gguf.header import GgufHeader, parse_header
-from vllama.models.info import combine_headers, describe_template, read_info
+from vllama.models.headers.chat_templates import KNOWN, find_known_template, find_stops
+from vllama.models.headers.gguf.header import GgufHeader, parse_header
+from vllama.models.headers.info import combine_headers, describe_template, read_info
 from vllama.models.types import Capability, ModelInfo
 
 GEMMA = ("<start_of_turn>", "<end_of_turn>")

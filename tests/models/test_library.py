@@ -11,7 +11,7 @@ import pytest
 from tests.hub import StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.errors import (
+from vllama.base.errors import (
     BadModelFile,
     BadRequest,
     InvalidModelRef,

@@ -8,17 +8,17 @@ import pytest
 
 from tests.engines.others import ALL
 from tests.facts import CPU, bundle
+from vllama.base.errors import BadModelFile
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.engines.vllm.arguments import choose_formats
 from vllama.engines.vllm.parsers import choose_tool_parser
-from vllama.errors import BadModelFile
 from vllama.models.convert.workspace import check_folder
-from vllama.models.mistral_format import translate_params
-from vllama.models.ref import ModelRef
-from vllama.models.safetensors import is_model_folder, list_weight_files, read_folder
+from vllama.models.headers.safetensors import is_model_folder, list_weight_files, read_folder
+from vllama.models.names.mistral_format import translate_params
+from vllama.models.names.ref import ModelRef
+from vllama.models.names.variants import choose_safetensors_files, is_mistral_format
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Capability, Format
-from vllama.models.variants import choose_safetensors_files, is_mistral_format
 from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prepare import find_style
 from vllama.routes.prompts.templates import find_template

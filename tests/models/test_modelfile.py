@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.facts import INFO, bundle
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
 from vllama.models.modelfile import (
     BARE_TEMPLATE,
     Modelfile,
@@ -68,7 +68,8 @@ def test_grammar(text, expected):
         ("", "it has no FROM line"),
         ("SYSTEM x", "it has no FROM line"),
         ("FROM", "line 1: FROM needs a value"),
-        ("\n\nFORM m", "line 3: unknown instruction 'form'"),
+        ("\n\nFORM m", "line 3: unknown instruction 'form'; did you mean FROM?"),
+        ("FROM m\nSTOP x", "unknown instruction 'stop'; choose one of FROM, PARAMETER"),
         ("FROM m\nREQUIRES soon", "line 2: requires must be a valid semver (e.g. 0.14.0)"),
         ("FROM m\nREQUIRES 1.2.3.4", "line 2: requires must be a valid semver"),
         ("FROM m\nDRAFT", "line 2: DRAFT needs a value"),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.errors import InvalidModelRef
-from vllama.models.ref import Kind, ModelRef, path_stem
+from vllama.base.errors import InvalidModelRef
+from vllama.models.names.ref import Kind, ModelRef, path_stem
 
 L, H, P = Kind.LIBRARY, Kind.HUB, Kind.PATH
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.models.quant import (
+from vllama.models.names.quant import (
     find_quant,
     get_bit_width,
     get_file_type_name,
@@ -10,7 +10,7 @@ from vllama.models.quant import (
     parse_quant_tag,
     strip_quant,
 )
-from vllama.models.variants import (
+from vllama.models.names.variants import (
     choose_group,
     choose_projector,
     choose_safetensors_files,

@@ -18,6 +18,8 @@ from tests.facts import (
     facts,
     missing,
 )
+from vllama.base.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
+from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Mode, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.max_serve import ENGINE as MAX
@@ -25,12 +27,11 @@ from vllama.engines.mlx_lm import ENGINE as MLX
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
 from vllama.engines.vllm.adapter import ENGINE as VLLM
-from vllama.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine, list_loadable_formats, make_plan
 from vllama.plan.report import report_plan, shorten
-from vllama.plan.types import Facts, Need, Preferences
+from vllama.plan.types import Facts, Need
 
 BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
 
@@ -147,7 +148,7 @@ def test_what_every_engine_refuses_is_refused_in_the_words_of_the_first():
 @pytest.mark.parametrize("extra", [("--port", "8000"), ("--x", "--port=8000")])
 def test_an_engine_s_port_is_not_the_user_s_to_choose(extra):
     with pytest.raises(ConfigError, match="chooses a free one") as caught:
-        make_plan(facts(extra_args=extra), bundle(), INFO, Need())
+        make_plan(facts(engine_args=extra), bundle(), INFO, Need())
     assert "before '--'" in str(caught.value.hint)
 
 
@@ -275,7 +276,7 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
     found = DiscoveredEngines(
         engines={"external": external}, installations={"external": external.find(SearchPaths())}
     )
-    here = Facts(platform=H100, found=found, preferences=Preferences(gpu_layers=99))
+    here = Facts(platform=H100, found=found, settings=EngineSettings(gpu_layers=99))
     there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
     for context, said in (
         (None, "that server does not say how much context the model has"),

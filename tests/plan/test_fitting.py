@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
-from vllama.errors import NotEnoughMemory
+from vllama.base.errors import NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import make_plan
 from vllama.plan.fitting import FitsHere

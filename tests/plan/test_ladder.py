@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
+from vllama.base.errors import NotEnoughMemory
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
-from vllama.errors import NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.plan.ladder import (
@@ -172,7 +172,7 @@ def test_a_context_that_was_asked_for_stays(preferred, need):
 
 
 def test_requests_at_once_that_were_asked_for_stay():
-    known = here(CPU, LLAMA_SERVER_HERE, parallel=8)
+    known = here(CPU, LLAMA_SERVER_HERE, num_parallel=8)
     tried = climb(known, Fault.MEMORY)
     assert {one.plan.settings.parallel for one in tried if one.plan.engine == SERVER} == {8}
     assert "8 requests at once" in last_word(known, tried).message
@@ -257,13 +257,15 @@ def test_what_the_plan_says_of_failures():
     faults=st.lists(st.sampled_from([*RECOGNISED, Fault.PORT, None]), min_size=1, max_size=9),
     engine=st.sampled_from([None, "llama.cpp", "llama-server"]),
     context=st.sampled_from([None, 512, 4096, 8192]),
-    parallel=st.sampled_from([None, 1, 4]),
+    parallel=st.sampled_from([0, 1, 4]),
     name=st.sampled_from(["m:latest", "m:Q8_0"]),
 )
 def test_it_ends_never_repeats_itself_and_keeps_what_was_asked_for(
     faults, engine, context, parallel, name
 ):
-    known = here(CPU, LLAMA_SERVER_HERE, engine=engine, context_length=context, parallel=parallel)
+    known = here(
+        CPU, LLAMA_SERVER_HERE, engine=engine, context_length=context, num_parallel=parallel
+    )
     first = make_plan(known, bundle(name), INFO, Need())
     failed = [fallen(first, faults[0])]
     for fault in faults[1:]:

@@ -11,7 +11,12 @@ from vllama.models.model_settings import ModelSettings, ModelTables
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need, Plan
 
-FOR_ALL = {"context_length": 1024, "parallel": 1, "extra_args": ("--all",), "kv_cache_type": "f16"}
+FOR_ALL = {
+    "context_length": 1024,
+    "num_parallel": 1,
+    "engine_args": ("--all",),
+    "kv_cache_type": "f16",
+}
 
 
 def make(**settings: object) -> Plan:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, INFO, LLAMA_CPP_HERE, bundle, facts
-from vllama.errors import NoPlan
+from vllama.base.errors import NoPlan
 from vllama.models.types import Format
 from vllama.plan.choose import list_loadable_formats, make_plan
 from vllama.plan.types import Need

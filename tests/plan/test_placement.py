@@ -8,17 +8,17 @@ import pytest
 
 from tests.facts import CPU, GIB, LLAMA_SERVER_HERE, MIB, bundle, facts
 from tests.facts import INFO as SMALL
+from vllama.base.errors import NoPlan
 from vllama.engines.base import Installation
 from vllama.engines.llamacpp.llama_server import ENGINE
-from vllama.errors import NoPlan
-from vllama.hardware.nvidia import parse_nvidia_smi
-from vllama.hardware.types import Platform
-from vllama.hardware.visible import hide_gpus, show_only
+from vllama.machine.nvidia import parse_nvidia_smi
+from vllama.machine.types import Platform
+from vllama.machine.visible import hide_gpus, show_only
 from vllama.models.model_settings import SPREAD, ModelSettings
 from vllama.plan.choose import draft_plan
 from vllama.plan.placement import list_usable, place
 from vllama.plan.report import make_device_rows
-from vllama.plan.types import Facts, Memory, Need, Preferences
+from vllama.plan.types import Facts, Memory, Need
 from vllama.scheduler.memory import MemoryMeter
 from vllama.supervise.spec import Endpoint
 
@@ -43,7 +43,7 @@ def choose(text: str, weights_bytes: int, gpus: object = None) -> tuple[list[int
         weights_bytes=weights_bytes, kv_bytes=0, compute_bytes=200 * MIB, fixed_bytes=300 * MIB,
         on_gpu=True,
     )  # fmt: skip
-    known = Facts(platform=machine(text), found=facts().found, preferences=Preferences(gpus=gpus))
+    known = Facts(platform=machine(text), found=facts().found, gpus=gpus)
     placed = place(known, memory)
     assert sum(placed.shares) == 100
     return [gpu.index for gpu in placed.gpus], list(placed.shares)

@@ -23,7 +23,7 @@ from vllama.plan.types import Need
 def test_it_is_a_part_of_what_is_free_beside_the_model(free, mib):
     made = plan(replace(CPU, ram_available_bytes=free))
     assert made.settings.prompt_cache_bytes == made.memory.prompt_cache_bytes == mib * MIB
-    told = [reason for reason in made.reasons if "lost their slot" in reason]
+    told = [reason for reason in made.reasons if "idle conversations" in reason]
     assert bool(told) == bool(mib)
 
 
@@ -38,7 +38,7 @@ def test_it_counts_in_the_plans_memory():
 def test_a_large_model_has_at_most_8_gib():
     large = replace(CPU, ram_total_bytes=400 * GIB, ram_available_bytes=400 * GIB)
     assert plan(large, context_length=INFO.context_length).settings.prompt_cache_bytes < 8 * GIB
-    info_context = plan(large, context_length=8192, parallel=1).memory.kv_bytes
+    info_context = plan(large, context_length=8192, num_parallel=1).memory.kv_bytes
     assert 16 * info_context >= plan(large, context_length=8192).settings.prompt_cache_bytes
 
 

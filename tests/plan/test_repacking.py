@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, MIB
-from vllama.models.gguf.types import count_tensor_bytes
+from vllama.models.headers.gguf.types import count_tensor_bytes
 from vllama.models.types import ModelInfo
 from vllama.plan.repacking import count_second_copy
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
+from vllama.config.engine_settings import EngineSettings
+from vllama.config.masking import mask
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.plan.choose import make_plan
-from vllama.plan.report import make_device_rows, make_report, mask, report_plan, shorten
-from vllama.plan.types import Concessions, Facts, Need, Preferences
+from vllama.plan.report import make_device_rows, make_report, report_plan, shorten
+from vllama.plan.types import Concessions, Facts, Need
 
 
 @pytest.mark.parametrize(
@@ -45,8 +47,7 @@ def test_each_device_has_its_share() -> None:
     both = facts(replace(H100, accelerators=(first, second)), (LLAMA_CPP_GPU,))
     (one,) = make_device_rows(both, make_plan(both, bundle(), INFO, Need()))
     assert one["device"].startswith("GPU 0")
-    spread = replace(both.preferences, gpus="spread")
-    both = replace(both, preferences=spread)
+    both = replace(both, gpus="spread")
     rows = make_device_rows(both, make_plan(both, bundle(), INFO, Need()))
     assert [row["device"][:5] for row in rows] == ["GPU 0", "GPU 1"]
     assert rows[0]["takes_bytes"] == pytest.approx(2 * rows[1]["takes_bytes"], rel=0.1)
@@ -61,7 +62,7 @@ def test_the_short_form_has_the_file_and_the_reasons() -> None:
 
 def test_everything_is_plain() -> None:
     told = report_plan(
-        facts(CPU, extra_args=("--api-key", "mine")), bundle(), INFO, {"PATH": "/bin"}
+        facts(CPU, engine_args=("--api-key", "mine")), bundle(), INFO, {"PATH": "/bin"}
     )
     assert json.loads(json.dumps(told)) == told
     assert told["engine"] == LLAMA_CPP_HERE.engine and told["reasons"]
@@ -85,7 +86,7 @@ def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, s
         engines={engine.name: engine for engine in (first, LLAMA_SERVER)},
         installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
     )
-    here = Facts(platform=CPU, found=found, preferences=Preferences(**preferences), relief=relief)
+    here = Facts(platform=CPU, found=found, settings=EngineSettings(**preferences), relief=relief)
     plan = make_plan(here, bundle(), INFO, Need())
     told = make_report(here, bundle(), plan, platform="", environ={}, files=())
     (row,) = [row for row in told["engines"] if not row["taken"]]
@@ -100,7 +101,7 @@ def test_an_engine_that_can_do_less_is_said_to() -> None:
         engines={engine.name: engine for engine in (LLAMA_CPP, LLAMA_SERVER)},
         installations={LLAMA_CPP.name: LLAMA_CPP_HERE, LLAMA_SERVER.name: other},
     )
-    here = Facts(platform=CPU, found=found, preferences=Preferences(parallel=4))
+    here = Facts(platform=CPU, found=found, settings=EngineSettings(num_parallel=4))
     told = report_plan(here, bundle(), INFO, {})
     reasons = {row["engine"]: row["reason"] for row in told["engines"] if not row["taken"]}
     assert reasons == {LLAMA_CPP.name: "it answers one request at a time"}

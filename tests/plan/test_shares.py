@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
-from vllama.errors import NotEnoughMemory
+from vllama.base.errors import NotEnoughMemory
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, MAC, bundle
+from vllama.base.errors import EngineMissing
+from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
-from vllama.errors import EngineMissing
 from vllama.models.types import Format
 from vllama.plan.choose import choose_engine, make_plan
-from vllama.plan.types import Facts, Need, Preferences
+from vllama.plan.types import Facts, Need
 
 BOTH = (PYTHON_SERVER.name, NATIVE.name)
 
@@ -22,7 +23,7 @@ def builds(installed):
     return installed if isinstance(installed, dict) else dict.fromkeys(installed, True)
 
 
-def facts_of(installed, platform=CPU, compiler=True, **preferences):
+def facts_of(installed, platform=CPU, compiler=True, **settings):
     engines = (PYTHON_SERVER, NATIVE)
     found = DiscoveredEngines(
         engines={engine.name: engine for engine in engines},
@@ -41,26 +42,26 @@ def facts_of(installed, platform=CPU, compiler=True, **preferences):
             if engine.name not in installed
         },
     )
-    return Facts(platform=platform, found=found, preferences=Preferences(**preferences))
+    return Facts(platform=platform, found=found, settings=EngineSettings(**settings))
 
 
 @pytest.mark.parametrize("platform", [CPU, MAC])
 @pytest.mark.parametrize(
     ("installed", "parallel", "taken", "told"),
     [
-        (BOTH, None, NATIVE, ""),
+        (BOTH, 0, NATIVE, ""),
         (BOTH, 1, NATIVE, ""),
         (BOTH, 8, NATIVE, ""),
-        ([NATIVE.name], None, NATIVE, ""),
+        ([NATIVE.name], 0, NATIVE, ""),
         ([NATIVE.name], 8, NATIVE, ""),
-        ([PYTHON_SERVER.name], None, PYTHON_SERVER, "several requests at once), but it is not"),
-        ([PYTHON_SERVER.name], None, PYTHON_SERVER, "vllama engines install llama-server"),
+        ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "several requests at once), but it is not"),
+        ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "vllama engines install llama-server"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it answers one request at a time"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "vllama engines install llama-server"),
     ],
 )
 def test_the_engine_and_why(platform, installed, parallel, taken, told):
-    choice = choose_engine(facts_of(installed, platform, parallel=parallel), Format.GGUF)
+    choice = choose_engine(facts_of(installed, platform, num_parallel=parallel), Format.GGUF)
     assert choice.engine == taken.name
     assert told in choice.reason
     if not told:
@@ -109,7 +110,7 @@ def test_a_model_that_ranks():
 
 
 def test_a_named_engine_is_never_replaced():
-    facts = facts_of(BOTH, parallel=8, engine=PYTHON_SERVER.name)
+    facts = facts_of(BOTH, num_parallel=8, engine=PYTHON_SERVER.name)
     assert choose_engine(facts, Format.GGUF).engine == PYTHON_SERVER.name
     facts = facts_of(BOTH, engine="llama-server")
     assert choose_engine(facts, Format.GGUF).engine == NATIVE.name
@@ -124,11 +125,11 @@ def test_a_named_engine_is_never_replaced():
         (H100, True, (PYTHON_SERVER,)),  # the index has no llama-server for CUDA
     ],
 )
-@pytest.mark.parametrize("parallel", [None, 8])
+@pytest.mark.parametrize("parallel", [0, 8])
 @pytest.mark.parametrize("format_", [None, Format.GGUF])
 def test_what_is_offered_where_nothing_is_installed(platform, compiler, offered, parallel, format_):
     with pytest.raises(EngineMissing) as caught:
-        choose_engine(facts_of([], platform, compiler=compiler, parallel=parallel), format_)
+        choose_engine(facts_of([], platform, compiler=compiler, num_parallel=parallel), format_)
     assert caught.value.engines == tuple(engine.name for engine in offered)
     hint = str(caught.value.hint)
     places = [hint.index(f"vllama engines install {engine.name}") for engine in offered]
@@ -161,7 +162,7 @@ def test_what_cannot_be_installed_is_not_offered():
 
 def test_each_request_has_a_cache_of_its_own():
     one, eight = (
-        make_plan(facts_of(BOTH, engine=NATIVE.name, parallel=n), bundle(), INFO, Need())
+        make_plan(facts_of(BOTH, engine=NATIVE.name, num_parallel=n), bundle(), INFO, Need())
         for n in (1, 8)
     )
     assert eight.memory.kv_bytes == 8 * one.memory.kv_bytes > 0
@@ -176,19 +177,19 @@ def test_one_context_until_requests_come_at_once():
     one, four = (make_plan(facts, bundle(), INFO, Need(concurrent=flag)) for flag in (False, True))
     assert (one.settings.parallel, four.settings.parallel) == (1, 4)
     assert four.memory.kv_bytes == 4 * one.memory.kv_bytes
-    assert "one request at a time; loaded again for 4 if several come" in one.reasons
+    assert "one request at a time; reloaded for 4 if several arrive" in one.reasons
     assert "4 requests at once, each with a context of its own" in four.reasons
 
 
 @pytest.mark.parametrize(
-    "preferences",
-    [{"parallel": 1}, {"parallel": 3}, {"replicas": 2}, {"engine": PYTHON_SERVER.name}],
+    "wanted",
+    [{"num_parallel": 1}, {"num_parallel": 3}, {"replicas": 2}, {"engine": PYTHON_SERVER.name}],
 )
-def test_a_number_that_was_asked_for_does_not_change(preferences):
-    given = {"engine": NATIVE.name} | preferences
+def test_a_number_that_was_asked_for_does_not_change(wanted):
+    given = {"engine": NATIVE.name} | wanted
     plan = make_plan(facts_of(BOTH, **given), bundle(), INFO, Need())
     assert not plan.may_grow
-    if asked := preferences.get("parallel"):
+    if asked := wanted.get("num_parallel"):
         assert plan.settings.parallel == asked
 
 
@@ -203,7 +204,7 @@ def test_as_many_as_fit_beside_the_whole_context_if_nobody_said_how_many(ram_gib
     first = make_plan(facts, bundle(), wanted, Need())
     assert first.most_parallel == plan.settings.parallel == plan.most_parallel
     assert first.may_grow is (plan.settings.parallel > 1) and not plan.may_grow
-    usable = platform.ram_total_bytes - facts.preferences.reserve_bytes
+    usable = platform.ram_total_bytes - facts.reserve_bytes
     assert plan.memory.total_bytes <= usable
     if plan.settings.parallel < 4:  # one step more would not have
         assert plan.memory.total_bytes + plan.memory.kv_bytes > usable
@@ -211,7 +212,7 @@ def test_as_many_as_fit_beside_the_whole_context_if_nobody_said_how_many(ram_gib
 
 def test_an_automatic_context_shrinks_for_the_requests_that_were_asked_for():
     small = replace(CPU, ram_total_bytes=int(1.2 * GIB))
-    facts = facts_of(BOTH, small, engine=NATIVE.name, parallel=8)
+    facts = facts_of(BOTH, small, engine=NATIVE.name, num_parallel=8)
     plan = make_plan(facts, bundle(), INFO, Need())
     assert plan.settings.parallel == 8
     assert plan.settings.context_length < 4096

@@ -36,44 +36,31 @@ def plan(platform=CPU, installed=LLAMA_SERVER_HERE, need=Need(), **preferences):
 )
 def test_one_for_each_physical_core(cores, physical, installed, threads):
     made = plan(replace(CPU, cores=cores, physical_cores=physical), installed)
-    assert made.settings.threads == made.most_threads == threads
+    assert made.settings.threads == threads
     assert made.settings.batch_threads == (physical or cores)
     plural = "" if threads == 1 else "s"
     assert any(f"{threads} thread{plural}" in reason for reason in made.reasons)
 
 
-def test_fewer_where_other_programs_keep_the_cores_busy():
-    made = plan(need=Need(threads_at_most=1))
-    assert (made.settings.threads, made.settings.batch_threads, made.most_threads) == (1, 4, 4)
-    assert "1 thread instead of 4: other programs keep the cores busy" in made.reasons
-    assert plan(need=Need(threads_at_most=9)).settings.threads == 4
-
-
-@pytest.mark.parametrize(
-    "made",
-    [plan(threads=3), plan(need=Need(threads=3)), plan(threads=3, need=Need(threads_at_most=1))],
-)
+@pytest.mark.parametrize("made", [plan(threads=3), plan(need=Need(threads=3))])
 def test_a_number_that_was_asked_for_stays(made):
     assert (made.settings.threads, made.settings.batch_threads) == (3, 3)
-    assert made.most_threads is None
     assert "3 threads, as asked for" in made.reasons
 
 
-def test_replicas_share_the_cores_and_keep_their_threads():
-    made = plan(replicas=2)
-    assert (made.settings.threads, made.most_threads) == (2, None)
+def test_replicas_share_the_cores():
+    assert plan(replicas=2).settings.threads == 2
 
 
 def test_an_engine_that_does_not_set_threads_is_given_no_reason_for_them():
     known = facts(CPU, (LLAMA_SERVER_HERE,), engine=LLAMA_SERVER_HERE.engine)
     engine = known.found.engines[LLAMA_SERVER_HERE.engine]
     made = choose_threads(known, replace(engine, sets_threads=False), Need(), on_gpu=False)
-    assert (made.most, made.reason) == (None, "")
+    assert made.reason == ""
 
 
 def test_nothing_is_said_of_threads_where_a_gpu_computes():
     made = plan(H100, LLAMA_CPP_GPU)
-    assert made.most_threads is None
     assert not any("thread" in reason for reason in made.reasons)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, bundle, facts
-from vllama.errors import EngineMissing, NoPlan, NotEnoughMemory
+from vllama.base.errors import EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.plan.report import report_plan

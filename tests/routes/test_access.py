@@ -8,11 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from tests.server_process import LIMIT_S, Server
+from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +120,44 @@ def test_a_key_sees_and_uses_its_models_only(server: Server, keys: dict[str, str
         assert status == 403 and "does not allow it" in json.dumps(answer, default=str), path
 
 
+FORMS = ("{}", "~/{0.name}", "~/x.gguf", "{0.parent}/x/../{0.name}", "/", "..", "./x.gguf")
+FORMS += ("file://{}", " {}", "{0.parent}", "/nowhere/x.gguf")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_path_names_a_model_for_an_admin_only(
+    form: str, server: Server, keys: dict[str, str]
+) -> None:
+    """Whether a file is there or not, and by every route that takes the name of a model."""
+    file = Path(server.env["HOME"]) / "unlisted.gguf"
+    if not file.exists():
+        write_tiny_gguf(file, n_ctx=4096)
+    name = form.format(file)
+    asked: list[tuple[str, Any]] = [(path, body | {"model": name}) for path, body in ROUTES.items()]
+    asked += [
+        *((path, {"model": name, "input": "x"}) for path in ("/api/embed", "/v1/embeddings")),
+        ("/api/embeddings", {"model": name, "prompt": "x"}),
+        ("/api/generate", {"model": name}),
+        ("/api/show", {"model": name}),
+        ("/api/show", {"name": name}),
+        ("/api/plan", {"model": name}),
+        ("/api/tokenize", {"model": name, "text": "x"}),
+        ("/api/detokenize", {"model": name, "tokens": [1]}),
+        ("/v1/messages/count_tokens", CHAT | {"model": name}),
+        ("/v1/rerank", {"model": name, "query": "x", "documents": ["y"]}),
+        ("/instance/previews?model=" + quote(name, safe=""), None),
+        ("/api/create", {"model": "made", "from": name}),
+        ("/api/copy", {"source": name, "destination": "made"}),
+    ]
+    for path, body in asked:
+        for key in ("free", "reader", "limited"):
+            status, answer = ask(server, keys[key], path, body)
+            assert status == 403, (path, key, answer)
+    if form == "{}":
+        assert ask(server, keys["root"], "/api/show", {"model": name})[0] == 200
+        assert ask(server, keys["root"], "/api/chat", CHAT | {"model": name})[0] == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ROUTES)
 def test_each_answer_is_counted_as_its_client_is_told(
@@ -209,16 +250,19 @@ REFUSALS = {
 def test_limits_are_refused_in_the_dialect_of_the_route(
     path: str, server: Server, keys: dict[str, str]
 ) -> None:
-    ask(server, keys["slow"], path, ROUTES[path])
-    ask(server, keys["small"], path, ROUTES[path])
     for name, kind, words in (
-        ("slow", "requests", "may make 1 request per h"),
+        ("slow", "requests", "is limited to 1 request per h"),
         ("small", "tokens", "has used its 5 tokens of today"),
     ):
-        status, answer = ask(server, keys[name], path, ROUTES[path])
+        for _ in range(3):  # the first one is admitted, and one more if a day ends meanwhile
+            status, answer = ask(server, keys[name], path, ROUTES[path])
+            if status == 429:
+                break
         headers = answer["headers"]
         assert status == 429 and words in json.dumps(answer, default=str)
-        assert int(headers["retry-after"]) > 60 and headers["x-should-retry"] == "false"
+        # at the end of a day there is little to wait, and clients may do so by themselves
+        waits = int(headers["retry-after"])
+        assert waits > 0 and headers.get("x-should-retry") == ("false" if waits > 60 else None)
         value: Any = answer
         for field in REFUSALS[path]:
             value = value[field]
@@ -318,3 +362,15 @@ def test_a_revoked_key_and_a_rotated_one(server: Server, keys: dict[str, str]) -
     command(server, "keys", "revoke", "guest")
     status, answer = ask(server, new, "/v1/models")
     assert status == 401 and "has been revoked" in answer["error"]["message"]
+
+
+def test_a_server_that_requires_keys_and_has_lost_them(tmp_path: Path) -> None:
+    with Server(tmp_path, "--require-keys") as server:
+        status, answer = ask(server, "", "/api/tags")
+        assert status == 401 and "requires a key, and has none" in answer["error"]
+        assert server.request("GET", "/readyz")[0] == 200
+        assert "no request is accepted: there is no key in" in server.output
+        secret = command(server, "keys", "add", "ann")
+        assert ask(server, secret, "/api/tags")[0] == 200
+        command(server, "keys", "open")
+        assert ask(server, "", "/api/tags")[0] == 401

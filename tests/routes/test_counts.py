@@ -115,10 +115,13 @@ def test_answers_in_a_row_have_each_their_own(logs):
         assert json.loads(asked(logs, "/api/chat", body)[1])["eval_count"] == 5 * size + 1
 
 
-def test_a_limit_leaves_no_token_that_ends_the_answer(logs):
-    body = {**user(), "stream": False, "options": {"num_predict": 3}}
+@pytest.mark.parametrize("name", ["logs", "logs-singles"])
+def test_a_limit_is_never_exceeded(logs, name):
+    """Neither by a token that ends the answer, nor by the rest of an unfinished character."""
+    logs.model("logs-singles", "--log-timings")
+    body = {**user(), "model": name, "stream": False, "options": {"num_predict": 3}}
     reply = json.loads(asked(logs, "/api/chat", body)[1])
-    assert (reply["done_reason"], reply["eval_count"]) == ("length", 15)
+    assert (reply["done_reason"], reply["eval_count"]) == ("length", 3)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -137,7 +137,7 @@ def test_a_wrong_address_is_refused_at_once(tmp_path):
 
 
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-SAID = f"<think>Where?</think>I look.<tool_call>{CALL}</tool_call>"
+SAID = f"<think>Where?</think>I look.\n<tool_call>{CALL}</tool_call>"
 TOOL = {
     "type": "function",
     "function": {
@@ -153,13 +153,13 @@ def test_calls_and_thinking_that_it_leaves_in_the_text_are_found(tmp_path):
     try:
         with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
             message = server.post("/api/chat", asked)[1]["message"]
-            assert (message["thinking"], message["content"]) == ("Where?", "I look.")
+            assert (message["thinking"], message["content"]) == ("Where?", "I look.\n")
             (call,) = message["tool_calls"]
             assert call["function"]["name"] == "weather"
             assert call["function"]["arguments"] == {"city": "Oslo"}
             (choice,) = server.post("/v1/chat/completions", asked)[1]["choices"]
             assert choice["finish_reason"] == "tool_calls"
-            assert choice["message"]["content"] == "I look."
+            assert choice["message"]["content"] == "I look.\n"
             # the server parses calls itself, for all that is known: it gets the tools as they are
             assert elsewhere.stats()["bodies"][-1]["tools"] == [TOOL]
             plain = server.post("/api/chat", asked | {"tools": []})[1]["message"]
@@ -301,6 +301,24 @@ def test_tokens_are_counted_by_the_server_if_it_can(tmp_path, by):
         elsewhere.stop()
 
 
+PLAIN_COUNT = {"model": "org/big", "max_tokens": 1, "messages": user()["messages"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (json.dumps(PLAIN_COUNT).encode()[:-1] + b', "m\xd2": 1}', 200),
+        (json.dumps(PLAIN_COUNT).encode()[:-1] + b', "m": "\\ud800"} rest', 200),
+        (json.dumps({**PLAIN_COUNT, "keep_alive": 10**400}).encode(), 400),
+        (json.dumps({**PLAIN_COUNT, "keep_alive": "9" * 5000 + "s"}).encode(), 400),
+    ],
+)
+def test_odd_bytes_and_numbers_are_no_error_of_the_server(elsewhere, body, status):
+    _, server = elsewhere
+    got, _, data = server.request("POST", "/v1/messages/count_tokens", body)
+    assert got == status, data
+
+
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
             "frequency_penalty", "seed"}  # fmt: skip
 
@@ -357,3 +375,21 @@ def test_each_server_is_asked_for_its_own_models(tmp_path):
     finally:
         for each in servers.values():
             each.stop()
+
+
+def test_a_server_is_not_ready_before_its_upstream_is(tmp_path):
+    elsewhere = Elsewhere()
+    elsewhere.stop()
+    with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
+        said = server.wait_for("waiting for an upstream: .*")
+        assert f"{elsewhere.url} does not serve: connection refused" in said
+        assert "ready: " not in said and "engine: " not in said
+        assert server.request("GET", "/readyz")[0] == 503
+        elsewhere.start()
+        try:
+            said = server.wait_for("ready: http")
+            assert f"upstream: {elsewhere.url} answers" in said
+            assert said.count("waiting for") == 1
+            assert server.request("GET", "/readyz")[0] == 200
+        finally:
+            elsewhere.stop()

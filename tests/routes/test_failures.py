@@ -221,8 +221,11 @@ def test_a_damaged_file_is_told_before_an_engine_starts(server):
         assert reply["error"]
         status, _ = server.post("/api/show", {"model": name})
         assert status == 500
-    names = [row["name"] for row in server.get("/api/tags")["models"]]
-    assert "plain:latest" in names
+    rows = {row["name"]: row for row in server.get("/api/tags")["models"]}
+    assert "problem" not in rows["plain:latest"]
+    for name in ("text", "nothing", "cut"):  # as the load says it
+        assert rows[f"{name}:latest"]["problem"] in whole(server, name)[1]["error"]
+    assert "truncated" in rows["cut:latest"]["problem"]
     for name in ("text", "nothing", "cut"):
         (server.models / f"{name}.gguf").unlink()
 

@@ -61,6 +61,8 @@ def chained(three, tmp_path_factory) -> Iterator[Chained]:
     text = f"""
 [models."broken"]
 fallback = ["nowhere:big", "{one.url}#org/big"]
+[models."counted"]
+fallback = ["plain"]
 [models."plain"]
 fallback = ["{one.url}#org/big"]
 [models."slow"]
@@ -84,6 +86,7 @@ models = {{ "mapped" = "org/big", "big:8b" = "org/big" }}
 """
     with Chained(tmp_path_factory.mktemp("chained"), text) as server:
         server.model("broken", "--exit-before-ready", "--exit-code", "3")
+        server.model("counted", "--exit-before-ready", "--exit-code", "3")
         server.model("plain")
         server.model("slow", "--stall-after", "0")
         server.model("refused", "--die-after", "3")
@@ -107,6 +110,19 @@ def test_a_model_that_can_answer_answers_itself(chained, path):
 def test_embeddings_fall_back_too(chained, three):
     status, served_by, data = chained.ask("broken", "/api/embed", input="x")
     assert (status, served_by) == (200, f"{three[0].url}#org/big"), data
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/tokenize", {"text": "hello"}),
+        ("/api/detokenize", {"tokens": [104, 105]}),
+        ("/v1/messages/count_tokens", HELLO),
+    ],
+)
+def test_what_only_counts_tokens_falls_back_too(chained, path, body):
+    status, headers, data = chained.request("POST", path, {"model": "counted", **body})
+    assert (status, headers.get(SERVED_BY)) == (200, "plain"), data
 
 
 def test_a_model_that_gives_no_token_in_time_is_answered_for(chained):

@@ -14,6 +14,16 @@ STUCK = "{% set x = 'a' * 99999 %}{% for a in x %}{% for b in x %}{% endfor %}{%
 WHY = "cannot render the model's chat template: it took more than"
 
 
+def test_a_go_template_of_a_request_that_is_costly_in_each_turn(server):
+    turns = [{"role": ("user", "assistant")[n % 2], "content": "hi"} for n in range(9999)]
+    body = {"model": "plain", "messages": turns, "template": "{{ .Prompt }}" * 5000}
+    made = {"model": "turns", "from": "plain", "template": body.pop("template"), "stream": False}
+    assert server.post("/api/create", made) == (200, {"status": "success"})
+    status, reply = server.post("/api/chat", body | {"model": "turns"})
+    assert (status, reply["error"][: len(WHY)]) == (400, WHY)
+    server.request("DELETE", "/api/delete", {"model": "turns"})
+
+
 def test_a_template_without_end_harms_its_own_model_only(server):
     server.model("endless", template=STUCK)
     hello = {**user(), "stream": False}

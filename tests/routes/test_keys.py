@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.clock import ManualClock
-from vllama.keys.key import Scope
-from vllama.keys.ring import KeyRing
-from vllama.log_context import MAX_LENGTH, Trace, is_usable_id
-from vllama.routes.guards import is_keyless
-from vllama.routes.route_table import PREFIXES, RESPONSE_PARTS, ROUTES, WRITES, list_scopes
+from tests.manual_clock import ManualClock
+from vllama.accounts.keys.key import Scope
+from vllama.accounts.keys.ring import KeyRing
+from vllama.base.log_context import MAX_LENGTH, Trace, is_usable_id
+from vllama.routes.route import RouteKind
+from vllama.routes.route_table import ROUTES, RouteTable
 
 KEYS = ("sk-one", "sk-two")
 
@@ -41,22 +41,21 @@ KEYS = ("sk-one", "sk-two")
 )
 def test_who_may_ask(path: str, authorization: str, api_key: str, allowed: bool) -> None:
     ring, free = (KeyRing(plain, None, ManualClock()) for plain in (KEYS, ()))
-    assert (is_keyless(path) or ring.admits(ring.find(authorization, api_key))) is allowed
+    keyless = RouteTable().find("GET", path).keyless
+    assert (keyless or ring.admits(ring.find(authorization, api_key))) is allowed
     assert free.admits(free.find(authorization, api_key))
 
 
 def test_every_handler_needs_a_scope_that_was_chosen_for_it() -> None:
-    """A new route needs the scope admin until somebody decides otherwise, in `list_scopes`."""
-    tables = (*ROUTES.values(), *RESPONSE_PARTS.values(), *(table for _, table in PREFIXES))
+    """A new route needs the scope admin until its row of the table says otherwise."""
     needs_admin = {
-        f"{handler.__module__.rpartition('.')[2]}.{handler.__name__}"
-        for table in tables
-        for handler in table.values()
-        if list_scopes(handler) == (Scope.ADMIN,)
+        f"{route.handler.__module__.rpartition('.')[2]}.{route.handler.__name__}"
+        for route in ROUTES
+        if route.scopes == (Scope.ADMIN,)
     }
     assert needs_admin == {
-        "captures.get_capture",
-        "captures.list_captures",
+        "state.get_capture",
+        "state.list_captures",
         "cloud.push",
         "create.copy",
         "create.create",
@@ -67,9 +66,10 @@ def test_every_handler_needs_a_scope_that_was_chosen_for_it() -> None:
         "models.delete",
         "models.pull",
         "models.stop_pull",
-        "settings.list_settings",
+        "state.list_settings",
     }
-    assert not any(list_scopes(handler) != (Scope.ADMIN,) for handler in WRITES)
+    writes = [route for route in ROUTES if route.kind is RouteKind.WRITES]
+    assert writes and {route.scopes for route in writes} == {(Scope.ADMIN,)}
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.facts import INFO, bundle
 from tests.server_process import Server
-from vllama.chat.engine.context import compute_answer_limit
-from vllama.chat.engine.traits import Traits
+from vllama.models.model_settings import ModelSettings
+from vllama.routes.catalog import Entry
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CEILING = 3
@@ -61,9 +63,19 @@ def test_a_request_may_ask_for_less(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "ceiling", "limit"),
-    [(None, None, None), (None, 50, 50), (20, 50, 20), (70, 50, 50), (70, None, 70)],
+    ("asked", "table", "server", "limit"),
+    [
+        (None, None, None, None),
+        (None, 50, None, 50),
+        (None, None, 50, 50),
+        (20, 50, 60, 20),
+        (70, 50, 60, 50),
+        (70, 60, 50, 50),
+        (0, 50, None, 0),
+    ],
 )
-def test_the_smaller_limit_counts(asked: int | None, ceiling: int | None, limit: int) -> None:
-    traits = Traits(context_length=4096, max_answer_tokens=ceiling)
-    assert compute_answer_limit(asked, traits) == limit
+def test_the_smallest_limit_counts(
+    asked: int | None, table: int | None, server: int | None, limit: int | None
+) -> None:
+    model = replace(bundle(), settings=ModelSettings(max_tokens=table))
+    assert Entry(model, INFO, server).limit_answer(asked) == limit

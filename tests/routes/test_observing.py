@@ -10,6 +10,10 @@ import psutil
 import pytest
 
 from tests.server_process import Server
+from vllama.accounts.keys.key import Scope
+from vllama.base.errors import Forbidden
+from vllama.routes.app import check_open
+from vllama.routes.route_table import ROUTES
 
 KEY = "sk-0123456789abcd"
 SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
@@ -48,6 +52,7 @@ def load(server: Server, model: str = "plain") -> None:
         ("GET", "/api/config"),
         ("GET", "/api/engines"),
         ("POST", "/api/plan"),
+        ("GET", "/api/plan?model=plain"),
         ("GET", "/instance/previews?model=plain"),
     ],
 )
@@ -93,11 +98,28 @@ def test_a_plan_for_a_model_that_is_here(server: Server) -> None:
     assert status == 200 and smaller["context_length"] == 1024 < told["context_length"]
 
 
+def test_every_way_to_ask_for_a_plan_says_the_same_of_now(server: Server) -> None:
+    ask(server, "POST", "/api/chat", {"model": "plain", "keep_alive": 0})
+    _, told = ask(server, "POST", "/api/plan", {"model": "plain", "context_length": 1024})
+    query = "/api/plan?model=plain&context_length=1024"
+    status, same = ask(server, "GET", query)
+    assert status == 200 and same["context_length"] == 1024
+    assert {**same["now"], "summary": ""} == {**told["now"], "summary": ""}
+    assert told["now"]["fits"] and not told["now"]["hint"]
+    (device,) = told["devices"]
+    assert device["pool"] == "ram" and device["free_bytes"] < device["usable_bytes"]
+    previews = ask(server, "GET", "/instance/previews?model=plain")[1]["previews"]
+    assert previews[0]["plan"]["now"]["fits"]
+    assert ask(server, "GET", "/api/plan?model=plain&strict=7")[0] == 400
+    assert ask(server, "GET", "/api/plan")[0] == 400
+
+
 def test_a_loaded_model_is_told_as_it_runs(server: Server) -> None:
     body = {"model": "plain", **CHAT, "options": {"num_ctx": 2048}}
     assert ask(server, "POST", "/api/chat", body)[0] == 200
     _, told = ask(server, "POST", "/api/plan", {"model": "plain"})
     assert told["loaded"]
+    assert told["now"] is None
     running = ask(server, "GET", "/api/ps")[1]["models"]
     assert told["context_length"] == running[0]["context_length"]
 
@@ -209,8 +231,49 @@ def test_a_log_is_followed_into_the_next_attempt(server: Server) -> None:
     connection.close()
 
 
-def test_others_on_the_network_see_no_logs_without_a_key(tmp_path: Any) -> None:
+OBSERVING = ("/api/config", "/api/requests", "/api/usage", "/api/engines")
+PREVIEWS = "/instance/previews?model=plain"
+STRANGER, LOCAL = "evil.example", "192.168.1.5:11434"
+
+
+def test_what_a_server_that_is_open_to_all_tells_to_whom(tmp_path: Any) -> None:
+    """A page whose name was made to lead here (DNS rebinding) sends its name and no Origin."""
+
+    def get(path: str, **headers: str) -> int:
+        connection = server.connect()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", path, headers=names)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    every = (*OBSERVING, PREVIEWS, "/api/events")
     with Server(tmp_path / "open", "--host", "0.0.0.0") as server:
-        for path in ("/api/logs", "/api/logs/vllama"):
-            status, _, body = server.request("GET", path)
-            assert status == 403 and b"cannot show logs" in body
+        server.model("plain")
+        for path in ("/api/logs", "/api/logs/vllama", "/api/captures", "/api/captures/x"):
+            assert {get(path, host=host) for host in (STRANGER, LOCAL)} == {403}, path
+        for path in every:
+            assert get(path, host=STRANGER) == 403, path
+            assert get(path, host=STRANGER, sec_fetch_site="cross-site") == 403, path
+            assert get(path, host=LOCAL) == 200, path
+            assert get(path, host="box.lan") == 200, path
+            # only browsers send it, by https, which a stranger has no certificate for
+            assert get(path, host=STRANGER, sec_fetch_site="same-origin") == 200, path
+        assert get("/api/tags", host=STRANGER) == get("/metrics", host=STRANGER) == 200
+    env = {"OLLAMA_ORIGINS": f"http://{STRANGER}"}
+    with Server(tmp_path / "named", "--host", "0.0.0.0", env=env) as server:
+        assert get("/api/events", host=STRANGER) == 200
+    with Server(tmp_path / "keyed", "--host", "0.0.0.0", "--api-key", "sk-1") as server:
+        key = {"host": STRANGER, "authorization": "Bearer sk-1"}
+        assert {get(path, **key) for path in (*every[:4], "/api/logs", "/api/events")} == {200}
+
+
+def test_no_route_that_observes_was_forgotten() -> None:
+    """What needs the scope `read` or `admin` and changes nothing is told to no stranger's page."""
+    told = {"metrics.get_metrics", "create.head_blob"}  # numbers; whether a checksum is known
+    for route in ROUTES:
+        name = f"{route.handler.__module__.rpartition('.')[2]}.{route.handler.__name__}"
+        observes = route.scopes in ((Scope.READ,), (Scope.ADMIN,))
+        if {"GET", "HEAD"} & {*route.methods} and observes and name not in told:
+            with pytest.raises(Forbidden):
+                check_open(route, is_stranger=True)

@@ -123,6 +123,6 @@ def test_what_cannot_be_pulled_is_told_in_ollamas_words(server, registry):
     plain = {"model": "http://registry.invalid/a/b", "stream": False}
     assert "insecure protocol http" in server.post("/api/pull", plain)[1]["error"]
     status, reply = server.post("/api/pull", {**plain, "insecure": True})
-    assert status == 500 and "cannot reach registry.invalid" in reply["error"]
+    assert status == 502 and "cannot reach registry.invalid" in reply["error"]
     local = {"model": f"http://{registry.host}/library/pulled", "stream": False}
     assert server.post("/api/pull", local) == (200, {"status": "success"})

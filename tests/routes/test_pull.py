@@ -134,6 +134,19 @@ def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
         assert re.search(r"^context \d+ tokens; about .* usable$", server.output, re.MULTILINE)
 
 
+def test_a_registry_that_cannot_be_reached_is_a_bad_gateway(tmp_path):
+    nowhere = "http://127.0.0.1:1"
+    env = {"HF_ENDPOINT": nowhere, "VLLAMA_OLLAMA_REGISTRY": nowhere}
+    with Server(tmp_path / "home", env=env) as server:
+        for path, body in (
+            ("/api/pull", {"model": "tiny"}),
+            ("/api/pull", {"model": "hf.co/test/Tiny-GGUF"}),
+            ("/api/create", {"model": "mine", "from": "tiny"}),
+        ):
+            status, reply = server.post(path, body | {"stream": False})
+            assert (status, "cannot reach" in reply["error"]) == (502, True), reply
+
+
 def test_too_little_memory_is_told_before_anything_moves(hub, tmp_path):
     env = {"HF_ENDPOINT": hub.url, "OLLAMA_GPU_OVERHEAD": str(2**60)}
     with Server(tmp_path / "home", env=env) as server:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vllama.errors import SourceError
-from vllama.metrics.server_metrics import Metrics
+from vllama.base.errors import SourceError
 from vllama.models.types import Bundle, Format, Progress, PullEvent
+from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes.pulls import Pull, Pulls
 
 LIMIT_S = 240.0

@@ -12,8 +12,8 @@ import pytest
 
 from tests.routes.test_ollama_chat import WORDS
 from tests.server_process import Server
-from vllama.errors import BadRequest
-from vllama.http.request import BodyTooLarge
+from vllama.base.errors import BadRequest
+from vllama.net.http.request import BodyTooLarge
 from vllama.routes.openai.responses import MAX_FRAMES, UnknownEncoding, decompress
 
 # real processes, one after another: not for every save

@@ -20,6 +20,7 @@ PATHS = {
     "embeddings": "/v1/embeddings",
     "responses": "/v1/responses",
     "messages": "/v1/messages",
+    "decisions": "/v1/decisions",
 }
 MIB = 1024 * 1024
 
@@ -97,7 +98,8 @@ def test_the_content_type_is_ignored(own, name, kind):
     fields = {key: value for key, value in base(name).items() if key != "tools"}
     body = json.dumps(fields).encode()
     status, _, data = own.request("POST", PATHS[name], body, {"content-type": kind})
-    assert status == 200, data
+    # this engine tells no probabilities, which is found out when it has answered
+    assert status == (501 if name == "decisions" else 200), data
 
 
 def test_a_key_said_twice_counts_once_and_case_does_not_matter(own):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.net.web.site import run_site
 from tests.server_process import Server
-from tests.web.site import run_site
 
 pytestmark = pytest.mark.slow
 

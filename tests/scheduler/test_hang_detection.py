@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
+from vllama.net.upstream.connection import Progress
 from vllama.plan.types import Need
 from vllama.scheduler.hang_detection import HangDetector
 from vllama.supervise.tree import Activity
-from vllama.upstream.connection import Progress
 
 CHAT = Need()
 S = 30.0

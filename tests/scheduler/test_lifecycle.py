@@ -17,7 +17,7 @@ from tests.scheduler.world import (
     settle,
     use,
 )
-from vllama.errors import CoolingDown, EngineStartFailed, NotEnoughMemory, QueueFull
+from vllama.base.errors import CoolingDown, EngineStartFailed, NotEnoughMemory, QueueFull
 from vllama.plan.types import Need
 
 CHAT = Need()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.facts import CPU, H100, INFO, LLAMA_CPP_GPU, MIB, facts
 from tests.scheduler.world import World, as_time_passes, in_loop, model, reach, settle
-from vllama.errors import NotEnoughMemory
-from vllama.hardware.nvidia import parse_processes
+from vllama.base.errors import NotEnoughMemory
+from vllama.machine.nvidia import parse_processes
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
 from vllama.scheduler import memory

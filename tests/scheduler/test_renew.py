@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.scheduler.world import CRASHED, World, in_loop, model, reach, settle
-from vllama.errors import CoolingDown, EngineCrashed, ShuttingDown
+from vllama.base.errors import CoolingDown, EngineCrashed, ShuttingDown
 from vllama.plan.types import Need
 
 CHAT = Need()

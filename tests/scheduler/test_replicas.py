@@ -17,7 +17,7 @@ from tests.scheduler.world import (
     settle,
     use,
 )
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 from vllama.plan.types import Need
 from vllama.scheduler.replicas import Pauses, Replicas
 from vllama.scheduler.views import Phase

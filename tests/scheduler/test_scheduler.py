@@ -18,15 +18,15 @@ from tests.scheduler.world import (
     settle,
     use,
 )
-from vllama import log_context
-from vllama.engines.base import Mode
-from vllama.errors import (
+from vllama.base import log_context
+from vllama.base.errors import (
     CoolingDown,
     EngineStartFailed,
     NotEnoughMemory,
     QueueFull,
     ShuttingDown,
 )
+from vllama.engines.base import Mode
 from vllama.plan.types import Need
 from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.views import Phase

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler.world import World, in_loop, model, reach, settle
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 from vllama.plan.types import Need
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import Diagnosis, Fault

@@ -1,10 +1,11 @@
 """The scheduler in a whole server, with the fake engine behind it."""
 
 import asyncio
+import http.client
 import json
 import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import psutil
@@ -195,15 +196,28 @@ def test_a_slow_client_does_not_make_its_engine_hang(tmp_path):
 
 def test_one_that_used_up_its_restarts_has_failed_until_it_is_stopped(tmp_path):
     with Server(tmp_path) as server:
-        name = server.model("dying", "--exit-after", "0.3", "--exit-code", "3")
-        whole(server, name)  # is served, or hears of a crash; the restarts go on by themselves
-        until(lambda: "failed" in server.get("/api/ps"))
-        (failed,) = server.get("/api/ps")["failed"]
+        name = server.model("dying", "--exit-code", "3")
+        whole(server, name)
+        refusals = []
+
+        def is_refused():
+            """End its engine whenever it is ready, until requests are refused for it."""
+            told = server.get("/api/ps")
+            if "failed" in told:
+                answer = server.request("POST", "/api/chat", {"model": name, **user()})
+                refusals.append((told["failed"], *answer))
+                return answer[0] == 503  # not if the pause after the failure is over
+            for one in told["models"]:
+                if one["state"] == "ready":
+                    with suppress(OSError, ValueError, http.client.HTTPException, psutil.Error):
+                        server.ask_process(psutil.Process(one["pid"]), "/__exit")
+            return False
+
+        until(is_refused)
+        (failed,), _, headers, data = refusals[-1]
         assert failed["name"] == "dying:latest"
         assert "exit code 3" in failed["cause"]
         assert failed["retry_after"] > 0
-        status, headers, data = server.request("POST", "/api/chat", {"model": name, **user()})
-        assert status == 503
         assert "exit code 3" in json.loads(data)["error"]
         assert int(headers["retry-after"]) >= 1
         server.model(name)  # mended

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from tests.scheduler.world import World, in_loop, model, phases, reach, settle, use
-from vllama import log_context
+from vllama.base import log_context
 from vllama.engines.base import Mode
 from vllama.plan.types import Need
 from vllama.scheduler.views import Phase, QueuePlace
@@ -118,7 +118,7 @@ async def test_a_waiting_request_says_what_it_waits_for():
         assert places["three"] == QueuePlace(
             1,
             "the model to be loaded: only 1 model may be loaded at once "
-            "(OLLAMA_MAX_LOADED_MODELS): waiting for busy models: m:latest",
+            "(setting max_loaded_models): waiting for busy models: m:latest",
         )
         scheduler.release(first)
         for task in (*asks, other):

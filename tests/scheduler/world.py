@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import wraps
 
 from tests.facts import INFO, MIB, bundle, facts
+from tests.manual_clock import ManualClock
+from vllama.base.errors import EngineCrashed, EngineStartFailed
 from vllama.chat.engine.traits import Traits
-from vllama.clock import ManualClock
-from vllama.errors import EngineCrashed, EngineStartFailed
+from vllama.net.upstream.connection import Progress
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Memory, Need
 from vllama.scheduler.hooks import Hooks, Limits
@@ -16,7 +17,6 @@ from vllama.scheduler.memory import Measured
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
-from vllama.upstream.connection import Progress
 
 LIMIT_S = 240.0
 
@@ -182,9 +182,8 @@ class World:
             measure=self.measure,
             record_memory=self.remember,
             read_progress=lambda endpoint: self.answers.get(endpoint.port, {}),
-            abort_answers=lambda endpoint, cause: self.cut.append((endpoint.port, cause)),
+            abort_answers=lambda endpoint, cause, _: self.cut.append((endpoint.port, cause)),
             make_sleeper=self.sleeper,
-            read_cpu_time=self.cpu_time,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -231,9 +230,6 @@ class World:
 
     def traits(self, plan):
         return Traits(context_length=plan.settings.context_length, max_concurrency=self.slots)
-
-    def cpu_time(self, pid):
-        return None
 
     def sleeper(self, plan):
         if not self.sleeps:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.server_process import Server
 from vllama import config
-from vllama.errors import ConfigError
-from vllama.server.folders import move_unwritable
+from vllama.base.errors import ConfigError
+from vllama.server.preflight import move_unwritable
 
 
 @pytest.fixture

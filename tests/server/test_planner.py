@@ -7,15 +7,19 @@ import pytest
 
 from tests.facts import CPU, facts
 from tests.tiny import write_tiny_gguf
+from vllama.base.errors import NotEnoughMemory
+from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.cli.reporter import TerminalReporter
-from vllama.errors import NotEnoughMemory
+from vllama.config import Config
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import make_plan
+from vllama.plan.ladder import Failed
 from vllama.plan.types import Need
-from vllama.rendering.renderer import Renderer
+from vllama.routes.in_use import InUse, Snapshot
 from vllama.scheduler.draft_records import DraftRecords
 from vllama.server.planner import Planner
+from vllama.supervise.spec import Diagnosis, Fault
 
 
 @pytest.fixture
@@ -26,6 +30,11 @@ def library(tmp_path):
     return open_library(settings)
 
 
+def make_planner(known, library, folder):
+    in_use = InUse(Snapshot(config=Config(), facts=known, library=library))
+    return Planner(in_use, Renderer({}), TerminalReporter(), DraftRecords(folder / "drafts.json"))
+
+
 def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
     large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
     totals = [
@@ -33,11 +42,9 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
         for one in (large, small)
     ]
     # a machine between the two
-    memory = sum(totals) // 2 + facts().preferences.reserve_bytes
+    memory = sum(totals) // 2 + facts().reserve_bytes
     machine = facts(replace(CPU, ram_total_bytes=memory))
-    planner = Planner(
-        machine, library, Renderer({}), TerminalReporter(), DraftRecords(tmp_path / "drafts.json")
-    )
+    planner = make_planner(machine, library, tmp_path)
     mine = replace(large, name="mine:latest")
     plan = asyncio.run(planner.plan(mine, Need()))
     assert (plan.bundle.path, plan.bundle.name) == (small.path, "mine:latest")
@@ -45,3 +52,20 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
     with pytest.raises(NotEnoughMemory) as caught:  # its name says which form is wanted
         asyncio.run(planner.plan(large, Need()))
     assert "use tiny-q4_0:latest, which is here and smaller" in str(caught.value.hint)
+
+
+def test_a_name_with_a_quantisation_never_gets_the_form_that_stood_in_for_it(library, tmp_path):
+    """The scheduler would refuse that instance for such a name, and load it again for ever."""
+    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    planner = make_planner(facts(), library, tmp_path)
+    mine = replace(large, name="mine:latest")
+
+    async def main():
+        first = await planner.plan(mine, Need())
+        cause = Diagnosis(cause="no such type", fault=Fault.QUANTISATION)
+        failed = [Failed(plan=first, message="cannot start", diagnosis=cause)]
+        assert (await planner.replan(mine, Need(), failed)).bundle.path == small.path
+        assert (await planner.plan(mine, Need())).bundle.path == small.path
+        assert (await planner.plan(large, Need())).bundle.path == large.path
+
+    asyncio.run(main())

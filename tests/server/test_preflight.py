@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.config.address import leads_to
-from vllama.errors import ConfigError
 from vllama.models.library import open_library
 from vllama.server.preflight import check_upstreams, list_unknown_links
 

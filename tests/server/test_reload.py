@@ -258,3 +258,13 @@ def test_keys_of_a_file_are_read_again(tmp_path):
         keys.write_text("")  # must not open the server to all
         server.reload(settings, "the settings stay as they were: .*it has no key")
         assert [server.ask("/api/tags", key)[0] for key in ("", "sk-two")] == [401, 200]
+
+
+def test_fields_that_may_be_code_are_let_in_and_shut_out_again(tmp_path):
+    keyed = 'api_key = "sk-1"\n'
+    with Configured(tmp_path, keyed) as server:
+        server.model("plain")
+        body = {"model": "plain", **user(), "vllm_xargs": {}}
+        for text, expected in ((keyed, 403), (keyed + "inspect_code = true\n", 200), (keyed, 403)):
+            server.reload(text, "settings read again")
+            assert server.ask("/v1/chat/completions", "sk-1", body)[0] == expected

@@ -15,8 +15,8 @@ import pytest
 import trustme
 
 from tests.server_process import LIMIT_S, Server
-from vllama.errors import ConfigError
-from vllama.http.certificate import Certificate
+from vllama.base.errors import ConfigError
+from vllama.net.http.certificate import Certificate
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_commands_as_clients(server: TlsServer, pair: Pair, tmp_path: Path) -> N
     assert server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}", **here).returncode == 0
 
     plain = server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}")
-    assert plain.returncode == 1 and "whether it wants https" in plain.stderr
+    assert plain.returncode == 1 and "as https://… if it uses TLS" in plain.stderr
     unknown = server.run("ps")
     assert unknown.returncode == 1 and "cannot trust the server" in unknown.stderr
     assert "SSL_CERT_FILE=FILE" in unknown.stderr

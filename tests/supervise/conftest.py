@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from vllama.clock import Clock, RealClock
+from vllama.base.clock import Clock, RealClock
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, RestartPolicy
 from vllama.supervise.supervisor import SupervisedProcess
 

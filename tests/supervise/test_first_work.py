@@ -9,7 +9,7 @@ import pytest
 
 from tests.supervise.conftest import LIMIT_S, Lab
 from tests.supervise.test_probe import OK, serving
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 from vllama.supervise.probe import check
 from vllama.supervise.spec import Diagnosis, Endpoint, Exit, HttpProbe, LaunchSpec, Work
 from vllama.supervise.supervisor import SupervisedProcess

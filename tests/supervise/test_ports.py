@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 from vllama.supervise.ports import PortReservation
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="double bind")

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S
-from vllama.clock import ManualClock
 from vllama.supervise.probe import Readiness, check, find_trouble, http_status, wait_ready
 from vllama.supervise.spec import Endpoint, HttpProbe, LaunchSpec
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, eventually, until
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 from vllama.supervise import shim
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Grace

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S, Lab, until
-from vllama.clock import ManualClock
-from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineMissing, EngineStartFailed
+from vllama.base.errors import Busy, CoolingDown, EngineCrashed, EngineMissing, EngineStartFailed
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import (
     Diagnosis,
@@ -36,6 +36,12 @@ KIN = ("--spawn-child", "--spawn-setsid", "--spawn-daemon", "--ignore-term")
 def kill_engine(proc: SupervisedProcess) -> None:
     assert proc.pid is not None
     os.kill(proc.pid, signal.SIGKILL)
+
+
+async def wait_not_ready(proc: SupervisedProcess, endpoint: Endpoint | None = None) -> None:
+    """Wait until the process no longer serves at `endpoint`; every restart has another one."""
+    endpoint = endpoint or proc.endpoint
+    await until(lambda: endpoint is None or proc.endpoint != endpoint)
 
 
 def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
@@ -174,11 +180,11 @@ def test_a_crash_while_ready_restarts_on_a_new_port(lab: Lab, code: str) -> None
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         assert await http_status(first, "/__exit", timeout_s=LIMIT_S) is None
-        await proc.wait_not_ready(first)
+        await wait_not_ready(proc, first)
         assert proc.state is not State.READY or proc.endpoint != first
         second = await proc.ensure_ready()
         assert (first.port, first.api_key) != (second.port, second.api_key)
-        await proc.wait_not_ready(first)  # at once: it is the second now
+        await wait_not_ready(proc, first)  # at once: it is the second now
         assert proc.last_diagnosis is not None
         assert f"exit code {code}" in proc.last_diagnosis.cause
         assert [a.number for a in proc.attempts] == [1, 2]
@@ -198,7 +204,7 @@ def test_one_that_hangs_is_killed_and_restarted_for_that_reason(lab: Lab) -> Non
         proc.declare_unhealthy(first, "it hangs")
         proc.declare_unhealthy(first, "it still hangs")
         assert proc.find_unhealthy_cause(first) == "it hangs"
-        await proc.wait_not_ready(first)
+        await wait_not_ready(proc, first)
         second = await proc.ensure_ready()
         assert second.port != first.port
         assert not await proc.check_health(first, LIMIT_S)
@@ -226,7 +232,7 @@ def test_the_budget_used_up_is_a_failure_for_good(lab: Lab) -> None:
         for _ in range(3):
             endpoint = await proc.ensure_ready()
             kill_engine(proc)
-            await proc.wait_not_ready(endpoint)
+            await wait_not_ready(proc, endpoint)
         for _ in range(2):
             with pytest.raises(EngineCrashed, match="cannot keep fake running: ended by signal 9"):
                 await proc.ensure_ready()
@@ -242,7 +248,7 @@ def test_a_long_backoff_answers_at_once_and_stop_ends_it(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         endpoint = await proc.ensure_ready()
         kill_engine(proc)
-        await proc.wait_not_ready(endpoint)
+        await wait_not_ready(proc, endpoint)
         assert proc.state is State.BACKOFF
         with pytest.raises(CoolingDown) as cooling:
             await proc.ensure_ready()
@@ -258,7 +264,7 @@ def test_a_short_backoff_is_waited_out(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         kill_engine(proc)
-        await proc.wait_not_ready()
+        await wait_not_ready(proc)
         assert proc.state is State.BACKOFF
         assert await proc.ensure_ready() != first
 
@@ -434,7 +440,7 @@ def test_a_crash_ends_what_the_engine_left_behind_before_the_restart(lab: Lab) -
         await until(lambda: len(lab.pids()) == 4)
         old = [psutil.Process(pid) for pid in lab.pids().values()]
         kill_engine(proc)
-        await proc.wait_not_ready()
+        await wait_not_ready(proc)
         await proc.ensure_ready()
         assert not any(p.is_running() for p in old)
 
@@ -450,7 +456,7 @@ def test_a_killed_guard_is_a_crash_too_and_leaves_nothing(lab: Lab) -> None:
         guard = psutil.Process(proc.pid).parent()
         assert guard is not None
         guard.kill()
-        await proc.wait_not_ready(first)
+        await wait_not_ready(proc, first)
         await proc.ensure_ready()
         assert not any(p.is_running() and p.status() != "zombie" for p in old)
 
@@ -466,7 +472,7 @@ def test_a_line_that_says_that_it_has_failed_for_good_is_a_crash(lab: Lab) -> No
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
         assert await http_status(first, "/__core_dies", timeout_s=LIMIT_S) == 200
-        await proc.wait_not_ready(first)
+        await wait_not_ready(proc, first)
         assert await proc.ensure_ready() != first
         (crashed, _) = proc.attempts
         assert crashed.diagnosis and crashed.diagnosis.cause == "core: no such colour: mauve"
@@ -483,7 +489,7 @@ def test_it_works_on_uvloop(lab: Lab) -> None:
             group.create_task(proc.run())
             first = await proc.ensure_ready()
             kill_engine(proc)
-            await proc.wait_not_ready(first)
+            await wait_not_ready(proc, first)
             await proc.ensure_ready()
             await proc.stop()
 

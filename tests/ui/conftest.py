@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.front import server as server
 from tests.lacking import lacking
 
 EXPECTED = "Failed to load resource"
 """What a browser writes into its console for every answer of 400 or more; the page shows those."""
 PATIENCE_S = 60.0
 """For what the page shows by itself, on the slowest of machines; only a failure takes so long."""
+PUBLIC_NAME = "llm.example.com"
+"""A name that anybody may own; in the browser it leads to this machine."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -33,6 +34,7 @@ def browser():
     with api.sync_playwright() as playwright:
         # Chromium's own sandbox does not work for root, as whom tests run in containers
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        arguments.append(f"--host-resolver-rules=MAP {PUBLIC_NAME} 127.0.0.1")
         running = playwright.chromium.launch(executable_path=program, args=arguments)
         yield running
         running.close()

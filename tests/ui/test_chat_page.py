@@ -227,3 +227,10 @@ def test_a_conversation_begins_with_a_model_that_is_there(server, open_page):
     field = page.get_by_role("combobox", name="Model", exact=True)
     expect(field).not_to_have_value("gone")
     expect(field).to_have_value(re.compile(r"\w"))
+
+
+@pytest.mark.parametrize("model", ["stalls", "hostile"])  # not both are the first of the list
+def test_an_address_may_leave_the_tag_of_a_model_out(server, open_page, model):
+    page = open_page(server, f"chat?model={model}")
+    field = page.get_by_role("combobox", name="Model", exact=True)
+    expect(field).to_have_value(f"{model}:latest")

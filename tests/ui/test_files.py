@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server_process import Server
-from vllama.routes.health import accepts_html
+from vllama.routes.server.health import accepts_html
 
 FOLDER = Path(__file__).parents[2] / "vllama" / "ui"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -59,7 +59,32 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
-    assert body == (FOLDER / "index.html").read_bytes()
+    assert b"<app-shell>" in body
+
+
+@pytest.mark.parametrize("page", ["index.html", "docs.html"])
+def test_a_page_names_all_its_files_by_their_version(server, page):
+    """A browser asks for them side by side, and for each version once."""
+    _, headers, body = server.request("GET", f"/ui/{page}")
+    assert headers["cache-control"] == "no-cache"
+    named = re.findall(r'(?:href|src)="([^#"]+)"', body.decode())
+    versions = {address.partition("/")[0] for address in named}
+    assert len(versions) == 1
+    bodies = {}
+    for address in named:
+        status, headers, bodies[address.partition("/")[2]] = server.request("GET", f"/ui/{address}")
+        assert (status, headers["cache-control"]) == (200, "public, max-age=31536000, immutable")
+    for name, text in bodies.items():  # each module that one imports is announced
+        for address in (
+            re.findall(r'from "(\.[^"]+)"', text.decode()) if name.endswith(".js") else ()
+        ):
+            assert (Path("/", name).parent / address).resolve().as_posix()[1:] in bodies
+
+
+def test_an_older_version_gets_the_files_of_now(server):
+    status, headers, body = server.request("GET", "/ui/v0123456789ab/main.js")
+    assert (status, headers["cache-control"]) == (200, "no-cache")
+    assert body == (FOLDER / "main.js").read_bytes()
 
 
 def test_a_browser_keeps_what_has_not_changed(server):

@@ -142,7 +142,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     page.get_by_label("Name of a model").fill(TINY)
     page.get_by_role("button", name="Show the plan").click()
     plan = page.get_by_role("region", name=f"Plan for {TINY}")
-    expect(plan).to_contain_text("It fits")
+    expect(plan).to_contain_text("Fits now: it needs")
     hub.fault = lambda method, path, headers, origin: (
         Fault(bytes_per_s=2_000) if origin == "cdn" else None
     )

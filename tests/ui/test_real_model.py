@@ -16,7 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
-    page = open_page(real, f"chat?model={MODEL}")
+    brief = {"model": "brief", "from": MODEL, "parameters": {"num_predict": 24}, "stream": False}
+    assert real.post("/api/create", brief)[0] == 200
+    page = open_page(real, "chat?model=brief:latest")  # whose answer ends, whatever the model says
     say(page, "Say hello.")
     answer = page.get_by_role("article").nth(1)
     numbers = re.compile(r"[\d.]+ tokens/s · first token [\d.]+ s · \d+ tokens")
@@ -26,9 +28,10 @@ def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     expect(ended).to_contain_text("/api/chat")
     page.get_by_role("link", name="Models", exact=True).click()
     page.get_by_role("button", name=MODEL, exact=True).click()
-    expect(page.locator("models-page")).to_contain_text("It fits.")
+    expect(page.locator("models-page")).to_contain_text("It is loaded.")
     expect(page.get_by_role("list").filter(has_text=MODEL)).to_contain_text(
         re.compile(rf"{MODEL}\s+\d+ MiB")
     )
     page.get_by_role("link", name="Open its log").click()
     expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("llama")
+    assert real.request("DELETE", "/api/delete", {"model": "brief"})[0] == 200

@@ -9,7 +9,7 @@ from vllama import config
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.models.library import Library, open_library
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.remote import make_too_large_error
 from vllama.models.types import Bundle, Progress
 from vllama.plan.choose import list_loadable_formats

@@ -21,8 +21,10 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from vllama import config
+from vllama.base import executors
+from vllama.base.errors import ConfigError, ServeFailed
+from vllama.base.spelling import suggest
 from vllama.config.settings import BY_FIELD
-from vllama.errors import ConfigError, ServeFailed
 from vllama.supervise.guard import Command, Guard, GuardFailed
 from vllama.supervise.spec import Grace
 
@@ -113,14 +115,14 @@ class Server:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        starting = asyncio.create_task(asyncio.to_thread(self.start))
+        starting = asyncio.create_task(executors.upkeep.run(self.start))
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
             self._cancelled.set()  # the thread ends what it has begun
             await asyncio.wait({starting})
             if not starting.cancelled() and starting.exception() is None:
-                await asyncio.to_thread(self.stop)
+                await executors.upkeep.run(self.stop)
             raise
         return self
 
@@ -130,7 +132,7 @@ class Server:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self.stop)
+        await executors.upkeep.run(self.stop)
 
     def _spawn(self, stack: ExitStack, log: Path) -> None:
         command = Command(
@@ -203,7 +205,7 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
         if setting is None:
             raise ConfigError(
                 f"cannot start a server: there is no setting '{name}'",
-                hint="see them all: vllama config show",
+                hint=suggest(name, [*BY_FIELD, *by_key], "see them all: vllama config show"),
             )
         if value is not None:
             out[setting.env] = setting.kind.text(value)

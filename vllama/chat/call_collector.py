@@ -6,8 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
+from vllama.base.errors import UpstreamError
 from vllama.chat.engine.events import ToolDelta
-from vllama.parsers.call_values import ToolCall, encodable, make_call_id, object_of, write_call
+from vllama.chat.parsers.call_values import ToolCall, encodable, make_call_id, object_of, write_call
+
+MAX_CALLS = 1000  # of one answer, which is finished in one piece
+MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
+TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
+TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
 
 
 class _Partial:
@@ -23,10 +29,11 @@ class _Partial:
 class CallCollector:
     """Joins the deltas of a stream's tool calls."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_size")
 
     def __init__(self) -> None:
         self._calls: dict[int, _Partial] = {}
+        self._size = 0
 
     def openai(self) -> list[dict[str, object]]:
         """Return the calls in OpenAI's form, arguments as the engine wrote them."""
@@ -50,6 +57,8 @@ class CallCollector:
         """Take the pieces of one chunk; each may repeat name and id."""
         for position, delta in enumerate(deltas):
             index = position if delta.index is None else delta.index
+            if index not in self._calls and len(self._calls) >= MAX_CALLS:
+                raise UpstreamError(TOO_MANY_CALLS)
             call = self._calls.setdefault(index, _Partial())
             call.id = call.id or delta.id or ""
             function = delta.function
@@ -58,6 +67,9 @@ class CallCollector:
             call.name = call.name or function.name or ""
             if isinstance(function.arguments, str):
                 call.arguments.append(function.arguments)
+                self._size += len(function.arguments)
+                if self._size > MAX_TEXT:
+                    raise UpstreamError(TOO_LONG)
             elif isinstance(function.arguments, dict):
                 call.whole = function.arguments if encodable(function.arguments) else None
 

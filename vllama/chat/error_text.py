@@ -1,4 +1,4 @@
-"""Engines' error texts, made fit to show: no file paths, no stack, one line, not too long.
+"""Engines' error texts, made fit to show: no file paths, stack or keys, one line, not too long.
 
 llama.cpp's Python server answers a wrong type with pydantic's report, which includes source paths
 and addresses.
@@ -18,14 +18,17 @@ _PATH = re.compile(
     r"(?<![\w:/.<])(?:[A-Za-z]:\\(?:[^\s\\:*?\"<>|']++\\)*+|/(?:[\w.@+~-]++/)++)[\w.@+~-]*+"
 )
 _MORE = re.compile(r"(?<!\s)\s*+For further information visit https?://\S++")
+# keys, whole or with stars in the place of their middle, as OpenAI quotes them
+_SECRET = re.compile(r"\b(?:sk-|hf_|gsk_|Bearer\s++)[\w*.~+/=-]{6,}+")
 _SPACE = re.compile(r"\s++")
 
 
 def clean_text(text: str) -> str:
-    """Return an engine's message without source lines and directories, on one line."""
+    """Return an engine's message without source lines, directories and keys, on one line."""
     text = text[: 4 * MAX_CHARS]
     text = _SOURCE_LINE.sub("", text)
     text = _MORE.sub("", text)
+    text = _SECRET.sub("***", text)
     text = _PATH.sub(_last_name, text)
     text = _SPACE.sub(" ", text).strip()
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

@@ -6,7 +6,9 @@ filter sees decoded events, never bytes. Each choice of an answer has a state of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,10 +16,28 @@ import msgspec
 from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
 from vllama.chat.engine.traits import Stops, Traits
 from vllama.chat.logprobs import convert_logprobs
+from vllama.chat.parsers.call_values import ToolCall, Toolset, make_call_id
+from vllama.chat.parsers.thinking import ThinkSplitter, Trim
+from vllama.chat.parsers.tool_calls import CallScanner
 from vllama.chat.stop_finder import StopFinder
-from vllama.parsers.call_values import ToolCall, make_call_id
-from vllama.parsers.thinking import ThinkSplitter, Trim
-from vllama.parsers.tool_calls import CallScanner, Toolset
+
+log = logging.getLogger(__name__)
+
+MAX_SCANNED = 1_000_000
+"""Characters in which calls are looked for; what an answer has more is text."""
+
+
+class CallSource(msgspec.Struct):
+    """What the answers of one model on one engine have told of its calls and its thinking.
+
+    `parses`: it has sent a call that it had found itself, so its text is text from then on. The
+    same holds for thinking that it `splits` off.
+    """
+
+    model: str = ""
+    parses: bool = False
+    splits: bool = False
+    is_logged: bool = False  # that a call was found in a text
 
 
 class Filter(Protocol):
@@ -41,21 +61,38 @@ def compose_filters(
     think_opened: bool = False,
     keeps_thinking_end: bool = False,
     from_completion: bool = False,
+    is_whole: bool = False,
+    source: CallSource | None = None,
 ) -> list[Filter]:
     """Return the filters of an answer, in order.
 
-    `tools`: those whose calls may come, True: any. `thinks`: the model may think; `think_opened`:
-    its prompt ended inside the thinking. `keeps_thinking_end`: white space at the end of the
-    thinking stays. `from_completion`: a chat was sent as a completion.
+    `tools`: those whose calls may come, True: any; `source` learns of them. `thinks`: the model may
+    think; `think_opened`: its prompt ended inside the thinking. `keeps_thinking_end`: white space
+    at the end of the thinking stays. `from_completion`: a chat was sent as a completion.
+    `is_whole`: nobody reads the answer before its end.
     """
     by_schema = isinstance(tools, Toolset) and tools.forced
-    scan = tools if by_schema or not traits.parses_tools or traits.may_leave_calls else False
-    split = thinks and (not traits.splits_reasoning or traits.may_leave_thinking)
+    source = CallSource() if by_schema or source is None else source
+    looks = by_schema or not traits.parses_tools or traits.may_leave_calls
+    scan = tools if looks and not source.parses else False
+    leaves_thinking = traits.may_leave_thinking and not source.splits
+    split = thinks and (not traits.splits_reasoning or leaves_thinking)
     filters: list[Filter] = [CompletionAsChat()] if from_completion else []
     if split or scan:
         filters.append(
             TextClassifier(
-                split=split, opened=think_opened, keeps_end=keeps_thinking_end, scan=scan
+                partial(
+                    ThinkSplitter,
+                    opened=think_opened,
+                    calls=bool(scan),
+                    keeps_end=keeps_thinking_end,
+                    may_be_text=traits.may_leave_thinking,
+                    is_whole=is_whole,
+                )
+                if split
+                else None,
+                scan,
+                source,
             )
         )
     if not keeps_thinking_end:
@@ -151,14 +188,13 @@ class TextClassifier:
     """Tells thinking, text and tool calls apart where the engine leaves all in one text."""
 
     def __init__(
-        self, *, split: bool, opened: bool, scan: Toolset | bool, keeps_end: bool = False
+        self,
+        make_splitter: Callable[[], ThinkSplitter] | None,
+        scan: Toolset | bool,
+        source: CallSource,
     ) -> None:
-        """`split`: look for thinking, which the prompt has `opened` or not; `scan`: for calls.
-
-        `keeps_end`: thinking keeps the white space at its end.
-        """
-        self._split, self._opened, self._scan = split, opened, scan
-        self._keeps_end = keeps_end
+        """`make_splitter`: look for thinking, too; `scan`: for calls."""
+        self._make_splitter, self._scan, self._source = make_splitter, scan, source
         self._choices: dict[int, _ChoiceText] = {}
 
     @property
@@ -185,17 +221,18 @@ class TextClassifier:
         given = choice.text if choice.delta is None else choice.delta.content
         text = self._choices.get(choice.index)
         if text is None:
-            splitter = None
-            if self._split:
-                splitter = ThinkSplitter(
-                    opened=self._opened, calls=bool(self._scan), keeps_end=self._keeps_end
-                )
+            splitter = self._make_splitter() if self._make_splitter else None
             text = self._choices[choice.index] = _ChoiceText(splitter, self._scan)
         thinking, certain = text.feed(given or "")
+        if (own := choice.delta) is not None:
+            self._source.parses |= bool(own.tool_calls)
+            self._source.splits |= bool(own.reasoning or own.reasoning_content)
+        if self._source.parses:
+            certain += text.release()
         calls: list[ToolCall] = []
         is_last = choice.finish_reason is not None
         if is_last:
-            more, rest, calls = text.finish()
+            more, rest, calls = text.finish(is_cut=choice.finish_reason == "length")
             thinking, certain = thinking + more, certain + rest
         delta = choice.delta = choice.delta or Delta()
         choice.text = None
@@ -203,6 +240,9 @@ class TextClassifier:
             before = delta.reasoning or delta.reasoning_content or ""
             delta.reasoning, delta.reasoning_content = before + thinking, None
         if calls:
+            if not self._source.is_logged and self._source.model:
+                self._source.is_logged = True
+                log.info("%s: a tool call was found in the text of its answer", self._source.model)
             delta.tool_calls = [*(delta.tool_calls or ()), *map(_delta_of, calls)]
             choice.finish_reason = "tool_calls"
         if given is not None or certain:
@@ -214,11 +254,12 @@ class TextClassifier:
 class _ChoiceText:
     """The text of one choice, taken apart."""
 
-    __slots__ = ("_scanner", "_splitter")
+    __slots__ = ("_scanner", "_size", "_splitter")
 
     def __init__(self, splitter: ThinkSplitter | None, scan: Toolset | bool) -> None:
         self._splitter = splitter
         self._scanner = CallScanner(scan) if scan else None
+        self._size = 0
 
     @property
     def is_plain(self) -> bool:
@@ -230,13 +271,26 @@ class _ChoiceText:
         thinking = ""
         if self._splitter is not None:
             thinking, text = self._splitter.feed(text)
-        if self._scanner is not None:
+        self._size += len(text)
+        if self._size > MAX_SCANNED:
+            text = self.release() + text
+        elif self._scanner is not None:
             text = self._scanner.feed(text)
         return thinking, text
 
-    def finish(self) -> tuple[str, str, list[ToolCall]]:
-        """Return what was held back: thinking, text and the calls."""
+    def release(self) -> str:
+        """Look for no calls any more; return the text that was held back for them."""
+        scanner, self._scanner = self._scanner, None
+        return scanner.release() if scanner is not None else ""
+
+    def finish(self, *, is_cut: bool) -> tuple[str, str, list[ToolCall]]:
+        """Return what was held back: thinking, text and the calls.
+
+        Thinking that did not end, although the answer was not cut, is the text after all.
+        """
         thinking, text = "", ""
+        if self._splitter is not None and self._splitter.may_be_text and not is_cut:
+            return "", self._splitter.give_back(), []
         calls: list[ToolCall] = []
         if self._splitter is not None:
             thinking, text = self._splitter.finish()

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from vllama.errors import UpstreamError
+from vllama.base.errors import UpstreamError
 
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 DONE = b"[DONE]"
 FEED, RETURN = b"\n\r"  # numbers: see event_template.py
 

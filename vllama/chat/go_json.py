@@ -12,21 +12,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import msgspec
 
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
 
 MAX_DEPTH = 256
 """Nesting beyond this is refused: what is read here is encoded again, and rendered by jinja."""
 
-MAX_VALUES = 2_000_000
-"""More in one body are refused: 100 MB of `[],` would become gigabytes."""
+MAX_VALUES = 500_000
+"""More in one body are refused: what is read in one piece keeps all other clients waiting."""
+
+MAX_NAMES = 200_000
+"""More names of fields, lists and objects are refused; they cost more than other values."""
+
+MAX_DIGITS = 8 * MAX_VALUES
+"""More in all numbers together are refused: long ones cost up to 80 ns a digit."""
+
+MAX_ESCAPES = 500_000
+"""More in a body that msgspec refuses are not read again to tell what is wrong with it."""
 
 MAX_MESSAGES = 10_000
 """More in one conversation are refused: each is rendered, perhaps several times, and counted."""
+
+MAX_TOOLS = 1000
 
 _BRACKETS_OR_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _LITERAL = re.compile(r"[tfn][a-z]*")
@@ -42,18 +53,54 @@ def decode_json(body: bytes, *, empty: str = "missing request body") -> object:
     """
     if not body or body.isspace():
         raise BadRequest(empty)
-    if len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise BadRequest(f"cannot read the request: it holds more than {MAX_VALUES} values")
+    if has_too_many_values(body):
+        raise BadRequest(
+            f"cannot read the request: it has more than {MAX_VALUES} values, {MAX_NAMES} names, "
+            f"lists and objects, or {MAX_DIGITS} digits in numbers"
+        )
     slow = False
     try:
-        value = msgspec.json.decode(body)
+        value = _decode(body)
     except RecursionError:
         raise BadRequest("exceeded max depth") from None
-    except ValueError:  # msgspec's own errors and UnicodeDecodeError
+    except ValueError as error:  # msgspec's own errors and UnicodeDecodeError
+        if body.count(b"\\") > MAX_ESCAPES:
+            raise BadRequest(f"cannot read the request: {error}") from None
         value, slow = _decode_slowly(body), True
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    if _most_depth(body) > MAX_DEPTH:
         _check_depth(value)
     return _without_surrogates(value) if slow else value
+
+
+def may_decode_at_once(body: bytes) -> bool:
+    """Return whether a body is within all limits without a closer look."""
+    return not has_too_many_values(body) and _most_depth(body) <= MAX_DEPTH
+
+
+def _most_depth(body: bytes) -> int:
+    """Return a bound of the nesting: all brackets, but each that only follows another's end."""
+    return sum(map(body.count, (b"{", b"["))) - sum(map(body.count, (b"},{", b"}, {")))
+
+
+def decode_value(text: bytes | str) -> Any:
+    """Decode what an engine has written, or what was read before. Raises ValueError and kin."""
+    raw = text.encode() if isinstance(text, str) else text
+    if has_too_many_values(raw):
+        raise ValueError("too many values")
+    return _decode(raw)
+
+
+def has_too_many_values(body: bytes) -> bool:
+    """Return whether JSON has more than may be decoded in one piece."""
+    if len(body) <= MAX_DIGITS and (len(body) <= MAX_NAMES or not _exceeds(body)):
+        return False
+    rest = _without_strings(body)
+    return _exceeds(rest) or len(rest) - len(rest.translate(None, b"0123456789")) > MAX_DIGITS
+
+
+def _exceeds(body: bytes) -> bool:
+    names = sum(map(body.count, (b":", b"[", b"{")))
+    return names > MAX_NAMES or body.count(b",") > MAX_VALUES
 
 
 def decode_object(
@@ -93,90 +140,30 @@ def kind(value: object) -> str:
             return "object"
 
 
-def fold(source: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
-    """Return the `known` fields of `source`, written in any case; null is absent, the last wins."""
-    fields = known if isinstance(known, frozenset) else frozenset(known)
-    out: dict[str, object] = {}
-    for key, value in source.items():
-        name = key if key in fields else key.lower()
-        if value is not None and name in fields:
-            out[name] = value
-    return out
-
-
 def check_messages(messages: Sequence[object]) -> None:
     """Raise BadRequest if a conversation has too many messages."""
-    if len(messages) > MAX_MESSAGES:
+    _check_count(messages, "messages", MAX_MESSAGES)
+
+
+def check_tools(tools: Sequence[object]) -> None:
+    """Raise BadRequest if a request has too many tools."""
+    _check_count(tools, "tools", MAX_TOOLS)
+
+
+def _check_count(items: Sequence[object], name: str, most: int) -> None:
+    if len(items) > most:
         raise BadRequest(
-            f"cannot read the request: it has {len(messages)} messages, {MAX_MESSAGES} are the most"
+            f"cannot read the request: it has {len(items)} {name}, {most} are the most"
         )
 
 
-class Fields:
-    """Typed access to one folded object; a wrong type raises BadRequest with Go's text."""
-
-    __slots__ = ("_data", "_struct")
-
-    def __init__(self, data: Mapping[str, object], struct: str) -> None:
-        self._data = data
-        self._struct = struct
-
-    def __iter__(self) -> Iterator[str]:
-        """Give the names of the fields that are there, in their order."""
-        return iter(self._data)
-
-    def raw(self, name: str) -> object:
-        """Return the value as it came, or None."""
-        return self._data.get(name)
-
-    def refuse(self, name: str, value: object, go_type: str) -> NoReturn:
-        """Raise the error that Go gives for `value` in field `name`."""
-        found = kind(value)
-        if found == "number" and go_type == "int":  # Go shows what does not fit into one
-            found = f"number {encode_json(value).decode()}"
-        raise BadRequest(
-            f"json: cannot unmarshal {found} into Go struct field "
-            f"{self._struct}.{name} of type {go_type}"
-        )
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return a string field."""
-        value = self._data.get(name, default)
-        return value if isinstance(value, str) else self.refuse(name, value, "string")
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a boolean field."""
-        value = self._data.get(name, default)
-        return value if isinstance(value, bool) else self.refuse(name, value, "bool")
-
-    def integer(self, name: str, default: int = 0) -> int:
-        """Return an integer field; `3.0` is one, `3.5` is not."""
-        return self._integer(name, self._data.get(name, default))
-
-    def integers(self, name: str) -> list[int]:
-        """Return an array of integers, [] when absent."""
-        return [self._integer(name, item) for item in self.items(name, "[]int")]
-
-    def _integer(self, name: str, value: object) -> int:
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.refuse(name, value, "int")
-        return value
-
-    def items(self, name: str, go_type: str) -> list[object]:
-        """Return an array field, [] when absent."""
-        value = self._data.get(name)
-        if value is None:
-            return []
-        return value if isinstance(value, list) else self.refuse(name, value, go_type)
-
-    def mapping(self, name: str, go_type: str) -> dict[str, object]:
-        """Return an object field, {} when absent."""
-        value = self._data.get(name)
-        if value is None:
-            return {}
-        return value if isinstance(value, dict) else self.refuse(name, value, go_type)
+def _without_strings(body: bytes) -> bytes:
+    """Return what is outside of strings; if there are too many of them, the body as it is."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if body.count(b'"') > 2 * (MAX_VALUES + MAX_NAMES):
+        return body
+    return b"".join(body.split(b'"')[::2])
 
 
 def _decode_slowly(body: bytes) -> object:
@@ -188,6 +175,8 @@ def _decode_slowly(body: bytes) -> object:
         raise BadRequest(_go_text(error)) from None
     except RecursionError:
         raise BadRequest("exceeded max depth") from None
+    except _Infinite as error:
+        raise BadRequest(str(error)) from None
     except ValueError:  # Python's limit on the digits of an integer
         raise BadRequest("json: cannot unmarshal number into Go value of type float64") from None
     return value
@@ -210,16 +199,23 @@ def _refuse_constant(name: str) -> NoReturn:
     raise BadRequest(f"invalid character '{name[0]}' looking for beginning of value")
 
 
-def _finite(digits: str) -> float:
+class _Infinite(ValueError):
+    pass
+
+
+def read_float(digits: str) -> float:
+    """Return a number with a fraction. Raises ValueError for what is too large for a float."""
     value = float(digits)
     if math.isinf(value):
-        raise BadRequest(
+        raise _Infinite(
             f"json: cannot unmarshal number {digits[:80]} into Go value of type float64"
         )
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=read_float)
+# msgspec's own reader of fractions takes up to 40 µs for one near the largest or smallest
+_decode = msgspec.json.Decoder(float_hook=read_float).decode
 
 
 def _go_text(error: json.JSONDecodeError) -> str:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.schema import KINDS, References
-from vllama.errors import BadRequest
 
 _DEPTH = 32
 _MOST_PARTS = 5_000

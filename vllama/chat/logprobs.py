@@ -5,8 +5,15 @@ See docs/reference/ollama-api.md#generate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
+
+
+def pack(entries: Iterable[object]) -> list[msgspec.Raw]:
+    """Encode entries to be kept: millions of dictionaries would take memory and long pauses."""
+    return [msgspec.Raw(msgspec.json.encode(entry)) for entry in entries]
 
 
 def tidy(source: Mapping[str, Any] | None, top: int) -> bool:
@@ -16,8 +23,8 @@ def tidy(source: Mapping[str, Any] | None, top: int) -> bool:
     `top` alternatives are kept: some engines give no logprobs unless they are asked for one.
     """
     changed = False
-    for item in (source or {}).get("content") or ():
-        others = item.get("top_logprobs") or []
+    for item in _objects((source or {}).get("content")):
+        others = _objects(item.get("top_logprobs"))
         if len(others) > top:
             item["top_logprobs"] = others = others[:top]
             changed = True
@@ -26,6 +33,10 @@ def tidy(source: Mapping[str, Any] | None, top: int) -> bool:
                 entry["bytes"] = list(entry["token"].encode())
                 changed = True
     return changed
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def convert_logprobs(

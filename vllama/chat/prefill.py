@@ -13,12 +13,12 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
+from vllama.chat.parsers.thinking import ends_open, thinking_opening
 from vllama.chat.request import Message, Think
 from vllama.chat.roles import join_messages
-from vllama.chat.template_style import Style
-from vllama.errors import BadRequest
-from vllama.parsers.thinking import ends_open, thinking_opening
+from vllama.chat.templates.template_style import Style
 
 MARK = "vllama0continues0here"
 """Stands for the text of an answer to continue: nothing in it that a template would change."""
@@ -26,16 +26,17 @@ MARK = "vllama0continues0here"
 
 def join_answers(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the messages with the answers at their end in one; an empty one is left out."""
-    out = list(messages)
-    while len(out) > 1 and _is_answer(out[-1]):
-        before, last = out[-2:]
-        if not (last.content or last.thinking or last.media_count):
-            out.pop()
-        elif _is_answer(before):
-            out[-2:] = [join_messages(before, last)]
-        else:
+    start = end = len(messages)
+    while start and _is_answer(messages[start - 1]):
+        start -= 1
+    while end > max(start, 1):
+        last = messages[end - 1]
+        if last.content or last.thinking or last.media_count:
             break
-    return out if len(out) < len(messages) else messages
+        end -= 1
+    if end - start < 2:
+        return messages[:end] if end < len(messages) else messages
+    return [*messages[:start], join_messages(messages[start:end])]
 
 
 def is_continued(messages: Sequence[Message]) -> bool:

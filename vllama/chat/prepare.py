@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from vllama.chat.engine.fields import make_response_format
+from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prefill import is_continued, join_answers
 from vllama.chat.request import ChatRequest, PreparedChat
 from vllama.chat.roles import fold_roles
-from vllama.chat.template_style import Style, choose_think
+from vllama.chat.templates.template_style import Style, choose_think
 from vllama.chat.tool_history import has_tools, shorten_ids, write_tools_as_text
 from vllama.chat.tool_requests import place_tools
 
@@ -28,6 +29,8 @@ def prepare_chat(
     is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
     Modelfile's template. Raises BadRequest, CapabilityMissing.
     """
+    known = {*traits.passed_fields, *traits.refused_fields, traits.completion_schema}
+    extra, ignored = pass_fields(asked.extra, known) if asked.extra else ({}, ())
     chat = PreparedChat(
         model=asked.model,
         messages=asked.messages,
@@ -35,7 +38,8 @@ def prepare_chat(
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,
         n=n,
-        extra=asked.extra,
+        extra=extra,
+        ignored=ignored,
     )
     chat = place_tools(chat, asked, traits, style, renders=renders)
     messages = chat.messages

@@ -12,11 +12,13 @@ the same is not decoded at all; the relay then takes it from socket to socket (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from vllama.base.errors import EngineCrashed, VllamaError
+from vllama.chat.engine.counts import clean_usage
 from vllama.chat.engine.events import (
     Chunk,
     EngineUsage,
@@ -25,11 +27,11 @@ from vllama.chat.engine.events import (
     check_finish,
     decode_event,
 )
+from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter, StopFilter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.request import Usage
-from vllama.errors import EngineCrashed, VllamaError
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
@@ -66,17 +68,22 @@ class Tally:
 
         Both are used where the engine does not say.
         """
-        self.ended = False
+        self.ended = self.left = False  # `left`: the client has, while the engine was at work
         self.first_token_ns: int | None = None
         self.counts: CountsReader | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
         self._template = template  # counts the events that are not decoded
-        self._prompt_tokens = prompt_tokens
+        self.prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
         self._usage: dict[str, Any] = {}
         self._unfinished: set[int] = set()
         self._final: Usage | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine has worked for it, so that its tokens count."""
+        return self.ended or self.left or self.first_token_ns is not None
 
     @property
     def last_token_ns(self) -> int:
@@ -89,7 +96,7 @@ class Tally:
         if self._final is not None:
             return self._final
         timings = self.timings
-        prompt = _count(self._usage.get("prompt_tokens"), self._prompt_tokens)
+        prompt = _count(self._usage.get("prompt_tokens"), self.prompt_tokens)
         if prompt is None and timings.prompt_n is not None:
             prompt = timings.prompt_n + (timings.cache_n or 0)
         limit = self._max_tokens if self.finish_reason == "length" else None
@@ -151,7 +158,11 @@ class Tally:
                 if self.counts is None or cut:
                     continue
                 if (counted := self.counts()) is not None:
-                    self._usage = msgspec.to_builtins(counted)
+                    self._usage = clean_usage(msgspec.to_builtins(counted))
+                    counted_tokens = counted.completion_tokens
+                    if counted_tokens is not None and self._max_tokens is not None:
+                        # the engine may finish a character beyond the limit
+                        self._usage["completion_tokens"] = min(counted_tokens, self._max_tokens)
 
     def complete(self) -> None:
         """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
@@ -164,12 +175,12 @@ def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
     """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return cached if isinstance(cached, int) else None
+    return cached if type(cached) is int else None
 
 
 def _count(*numbers: object) -> int | None:
-    """Return the first that is a number; engines and clients may give anything."""
-    return next((number for number in numbers if isinstance(number, int)), None)
+    """Return the first that is a number."""
+    return next((number for number in numbers if type(number) is int), None)
 
 
 class Writer(Protocol):
@@ -214,17 +225,24 @@ class Reply:
         stops: StopFilter | None = None,
         prompt_tokens: int | None = None,
         max_tokens: int | None = None,
+        reader: GenerateReader | None = None,
     ) -> None:
-        """`filters` in order; `stops` comes first, and tells the tally of an end that it makes."""
+        """`filters` in order; `stops` comes first, and tells the tally of an end that it makes.
+
+        `reader` is that of an answer that is no stream of events.
+        """
         self.writer = writer
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         self.on_enough: Callable[[], None] = _nothing
         """Called when an answer has all that it may have and the engine would go on."""
-        self._reader = SseReader()
+        self.count_prompt: Callable[[], Awaitable[int]] | None = None
+        """Counts the prompt of an answer that ended before the engine told how long it is."""
+        self._reader = reader or SseReader()
         self._filters = filters
         self._stops = stops
         self._failure: VllamaError | None = None
         self.has_enough = False
+        self._is_done = False  # the engine has said so
 
     @property
     def content_type(self) -> str:
@@ -255,6 +273,7 @@ class Reply:
         if self._failure is not None:
             raise self._failure
         plain = not self._reader.pending and self._stops is None
+        plain = plain and isinstance(self._reader, SseReader)
         plain = plain and all(step.is_idle for step in self._filters)
         text: str | None = None  # of the first event
         out: list[bytes] = []
@@ -306,9 +325,11 @@ class Reply:
         return self._stops is not None and self._stops.is_over
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
-        """Take one event; None for the end of the stream."""
+        """Take one event; None for the end of the stream and what follows it."""
         if payload == DONE:
-            self.tally.ended = True
+            self.tally.ended = self._is_done = True
+            self.writer.template.forget()
+        if self._is_done:
             return None
         event = decode_event(payload)
         if not self._is_over:

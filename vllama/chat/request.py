@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from vllama.parsers.call_values import ToolCall, Toolset
+from vllama.chat.parsers.call_values import ToolCall, Toolset
 
 Think: TypeAlias = bool | str | None
 """On, off, a level (`low`, `medium`, `high`, `max`) or the model's default."""
@@ -96,7 +96,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a model for text: the same for every dialect and route.
 
     It continues a conversation (`messages`) or a text (`prompt`): one that goes to the model as it
-    is (`raw`), or one with a gap before `suffix`. `context` are the tokens of an earlier answer.
+    is (`raw`), with `images` that only another Ollama takes, or one with a gap before `suffix`.
+    `context` are the tokens of an earlier answer.
 
     `options` are Ollama's, for loading and for sampling. `parameters` are what the dialect's own
     fields say of `Sampling`; they win. `assumed` are the dialect's values of those that are absent.
@@ -110,6 +111,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = ""
     suffix: str = ""
     raw: bool = False
+    images: tuple[str, ...] = ()
     context: tuple[int, ...] = ()
     template: str | None = None
     stream: bool = True
@@ -148,7 +150,7 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     `tool_fields` go with the tools, such as `tool_choice`. `response_format` is spelled for the
     engine; `constrained`: it holds from the first token on, so that no thinking comes before.
     `toolset`: what to look for in the answer. `continues`: the last message is an answer that the
-    client has begun.
+    client has begun. `ignored` names the fields of the client that the engine is not sent.
     """
 
     model: str
@@ -164,6 +166,7 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     continues: bool = False
     toolset: Toolset | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
 
 class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,16 +18,19 @@ from vllama.chat.request import Message
 _SYSTEM = ("system", "developer")
 
 
-def join_messages(before: Message, last: Message) -> Message:
-    """Return two messages of one role as one, their texts with an empty line between them."""
+def join_messages(turn: Sequence[Message], separator: str = "\n\n") -> Message:
+    """Return the messages of a turn as one: all at once, since there may be thousands."""
+    last = turn[-1]
+    if len(turn) == 1:
+        return last
     return replace(
         last,
-        parts=before.parts + last.parts,
-        thinking=before.thinking or last.thinking,
-        images=before.images + last.images,
-        tool_calls=before.tool_calls + last.tool_calls,
-        extra={**before.extra, **last.extra},
-    ).with_text("\n\n".join(filter(None, (before.content, last.content))))
+        parts=tuple(part for message in turn for part in message.parts),
+        thinking=next((one.thinking for one in turn if one.thinking), last.thinking),
+        images=tuple(image for message in turn for image in message.images),
+        tool_calls=tuple(call for message in turn for call in message.tool_calls),
+        extra={key: value for message in turn for key, value in message.extra.items()},
+    ).with_text(separator.join(one.content for one in turn if one.content))
 
 
 def fold_roles(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -35,21 +38,18 @@ def fold_roles(messages: Sequence[Message]) -> tuple[Message, ...]:
 
     Results of tools stay apart, and so does what follows an answer with calls.
     """
-    system = [message for message in messages if message.role in _SYSTEM]
-    out: list[Message] = []
-    for message in system:
-        message = replace(message, role="system")
-        out[:] = [join_messages(out[0], message) if out else message]
+    system = [replace(message, role="system") for message in messages if message.role in _SYSTEM]
+    turns = [system] if system else []
     for message in messages:
         if message.role in _SYSTEM:
             continue
-        before = out[-1] if out else None
+        before = turns[-1][-1] if turns else None
         joins = before is not None and before.role == message.role and message.role != "tool"
         if before is not None and joins and not before.tool_calls:
-            out[-1] = join_messages(before, message)
+            turns[-1].append(message)
         else:
-            out.append(message)
-    return tuple(out)
+            turns.append([message])
+    return tuple(map(join_messages, turns))
 
 
 def move_system_to_user(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -59,7 +59,7 @@ def move_system_to_user(messages: Sequence[Message]) -> tuple[Message, ...]:
         return tuple(messages)
     system = replace(system, role="user")
     if rest and rest[0].role == "user":
-        return (join_messages(system, rest[0]), *rest[1:])
+        return (join_messages((system, rest[0])), *rest[1:])
     return (system, *rest)
 
 

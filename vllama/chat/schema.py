@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json
-from vllama.errors import BadRequest
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 MOST_DEPTH = 128

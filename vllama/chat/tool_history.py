@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from vllama.chat.parsers.call_values import ToolCall, object_of, short_id
 from vllama.chat.request import Message
-from vllama.parsers.call_values import ToolCall, object_of, short_id
+from vllama.chat.roles import join_messages
+
+MAX_WAITING = 256
+"""Calls of which a result may be; it is looked for among all of them."""
 
 
 def has_tools(messages: Sequence[Message]) -> bool:
@@ -25,7 +29,7 @@ def write_tools_as_text(
     they see. Results that follow one another, and what the user says after them, become one turn:
     many templates refuse two turns of one role.
     """
-    out: list[Message] = []
+    turns: list[list[Message]] = []
     names: dict[str, str] = {}
     after_result = False
     for message in messages:
@@ -41,13 +45,11 @@ def write_tools_as_text(
             message = Message(role="user", images=message.images, parts=message.media)
             message = message.with_text(text)
         if after_result and message.role == "user":
-            before = out.pop()
-            message = replace(
-                message, images=before.images + message.images, parts=before.media + message.parts
-            ).with_text(f"{before.content}\n{message.content}")
-        out.append(message)
+            turns[-1].append(message)
+        else:
+            turns.append([message])
         after_result = is_result
-    return tuple(out)
+    return tuple(join_messages(turn, "\n") for turn in turns)
 
 
 def shorten_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -64,6 +66,7 @@ def shorten_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
                 for call in message.tool_calls
             )
             waiting += [(call.id, call.name) for call in calls]
+            del waiting[:-MAX_WAITING]
             message = replace(message, tool_calls=calls)
         elif message.role == "tool":
             identity = short_id(message.tool_call_id) if message.tool_call_id else ""

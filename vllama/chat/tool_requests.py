@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.fields import make_response_format, make_schema_format, need_tools
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.grammar_schema import is_safe, make_safe_schema
-from vllama.chat.request import ChatRequest, PreparedChat
+from vllama.chat.parsers.call_values import Toolset
+from vllama.chat.request import ChatRequest, Message, PreparedChat
 from vllama.chat.schema import check_size
-from vllama.chat.template_style import Style
+from vllama.chat.templates.template_style import Style
 from vllama.chat.tool_history import write_tools_as_text
-from vllama.chat.tool_prompt import add_guide, write_guide
-from vllama.errors import BadRequest
-from vllama.parsers.call_values import Toolset
 
 
 def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
@@ -121,8 +121,15 @@ def make_toolset(
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             parameters = function.get("parameters")
             schemas[function["name"]] = parameters if isinstance(parameters, Mapping) else {}
-    form = style.form if style is not None else Toolset().form
-    return Toolset(schemas=schemas, form=form, most=most, forced=forced)
+    known = style or Style()
+    return Toolset(
+        schemas=schemas,
+        form=known.form,
+        most=most,
+        forced=forced,
+        markers=known.markers,
+        after_text=style is not None,
+    )
 
 
 def _read_choice(value: object) -> tuple[str, tuple[str, ...]]:
@@ -162,3 +169,44 @@ def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
         parameters = _NO_PARAMETERS
     known = {key: value for key, value in function.items() if value is not None}
     return {"type": "function", "function": {**known, "parameters": dict(parameters)}}
+
+
+# for models whose template knows no tools; most models have seen this syntax of calls
+_GUIDE = """\
+You have functions that you may call. They are, one JSON object per line:
+{tools}
+
+{when} To call a function, write this and nothing else:
+<tool_call>
+{{"name": "the function's name", "arguments": {{"argument": "value"}}}}
+</tool_call>
+{many}You are then told its result; use it for your answer."""
+_MAY = "If no function helps, answer in your own words."
+_MUST = "You must call a function now."
+_MANY = "Write one such block for each call.\n"
+
+
+def write_guide(tools: Sequence[Mapping[str, Any]], *, must: bool, most: int | None) -> str:
+    """Return the words that tell a model its tools. `must`: a call is wanted now."""
+    lines = []
+    for tool in tools:
+        known = {key: tool["function"].get(key) for key in ("name", "description", "parameters")}
+        known = {key: value for key, value in known.items() if value is not None}
+        lines.append(msgspec.json.encode(known).decode())
+    return _GUIDE.format(
+        tools="\n".join(lines),
+        when=_MUST if must else _MAY,
+        many="" if most == 1 else _MANY,
+    )
+
+
+def add_guide(messages: Sequence[Message], text: str, style: Style) -> tuple[Message, ...]:
+    """Put `text` into the system message, or before the user's words if the model takes none."""
+    role = "system" if style.takes_system else "user"
+    at = next((n for n, message in enumerate(messages) if message.role == role), -1)
+    if at < 0 or (style.takes_system and at != 0):
+        return (Message(role=role, content=text), *messages)
+    said = messages[at].content
+    parts = (said, text) if style.takes_system else (text, said)
+    changed = messages[at].with_text("\n\n".join(filter(None, parts)))
+    return (*messages[:at], changed, *messages[at + 1 :])

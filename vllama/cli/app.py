@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from vllama import __version__
+from vllama.base.spelling import find_similar, suggest
 from vllama.cli.command_index import ALIASES, COMMANDS
-from vllama.spelling import find_similar
 
 INTERRUPTED = 130
 USAGE = 2
@@ -31,8 +31,19 @@ WORDS = (
     (r"Input should be less than or equal to", "it must be at most"),
     (r"Input should be a valid integer.*", "it is not a whole number"),
     (r"Input should be a valid number.*", "it is not a number"),
+    (r" \(Possible options: .*\)$", ""),  # the hint has those that are similar
 )
 """What the parser says, and how we say it."""
+OTHER_WORDS = {
+    "models": "list the models of this machine: vllama list",
+    "chat": "converse with a model: vllama run MODEL",
+    "status": "see the loaded models: vllama ps; check this machine: vllama doctor",
+    "install": "an engine: vllama engines install ENGINE; a model: vllama pull MODEL",
+    "update": "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull MODEL",
+    "upgrade": "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull MODEL",
+    "search": "search the hub on huggingface.co, and download what you find: vllama pull ORG/REPO",
+}
+"""Commands of other tools, and what does their work here."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -45,7 +56,11 @@ def run(argv: Sequence[str]) -> int:
             sys.stdout.write(f"vllama version is {__version__}\n")
             status = 0
         else:
-            status = _run_command(*prepare(list(argv)))
+            try:
+                status = _run_command(*prepare(list(argv)))
+            finally:
+                if os.geteuid() == 0:
+                    _leave_to_owner()
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -63,9 +78,9 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     """Parse the arguments and run the command; show what is wrong with either."""
     import typer
 
+    from vllama.base.errors import VllamaError
     from vllama.cli.output import show_error
     from vllama.cli.parser import COMPLETION_VARIABLE, root
-    from vllama.errors import VllamaError
 
     try:
         status = root().main(
@@ -80,13 +95,25 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         return error.exit_code
     except typer.TyperException as error:
         problem = _explain(error.format_message())
-        show_error(problem, _usage_hint(args, problem))
+        show_error(problem, _usage_hint(args, problem, getattr(error, "option_name", None)))
         return USAGE
     except typer.Abort:
         return INTERRUPTED
     except SystemExit as end:  # how typer leaves when it has answered a shell
         return int(end.code or 0)
     return status if isinstance(status, int) else 0
+
+
+def _leave_to_owner() -> None:
+    """Give what root's command has made in the folder of a service to the user of the service."""
+    if "vllama.config" not in sys.modules:  # the command has not looked where the folder is
+        return
+    from vllama import config
+    from vllama.base import private
+    from vllama.base.errors import VllamaError
+
+    with contextlib.suppress(OSError, VllamaError):
+        private.give_to_owner(config.load({}, config.environ()).data_dir)
 
 
 def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -127,15 +154,28 @@ def _explain(message: str) -> str:
     return message
 
 
-def _usage_hint(args: Sequence[str], problem: str) -> str:
-    """Suggest the nearest command, or say where the help is."""
+def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:
+    """Suggest the nearest command, or the nearest option for one that is unknown."""
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name one model; arguments for the engine go after --"
     if _known(named):
-        return f"see 'vllama {named} --help'"
+        page = f"see 'vllama {named} --help'"
+        return _option_hint(named, option, page) if option and "No such option" in problem else page
+    if named in OTHER_WORDS:
+        return OTHER_WORDS[named]
     nearest = find_similar(named, [*COMMANDS, *ALIASES])
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
+
+
+def _option_hint(command: str, option: str, page: str) -> str:
+    from vllama.cli.parser import list_options
+    from vllama.models.modelfile import KNOWN
+
+    name = option.lstrip("-").replace("-", "_")
+    if command == "run" and name in KNOWN:
+        return f"in the conversation: /set parameter {name} VALUE; for good: in a Modelfile"
+    return suggest(option, list_options(ALIASES.get(command, command)), page)
 
 
 def _reader_gone() -> int:

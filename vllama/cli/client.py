@@ -17,7 +17,6 @@ from http.client import (
     InvalidURL,
     RemoteDisconnected,
 )
-from socket import gaierror
 from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any
@@ -26,19 +25,22 @@ from urllib.parse import urlsplit
 from urllib.request import AbstractHTTPHandler, OpenerDirector, ProxyHandler, Request
 
 from vllama import __version__
-from vllama.config.address import is_loopback
-from vllama.config.parse import whole_path
-from vllama.errors import (
+from vllama.base.errors import (
     BadRequest,
     Busy,
     InvalidModelRef,
     ModelNotFound,
     ServerUnreachable,
     VllamaError,
+    describe_connection_error,
 )
-from vllama.models.ref import INVALID_NAME, ModelRef
+from vllama.config.address import is_loopback
+from vllama.config.parse import whole_path
+from vllama.models.names.ref import INVALID_NAME, ModelRef
 
 CONNECT_TIMEOUT_S = 5.0
+ANSWER_LIMIT_S = 10.0
+"""For an answer that a server has at once, however busy it is."""
 READ_BYTES = 65_536
 HEADERS = {"content-type": "application/json", "user-agent": f"vllama/{__version__}"}
 Reply = dict[str, Any]
@@ -58,6 +60,7 @@ class Client:
         self.url = url
         self._headers = HEADERS | ({"authorization": f"Bearer {key}"} if key else {})
         self._limit_s = limit_s
+        self._is_known = False  # what answers at this address
         self._http = OpenerDirector()  # without an error handler: a refusal is an answer too
         self._http.add_handler(_Connections(limit_s))
         # a proxy of the environment cannot reach this machine's own loopback
@@ -135,11 +138,41 @@ class Client:
             parts = [(time.monotonic() - began_s, chunk) for chunk in _chunks(answer)]
             return answer.status, answer.headers.get("content-type", ""), parts
 
+    def _check_server(self) -> None:
+        """Raise ServerUnreachable unless it has Ollama's API: any program may listen there."""
+        limit_s = min(ANSWER_LIMIT_S, self._limit_s or ANSWER_LIMIT_S)
+        with Client(self.url, limit_s=limit_s) as client:
+            client._is_known = True
+            try:
+                with client._open("GET", "/api/version", None, self._headers) as answer:
+                    fault = _find_fault(answer.status, answer.read(READ_BYTES))
+            except ServerUnreachable:
+                raise
+            except VllamaError as error:
+                match error.__cause__:
+                    case InvalidURL():
+                        raise
+                    case TimeoutError():
+                        fault = f"it does not answer within {limit_s:g} s"
+                    case ConnectionError():
+                        fault = "it closes the connection"
+                    case _:
+                        fault = "it does not speak HTTP"
+        if fault:
+            raise ServerUnreachable(
+                f"what listens at {self.url} is no vllama and no Ollama: {fault}",
+                hint="see which program uses that port; OLLAMA_HOST says where the server is, "
+                "as https://… if it uses TLS",
+            )
+
     @contextmanager
     def _open(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> Iterator[HTTPResponse]:
         """Send a request; the errors of the connection become our own, to the end."""
+        if not self._is_known:
+            self._is_known = True
+            self._check_server()
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
             request = Request(self.url + path, content, dict(headers), method=method)
@@ -163,21 +196,32 @@ class Client:
             ) from error
 
 
+def _find_fault(status: int, content: bytes) -> str | None:
+    """Return why this is no answer of Ollama's API to `GET /api/version`; None if it is."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        refuses = status in (401, 403, 503) and "error" in value
+        if refuses or (status == 200 and {"version"} <= value.keys() <= {"version", "vllama"}):
+            return None
+    if 300 <= status < 400:
+        return "it leads to another address"
+    sent = "a web page" if content.lstrip().startswith(b"<") else "something else"
+    return f"it sends {sent if value is None else 'other JSON'}, with status {status}"
+
+
 def _unreachable(url: str, reason: object) -> ServerUnreachable:
     """Return the error for a connection that cannot be made."""
     if is_loopback(urlsplit(url).hostname or ""):
         return ServerUnreachable(
             f"could not connect to a vllama server at {url}", hint="run 'vllama serve' to start it"
         )
-    match reason:
-        case gaierror():
-            cause = f"the host is not known ({reason.strerror})"
-        case TimeoutError():
-            cause = f"no answer within {CONNECT_TIMEOUT_S:g} s"
-        case OSError():
-            cause = (reason.strerror or str(reason)).lower()
-        case _:
-            cause = str(reason)
+    if isinstance(reason, TimeoutError):
+        cause = f"no answer within {CONNECT_TIMEOUT_S:g} s"
+    else:
+        cause = describe_connection_error(reason) if isinstance(reason, OSError) else str(reason)
     return ServerUnreachable(
         f"could not connect to a vllama server at {url}: {cause}",
         hint="check OLLAMA_HOST, and whether the server there listens for other machines "
@@ -272,9 +316,8 @@ def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> 
     hint = None
     if isinstance(value, dict) and "error" in value:
         text, hint = _split_error(value)
-    else:
-        text = content.decode(errors="replace").strip()[:200] or f"status {status}"
-        text = f"the server refused: {text}"
+    else:  # that of a proxy, a page perhaps
+        text = f"the server refused: status {status}"
     name = str((body or {}).get("model", ""))
     if text == INVALID_NAME:  # Ollama's text, which clients match, does not say what is wrong
         return _explain_name(name)

@@ -1,96 +1,138 @@
-"""The commands: name, place and one line about each; and the help page made of them.
+"""The commands: their names, one line about each, and the help page made of them.
 
 The help page imports no command, and a command only its own module.
 """
 
 from __future__ import annotations
 
-GROUPS = (
-    (
-        "Serve and ask",
-        (
-            ("serve", "serve:serve", "Run the server, and load a model at once if one is named."),
-            ("plan", "plan:plan", "Show what serve would do with a model, and why."),
-            ("run", "run:run", "Ask a model: once with a prompt, else in a conversation."),
-            ("launch", "launch:launch", "Set up a tool to use this server, and start it."),
-        ),
-    ),
-    (
-        "Running models",
-        (
-            ("ps", "ps:ps", "List the models that are loaded, or the requests that run."),
-            ("stop", "stop:stop", "Unload a model, or end a request; the server goes on."),
-            ("logs", "logs:logs", "Show the log of a model's engine, or of vllama itself."),
-            ("events", "events:events", "Show what the server does, as it happens."),
-            ("requests", "requests:requests", "List the requests that were captured, or show one."),
-            ("usage", "usage:usage", "Show requests, tokens and time by key, model and day."),
-            ("replay", "replay:replay", "Send a captured request again, and compare the answers."),
-        ),
-    ),
-    (
-        "This machine",
-        (
-            ("engines", "engines:engines", "List, install or remove the engines."),
-            (
-                "config",
-                "config:configure",
-                "Show the settings and where each comes from; edit or describe the config file.",
-            ),
-            (
-                "keys",
-                "keys:keys",
-                "Manage the keys of the server: list, add, change, rotate, revoke, remove.",
-            ),
-            (
-                "service",
-                "service:service",
-                "Run the server as a service: install, uninstall, status, logs, show.",
-            ),
-            (
-                "export",
-                "export:export",
-                "Write configuration, keys, usage and created models to a file.",
-            ),
-            (
-                "import",
-                "import_:import_",
-                "Take over configuration, keys, usage and created models from a file.",
-            ),
-            ("doctor", "doctor:doctor", "Look for what keeps models from running here."),
-            ("verify", "verify:verify", "Check whether two engines give the same answers."),
-            (
-                "bisect",
-                "bisect:bisect",
-                "Find the engine's version, or the settings, with which an answer changed.",
-            ),
-            (
-                "bench",
-                "bench:bench",
-                "Measure how fast the server is, also compared with another one.",
-            ),
-        ),
-    ),
-    (
-        "Models on this disk",
-        (
-            ("pull", "pull:pull", "Download a model, or continue a download that was stopped."),
-            ("list", "list:list_models", "List the models on this machine."),
-            ("show", "show:show", "Show what a model is."),
-            ("create", "create:create", "Create a model: a base with defaults of its own."),
-            ("convert", "convert:convert", "Make a GGUF of safetensors, or a smaller GGUF."),
-            ("cp", "cp:cp", "Give a model a second name; the files are shared."),
-            ("rm", "rm:rm", "Remove models, unloading them first."),
-        ),
-    ),
-)
-HIDDEN = (
-    ("push", "account:push", "Upload a model: not possible from here."),
-    ("signin", "account:signin", "Sign in to ollama.com: not needed here."),
-    ("signout", "account:signout", "Sign out of ollama.com."),
-    ("completion", "completion:completion", "Print a script that completes commands in a shell."),
-)
+from collections.abc import Mapping
+from textwrap import fill
+
+GROUPS = {
+    "Commands": {
+        "serve": "Run the server, and load a model at once if one is named.",
+        "run": "Ask a model: once with a prompt, else in a conversation.",
+        "pull": "Download a model, or continue a download that was stopped.",
+        "list": "List the models on this machine.",
+        "ps": "List the models that are loaded, or the requests that run.",
+        "stop": "Unload a model, or end a request; the server goes on.",
+        "logs": "Show the log of a model's engine, or of vllama itself.",
+        "engines": "List, install or remove the engines.",
+    },
+    "Models": {
+        "plan": "Show what serve would do with a model, and why.",
+        "show": "Show what a model is.",
+        "create": "Create a model: a base with defaults of its own.",
+        "convert": "Make a GGUF of safetensors, or a smaller GGUF.",
+        "cp": "Give a model a second name; the files are shared.",
+        "rm": "Remove models, unloading them first.",
+    },
+    "Watch": {
+        "events": "Show what the server does, as it happens.",
+        "usage": "Show requests, tokens and time by key, model and day.",
+        "requests": "List the requests that were captured, or show one.",
+    },
+    "Operate": {
+        "launch": "Set up a tool to use this server, and start it.",
+        "doctor": "Look for what keeps models from running here.",
+        "config": "Show the settings and where each comes from; edit or describe the config file.",
+        "keys": "Manage the keys of the server: list, add, change, rotate, revoke, rm, open.",
+        "service": "Run the server as a service: install, uninstall, status, logs, show.",
+        "export": "Write configuration, keys, usage and created models to a file.",
+        "import": "Take over configuration, keys, usage and created models from a file.",
+    },
+    "Measure": {
+        "bench": "Measure how fast the server is, also compared with another one.",
+        "verify": "Check whether two engines give the same answers.",
+        "replay": "Send a captured request again, and compare the answers.",
+        "bisect": "Find the engine's version, or the settings, with which an answer changed.",
+    },
+}
+HIDDEN = {
+    "push": "Upload a model: not possible from here.",
+    "signin": "Sign in to ollama.com: not needed here.",
+    "signout": "Sign out of ollama.com.",
+    "completion": "Print a script that completes commands in a shell.",
+}
 ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout"}
 
-COMMANDS = {name: place for _, rows in (*GROUPS, ("", HIDDEN)) for name, place, _ in rows}
+_PLACES = {
+    "config": "config:configure",
+    "import": "import_:import_",
+    "list": "models.list:list_models",
+    "push": "account:push",
+    "signin": "account:signin",
+    "signout": "account:signout",
+} | {name: f"models.{name}:{name}" for name in ("convert", "cp", "create", "pull", "rm", "show")}
+"""The commands whose functions or modules have other names, or lie in a folder."""
+PLUGINS = ("bench", "bisect", "replay", "requests", "verify")
+"""The commands of the lab, which are found as those of other packages: by an entry point."""
 
+
+def find_place(name: str) -> str:
+    """Return the module and the function of a command; empty for one of another package."""
+    if name in PLUGINS or name not in COMMANDS:
+        return ""
+    return f"vllama.cli.commands.{_PLACES.get(name, f'{name}:{name}')}"
+
+
+COMMANDS = tuple(name for rows in (*GROUPS.values(), HIDDEN) for name in rows)
 INTRODUCTION = "Serve language models with the vendors' own servers, behind the API of Ollama."
+HEAD = """\
+Usage: vllama [OPTIONS] COMMAND [ARGS]...
+
+{introduction}
+
+Options:
+  -v, --version  Show the version.
+  -h, --help     Show this message and exit.
+"""
+EXAMPLES = {
+    "vllama serve --model smollm2:135m": "start the server and load a model",
+    'vllama run smollm2:135m "Why?"': "ask it, from another terminal",
+    "vllama pull Qwen/Qwen3-0.6B": "download a model of the Hugging Face hub",
+    "vllama launch codex": "use a coding agent with a model of your own",
+    "vllama list": "see what is there",
+}
+EXIT_CODES = {
+    "1": "it failed; the error says why",
+    "2": "the command line or a setting is wrong",
+    "3": "nothing here can serve the model, or a check has failed",
+    "4": "another program listens on the port",
+    "130": "interrupted by Ctrl-C",
+}
+MORE = (
+    "'vllama COMMAND --help' tells more about a command. The server is found at OLLAMA_HOST.",
+    "'vllama completion bash' (zsh, fish) prints what makes the shell complete commands, models "
+    "and engines.",
+)
+LEAST_TEXT = 20
+"""Columns that a text needs beside its name; else it goes below."""
+
+
+def help_page(width: int) -> str:
+    """Return the page for a terminal with so many columns."""
+    introduction = fill(INTRODUCTION, width, initial_indent="  ", subsequent_indent="  ")
+    names = max(len(name) for rows in GROUPS.values() for name in rows)
+    sections = [HEAD.format(introduction=introduction)]
+    sections += [write_section(title, rows, names, width) for title, rows in GROUPS.items()]
+    for title, lines in (("Examples", EXAMPLES), ("Exit codes", EXIT_CODES)):
+        sections.append(write_section(title, lines, max(map(len, lines)), width))
+    sections.append("".join(f"{fill(line, width)}\n" for line in MORE))
+    return "\n".join(sections)
+
+
+def write_section(title: str, rows: Mapping[str, str], names: int, width: int) -> str:
+    """Return a title and its rows: names in `names` columns, and a text about each beside it."""
+    lines = [f"{title}:"]
+    indent = " " * (names + 4)
+    for name, text in rows.items():
+        if len(indent) + LEAST_TEXT > width:
+            lines += [
+                f"  {name}",
+                fill(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6),
+            ]
+        else:
+            start = f"  {name.ljust(names)}  "
+            lines.append(fill(text, width, initial_indent=start, subsequent_indent=indent))
+    return "".join(f"{line}\n" for line in lines)

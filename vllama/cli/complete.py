@@ -17,8 +17,8 @@ Complete = Callable[[str], list[str]]
 def complete_model(incomplete: str) -> list[str]:
     """Return the names of the server's models that begin so; none where there is no server."""
     from vllama import config
+    from vllama.base.errors import VllamaError
     from vllama.cli.client import Client
-    from vllama.errors import VllamaError
 
     try:
         settings = config.load({}, config.environ())
@@ -31,18 +31,16 @@ def complete_model(incomplete: str) -> list[str]:
 
 def complete_engine(incomplete: str) -> list[str]:
     """Return the names of the known engines that begin so."""
-    from importlib.metadata import entry_points
+    from vllama.engines.registry import list_points
 
-    from vllama.engines.registry import GROUP
-
-    return begin(incomplete, sorted(point.name for point in entry_points(group=GROUP)))
+    return begin(incomplete, sorted(point.name for point in list_points()))
 
 
 def complete_key(incomplete: str) -> list[str]:
     """Return the names of the keys in the data folder that begin so."""
     from vllama import config
-    from vllama.errors import VllamaError
-    from vllama.keys.store import read_keys
+    from vllama.accounts.keys.store import read_keys
+    from vllama.base.errors import VllamaError
 
     try:
         settings = config.load({}, config.environ())

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from vllama.base.errors import VllamaError
 from vllama.cli.output import is_terminal
-from vllama.errors import VllamaError
 
 VARIABLES = ("OLLAMA_EDITOR", "VISUAL", "EDITOR")
 DEFAULT = "vi"

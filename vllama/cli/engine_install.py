@@ -7,8 +7,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
-from vllama.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
+from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
+from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def describe_offer(offer: Offer) -> list[str]:
     """Say what will be fetched and how large it is, before it is."""
-    from vllama.environments.layout import list_requirements
-    from vllama.units import format_bytes_decimal
+    from vllama.base.units import format_bytes_decimal
+    from vllama.machine.environments.layout import list_requirements
 
     wheels, size = offer.wheels, format_bytes_decimal
     home = next(path for path in (offer.folder, *offer.folder.parents) if path.exists())
@@ -43,7 +43,7 @@ def confirm_install(question: str, *, yes: bool) -> bool:
     """Ask, unless it is settled. Raises ConfigError where nobody can be asked."""
     if yes:
         return True
-    if not (sys.stdin.isatty() and is_terminal(sys.stderr)):
+    if not can_ask():
         raise ConfigError("cannot ask: this is no terminal", hint="agree with --yes")
     return confirm(question)
 
@@ -52,7 +52,7 @@ def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.cli.progress import PullDisplay
     from vllama.engines.install import install
-    from vllama.environments.installer_output import Reader
+    from vllama.machine.environments.installer_output import Reader
     from vllama.models.types import PullEvent
 
     reader, fancy = Reader(), is_terminal(sys.stderr)
@@ -74,10 +74,10 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     With `yes` the best is installed. False where nobody can be asked, where there is nothing to
     install, or where the user wants none: then `error` stands.
     """
-    from vllama import config
+    from vllama.engines.registry import make_search_paths
 
-    asks = sys.stdin.isatty() and is_terminal(sys.stderr)
-    environments = config.places(settings).environments
+    asks = can_ask()
+    environments = make_search_paths(settings).environments
     if not (yes or asks) or environments is None:
         return False
     offers = find_offers(error.engines, environments)
@@ -118,7 +118,7 @@ def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
     from vllama.engines.install import make_offers
     from vllama.engines.registry import find_engine, load_engines
-    from vllama.hardware.detect import detect
+    from vllama.machine.detect import detect
 
     engines, platform = load_engines().values(), detect()
     offers: list[Offer] = []

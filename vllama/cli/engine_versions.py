@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllama.base.errors import ConfigError
 from vllama.cli.engine_install import install_with_progress
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.registry import find_engine, load_engines
 from vllama.engines.versions import find_package_name, pin_version, split_version
-from vllama.environments.index import list_versions
-from vllama.environments.layout import find_existing, list_arguments, list_requirements
-from vllama.environments.make import remove
-from vllama.errors import ConfigError
-from vllama.hardware.detect import detect
+from vllama.machine.detect import detect
+from vllama.machine.environments.index import list_versions
+from vllama.machine.environments.layout import find_existing, list_arguments, list_requirements
+from vllama.machine.environments.make import remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def _projector(info: Mapping[str, object]) -> list[Row]:
 
 
 def _count(value: object) -> str:
-    from vllama.models.info import format_parameter_count
+    from vllama.models.headers.info import format_parameter_count
 
     return format_parameter_count(value) if isinstance(value, int) else ""
 
@@ -127,7 +127,7 @@ def _list(value: object) -> list[object]:
 
 def make_rows(models: Sequence[Mapping[str, object]], part: str = "") -> list[tuple[str, ...]]:
     """Return table rows of entries as in `/api/tags` that have `part` in their names."""
-    from vllama.units import format_bytes_decimal
+    from vllama.base.units import format_bytes_decimal
 
     now_s = time.time()
     return [
@@ -160,7 +160,7 @@ def _is_dated(model: Mapping[str, object]) -> bool:
 
 
 def _ago(stamp: str, now_s: float) -> str:
-    from vllama.units import format_ago, parse_rfc3339
+    from vllama.base.units import format_ago, parse_rfc3339
 
     try:
         return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))

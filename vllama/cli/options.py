@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -12,18 +12,6 @@ from vllama import config
 from vllama.cli.complete import complete_engine, complete_model, complete_schema
 
 COMPLETED = {"model": complete_model, "engine": complete_engine}
-
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-MaxKl: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        "--max-kl",
-        min=0,
-        metavar="NATS",
-        help="How far the probabilities may differ, by the mean KL divergence.",
-    ),
-]
-Insecure: TypeAlias = Annotated[bool, typer.Option("--insecure", hidden=True)]
 
 
 def yes_option(help: str = "Do not ask.") -> Any:
@@ -36,14 +24,40 @@ def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | Non
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
 
 
+def option(
+    flags: str, help: str, complete: Callable[[str], list[str]] | None = None, **more: Any
+) -> Any:
+    """Return an option from `--lines -n N`, its names and what its value is called."""
+    words = flags.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = next((word for word in words if not word.startswith("-")), None)
+    return typer.Option(*names, metavar=metavar, help=help, autocompletion=complete, **more)
+
+
+AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON.")]
+MaxKl: TypeAlias = Annotated[
+    float,
+    option(
+        "--max-kl NATS",
+        "How far the probabilities may differ, by the mean KL divergence.",
+        min=0,
+    ),
+]
+Insecure: TypeAlias = Annotated[bool, typer.Option("--insecure", hidden=True)]
+
+
 def model_argument(help: str, metavar: str = "MODEL") -> Any:
     """Return an argument that takes a model's name, which the shell completes."""
     return argument(metavar, help, complete_model)
 
 
-def model_option(*names: str, help: str, metavar: str = "NAME") -> Any:
-    """Return an option that takes a model's name, which the shell completes."""
-    return typer.Option(*names, metavar=metavar, help=help, autocompletion=complete_model)
+def check_action(action: str, known: Collection[str], what: str) -> None:
+    """Raise ConfigError for a word that names none of a command's actions."""
+    from vllama.base.errors import ConfigError
+    from vllama.base.spelling import suggest
+
+    if action not in known:
+        raise ConfigError(f"cannot do '{action}' with {what}", hint=suggest(action, known))
 
 
 Command = Callable[..., int]
@@ -77,7 +91,7 @@ def with_settings(*fields: str) -> Callable[[Command], Command]:
 def _option(setting: config.Setting) -> inspect.Parameter:
     """Return the parameter of one setting; its text is read later, with all other sources."""
     kind: Any = bool if setting.is_switch else list[str] if setting.kind.is_list else str
-    option = typer.Option(
+    declared = typer.Option(
         *(name for name in (setting.flag, setting.short) if name),
         metavar=None if setting.is_switch else setting.kind.metavar,
         help=_help(setting),
@@ -87,7 +101,7 @@ def _option(setting: config.Setting) -> inspect.Parameter:
         setting.field,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, option],
+        annotation=Annotated[kind | None, declared],
     )
 
 

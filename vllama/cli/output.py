@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -11,6 +13,10 @@ from vllama.cli.table import align_cells, fit_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+LEAST_COLUMN = 16
+"""Characters of a narrow column that is still readable."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -30,9 +36,38 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def say_prose(text: str) -> None:
+    """Print lines of a command's result that are for people; nobody copies them."""
+    say(wrap_words(text, sys.stdout))
+
+
 def say_aside(text: str) -> None:
     """Print a line that is no result, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(wrap_words(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def wrap_words(text: str, stream: TextIO, indent: int = 0) -> str:
+    """Return `text`, which follows `indent` characters, with no word broken at a terminal's edge.
+
+    Later lines begin below the first word, or the last column if two blanks precede it. What a
+    program reads stays as it is.
+    """
+    if not is_terminal(stream):
+        return text
+    width = os.get_terminal_size(stream.fileno()).columns or 80
+    lines: list[str] = []
+    for line in text.split("\n"):
+        first = indent or len(line) - len(line.lstrip())
+        below = line.rfind("  ", first) + 2
+        lines += textwrap.wrap(
+            line.lstrip(),
+            width,
+            initial_indent=" " * first,
+            subsequent_indent=" " * (below if first + 1 < below < width - LEAST_COLUMN else first),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)[indent:]
 
 
 def show_error(message: str, hint: str | None = None) -> None:
@@ -53,6 +88,7 @@ def _labelled(label: str, style: str, text: str) -> None:
         return
     from rich.text import Text
 
+    text = wrap_words(text, sys.stderr, len(label) + 1)
     console(stderr=True).print(Text.assemble((label, style), " ", text))
 
 
@@ -94,6 +130,11 @@ def ask(question: str, default: str) -> str:
         return input().strip() or default
     except EOFError:  # nobody answers any more, as after Ctrl-C
         raise KeyboardInterrupt from None
+
+
+def can_ask() -> bool:
+    """Tell whether a person can be asked a question."""
+    return sys.stdin.isatty() and is_terminal(sys.stderr)
 
 
 def confirm(question: str) -> bool:

@@ -22,6 +22,19 @@ class OwnServer:
 
 
 @contextmanager
+def fail_as_undecided() -> Iterator[None]:
+    """Raise VerifyFailed for an error without an exit code of its own: 1 would mean "different"."""
+    from vllama.base.errors import VerifyFailed, VllamaError
+
+    try:
+        yield
+    except VllamaError as error:
+        if error.exit_code != VllamaError.exit_code:
+            raise
+        raise VerifyFailed(error.message, hint=error.hint) from error
+
+
+@contextmanager
 def open_own_server(
     model: str, *, purpose: str, label: str, engine: str | None = None, **settings: object
 ) -> Iterator[OwnServer]:
@@ -34,10 +47,10 @@ def open_own_server(
 
     from vllama import config
     from vllama.api.server import Server
+    from vllama.base.errors import ServeFailed, VerifyFailed, VllamaError
     from vllama.cli.client import Client
     from vllama.cli.reporter import TerminalReporter
     from vllama.config.parse import whole_path
-    from vllama.errors import ServeFailed, VerifyFailed, VllamaError
 
     reporter = TerminalReporter()
 
@@ -57,7 +70,7 @@ def open_own_server(
         show("starting")
         configured = config.load({}, config.environ())
         key = configured.key_to_send
-        if key is None and config.keys_file(configured.data_dir).exists():
+        if key is None and configured.wants_keys:
             # the server would want a named key, also from this command
             key = known["api_key"] = secrets.token_urlsafe(8)
         server = Server(whole_path(model), engine=engine, on_line=show, **(known | settings))

@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_install_completion_arguments
 
-from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION
-from vllama.cli.help_page import help_page
+from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION, find_place, help_page
 
 MOST_HELP_COLUMNS, LEAST_HELP_COLUMNS = 100, 30
 COMPLETION_VARIABLE = "_VLLAMA_COMPLETE"
@@ -94,8 +93,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import and return a command; None if there is no such one."""
-        place = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
-        return _load_command(place) if place else None
+        return load_command(ALIASES.get(cmd_name, cmd_name))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write our own page, which needs no command to be imported."""
@@ -122,11 +120,27 @@ def root() -> Commands:
     )
 
 
+def list_options(command: str) -> list[str]:
+    """Return the flags of a command."""
+    parameters = load_command(command).params
+    return [flag for each in parameters for flag in each.opts if flag.startswith("--")]
+
+
 @cache
-def _load_command(place: str) -> Any:
-    """Import the function at a place of the index, and make a command of it."""
-    module, _, name = place.partition(":")
-    home = import_module(f"vllama.cli.commands.{module}")
+def load_command(name: str) -> Any:
+    """Import a command's function, and make a command of it; None if no package has one."""
+    place = find_place(name) or _find_plugin(name)
+    if not place:
+        return None
+    module, _, function = place.partition(":")
+    home = import_module(module)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(cls=PlainCommand, epilog=getattr(home, "EXAMPLES", None))(getattr(home, name))
+    app.command(cls=PlainCommand, epilog=getattr(home, "EXAMPLES", None))(getattr(home, function))
     return get_command(app)
+
+
+def _find_plugin(name: str) -> str:
+    """Return the place of a command that a package declares; reading them takes some 20 ms."""
+    from importlib.metadata import entry_points
+
+    return next((each.value for each in entry_points(group="vllama.commands", name=name)), "")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import console, is_terminal, say_aside
-from vllama.units import format_bytes_decimal
 
 if TYPE_CHECKING:
     from rich.console import Console

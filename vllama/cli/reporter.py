@@ -13,7 +13,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vllama.cli.output import console, is_terminal, say_aside, show_error, show_warning
+from vllama.cli.output import (
+    console,
+    is_terminal,
+    say_aside,
+    show_error,
+    show_warning,
+    wrap_words,
+)
 from vllama.cli.progress import SUCCESS, PullDisplay
 from vllama.cli.server_log import SHOWN
 
@@ -57,7 +64,7 @@ class TerminalReporter:
         with self._lock:
             self._calm()
             self._starting = False
-            line = format_ready(url, advice)
+            line = wrap_words(format_ready(url, advice), sys.stderr)
             if self._fancy:
                 console(stderr=True).print(line, style="bold green")
             else:

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
-from vllama import log_context, private
-from vllama.log_lines import name_component, text_line
+from vllama.base import log_context, private
+from vllama.base.log_lines import name_component, text_line
+from vllama.observe.tracing.current import trace
 from vllama.supervise.logs import get_rotated_path
-from vllama.tracing.current import trace
 
 SHOWN = {"shown": True}
 """`extra` of a record that the terminal has shown already."""

@@ -1,6 +1,7 @@
-"""All settings of vllama: one declaration, one loader, and the part that each package is given.
+"""All settings of vllama: each declared once, read by one loader into one immutable `Config`.
 
-The only reader of `os.environ`. No other package but `daemon` and `cli` imports this one.
+The only reader of `os.environ`. Rooms above this one are given the `Config`, or the group of it
+that they need (`EngineSettings` in plans); `models_settings` is for the room below.
 Ollama's variables keep Ollama's manners (a boolean that cannot be read counts as true, another
 wrong value is noted and left out); flags, `VLLAMA_*` and the config file are strict.
 """
@@ -12,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vllama.config import address
 from vllama.config.folders import (
     OLLAMA_SERVICE_DIR,
     default_lmstudio_dirs,
@@ -25,25 +25,13 @@ from vllama.config.setting import Setting
 from vllama.config.settings import SETTINGS, Config
 
 if TYPE_CHECKING:
-    from vllama.engines.base import SearchPaths
     from vllama.models.settings import ModelsSettings, UpstreamSettings
-    from vllama.plan.types import Preferences
-    from vllama.routes.guards import Guards
-    from vllama.tracing.setup import TracingSettings
+    from vllama.observe.tracing.setup import TracingSettings
 
 ANSWERING = (
-    "engine",
-    "context_length",
-    "max_tokens",
-    "gpu_layers",
-    "threads",
-    "num_parallel",
-    "replicas",
-    "go_template",
-    "flash_attention",
-    "kv_cache_type",
-    "engine_args",
-)
+    "engine", "context_length", "max_tokens", "gpu_layers", "threads", "num_parallel", "replicas",
+    "go_template", "flash_attention", "kv_cache_type", "engine_args",
+)  # fmt: skip
 """Settings that may change what a model answers; none of them is a secret."""
 
 __all__ = [
@@ -55,14 +43,11 @@ __all__ = [
     "describe_answering",
     "environ",
     "file_schema",
-    "guards",
     "keys_file",
     "list_upstreams",
     "load",
     "models_settings",
     "named_file",
-    "places",
-    "preferences",
     "prepare_environment",
     "reference_rows",
     "tracing_settings",
@@ -126,20 +111,6 @@ def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:
     )
 
 
-def guards(config: Config) -> Guards:
-    """Build the slice of the gateway's guards."""
-    from vllama.routes.guards import Guards
-
-    loopback = address.is_loopback(config.host)
-    return Guards(
-        origins=config.origins,
-        loopback=loopback,
-        read_only=config.read_only,
-        ui=not config.no_ui,
-        most_upload_bytes=config.max_blob_size_bytes,
-    )
-
-
 def describe_answering(config: Config) -> dict[str, str]:
     """Return those settings that were given and may change answers, by key, as text."""
     return {
@@ -149,22 +120,13 @@ def describe_answering(config: Config) -> dict[str, str]:
     }
 
 
-def places(config: Config) -> SearchPaths:
-    """Build the slice of `engines`: where they may be."""
-    from vllama.engines.base import SearchPaths
-
-    return SearchPaths(
-        environments=config.data_dir / "environments", paths=dict(config.engine_paths)
-    )
-
-
 def tracing_settings(config: Config, environ: Mapping[str, str]) -> TracingSettings | None:
     """Build the slice of `tracing`; None if no traces are wanted.
 
     OpenTelemetry's variables hold as its specification has them (OTLP exporter configuration):
     where they name the collector, the library reads them itself.
     """
-    from vllama.tracing.setup import MAX_WAITING, TracingSettings
+    from vllama.observe.tracing.setup import MAX_WAITING, TracingSettings
 
     given = environ.get
     waiting = given("OTEL_BSP_MAX_QUEUE_SIZE", "")
@@ -179,24 +141,3 @@ def tracing_settings(config: Config, environ: Mapping[str, str]) -> TracingSetti
     if off or not (config.otlp_endpoint or given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return None
     return TracingSettings(url=None, required=False, most_waiting=most_waiting)
-
-
-def preferences(config: Config) -> Preferences:
-    """Build the slice of `plan`."""
-    from vllama.plan.types import Preferences
-
-    defaults = Preferences()
-    return Preferences(
-        engine=config.engine,
-        context_length=config.context_length,
-        gpu_layers=config.gpu_layers,
-        threads=config.threads,
-        flash_attention=config.flash_attention,
-        kv_cache_type=config.kv_cache_type,
-        parallel=config.num_parallel or None,
-        replicas=config.replicas,
-        stall_timeout_s=config.load_timeout_s,
-        extra_args=config.engine_args,
-        reserve_bytes=max(defaults.reserve_bytes, config.gpu_overhead_bytes),
-        strict=config.strict,
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.config import kinds, parse, tables
-from vllama.config.setting import setting
+from vllama.config.setting import Effect, setting
 from vllama.models.model_settings import ModelSettings
 
 
@@ -16,164 +16,103 @@ class EngineSettings:
     """The part of `Config` that says how models are run.
 
     `context_length` is in tokens, `gpu_layers` -1 means all. `keep_alive_s` may be `math.inf`;
-    `load_timeout_s` and `hang_timeout_s` None wait for ever. `num_parallel` and `max_loaded_models`
+    `load_timeout_s` and `hang_timeout_s` None: no limit. `num_parallel` and `max_loaded_models`
     0 leave it to engine and memory.
     """
 
     model: str | None = setting(
-        None,
-        kinds.text("NAME", parse.model),
-        "model to load at the start",
-        example="Qwen/Qwen3-0.6B",
-        flag="--model",
-        short="-m",
-        needs_restart=True,
-    )
+        None, kinds.text("NAME", parse.model), "model to load at the start",
+        example="Qwen/Qwen3-0.6B", flag="--model", short="-m", effect=Effect.RESTART,
+    )  # fmt: skip
     engine: str | None = setting(
-        None,
-        kinds.auto(kinds.NAME),
-        "engine to use; auto takes the best for this machine",
-        example="auto",
-        flag="--engine",
-    )
+        None, kinds.auto(kinds.NAME), "engine to use; auto takes the best for this machine",
+        example="auto", flag="--engine", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     strict: bool = setting(
-        False,
-        kinds.SWITCH,
-        "fail if an engine does not start, instead of trying another plan",
-        example="true",
-        flag="--strict",
-    )
+        False, kinds.SWITCH, "fail if an engine does not start, instead of trying another plan",
+        example="true", flag="--strict", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     context_length: int | None = setting(
-        None,
-        kinds.auto(kinds.CONTEXT, "0"),
+        None, kinds.auto(kinds.CONTEXT, "0"),
         "context in tokens; 0 as the model and the memory allow",
-        example="8192",
-        flag="--ctx",
-        foreign="OLLAMA_CONTEXT_LENGTH",
-    )
+        example="8192", flag="--ctx", foreign="OLLAMA_CONTEXT_LENGTH", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     max_tokens: int | None = setting(
-        None,
-        kinds.auto(kinds.number(1), "0"),
+        None, kinds.auto(kinds.number(1), "0"),
         "most tokens of any answer, whatever a request asks for; 0 for as many as it asks for",
-        example="4096",
-        flag="--max-tokens",
-        needs_restart=True,
-    )
+        example="4096", flag="--max-tokens",
+    )  # fmt: skip
     gpu_layers: int | None = setting(
-        None,
-        kinds.auto(kinds.LAYERS),
-        "layers to put on the GPU; all, or 0 for none",
-        example="all",
-        flag="--gpu-layers",
-    )
+        None, kinds.auto(kinds.LAYERS), "layers to put on the GPU; all, or 0 for none",
+        example="all", flag="--gpu-layers", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     threads: int | None = setting(
-        None,
-        kinds.auto(kinds.number(1), "0"),
-        "CPU threads of an engine",
-        example="8",
-        flag="--threads",
-    )
+        None, kinds.auto(kinds.number(1), "0"), "CPU threads of an engine",
+        example="8", flag="--threads", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     keep_alive_s: float = setting(
-        300.0,
-        kinds.DURATION,
-        "how long an idle model stays loaded; negative for ever",
-        example="5m",
-        flag="--keep-alive",
-        foreign="OLLAMA_KEEP_ALIVE",
-    )
+        300.0, kinds.DURATION, "how long an idle model stays loaded; negative: forever",
+        example="5m", flag="--keep-alive", foreign="OLLAMA_KEEP_ALIVE",
+    )  # fmt: skip
     load_timeout_s: float | None = setting(
-        300.0,
-        kinds.TIMEOUT,
-        "how long a load may make no progress; 0 for ever",
-        example="5m",
-        flag="--load-timeout",
-        foreign="OLLAMA_LOAD_TIMEOUT",
-    )
+        300.0, kinds.TIMEOUT, "how long a load may make no progress; 0: no limit",
+        example="5m", flag="--load-timeout", foreign="OLLAMA_LOAD_TIMEOUT", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     num_parallel: int = setting(
-        0,
-        kinds.number(0),
-        "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several come)",
-        example="4",
-        flag="--parallel",
-        foreign="OLLAMA_NUM_PARALLEL",
-    )
+        0, kinds.number(0),
+        "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several arrive)",
+        example="4", flag="--parallel", foreign="OLLAMA_NUM_PARALLEL", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     max_loaded_models: int = setting(
-        0,
-        kinds.number(0),
-        "models loaded at once; 0 as memory allows",
-        example="3",
-        flag="--max-loaded-models",
-        foreign="OLLAMA_MAX_LOADED_MODELS",
-    )
+        0, kinds.number(0), "models loaded at once; 0 as memory allows",
+        example="3", flag="--max-loaded-models", foreign="OLLAMA_MAX_LOADED_MODELS",
+    )  # fmt: skip
     max_queue: int = setting(
-        512,
-        kinds.number(0),
-        "requests that may wait for a model; more are refused",
-        example="512",
-        flag="--max-queue",
-        foreign="OLLAMA_MAX_QUEUE",
-    )
+        512, kinds.number(0), "requests that may wait for a model; more are refused",
+        example="512", flag="--max-queue", foreign="OLLAMA_MAX_QUEUE",
+    )  # fmt: skip
+    max_answer_size_bytes: int = setting(
+        128 * 1024 * 1024, kinds.SIZE, "what an engine may send for an answer that is not streamed",
+        example="128MiB", effect=Effect.RESTART,
+    )  # fmt: skip
     replicas: int = setting(
-        1,
-        kinds.number(1, 64),
-        "processes of each model, between which its requests are shared",
-        example="2",
-        flag="--replicas",
-        needs_restart=True,
-    )
+        1, kinds.number(1, 64), "processes of each model, between which its requests are shared",
+        example="2", flag="--replicas", effect=Effect.RESTART,
+    )  # fmt: skip
     hang_timeout_s: float | None = setting(
-        30.0,
-        kinds.TIMEOUT,
-        "how long an engine may be silent in an answer before it is restarted; 0 for ever",
-        example="30s",
-        flag="--hang-timeout",
-    )
+        30.0, kinds.TIMEOUT,
+        "how long an engine may be silent in an answer before it is restarted; 0: never",
+        example="30s", flag="--hang-timeout",
+    )  # fmt: skip
     models: tuple[tuple[str, ModelSettings], ...] = setting(
-        (),
-        tables.MODELS,
+        (), tables.MODELS,
         'settings of single models, or of all that a pattern matches: tables [models."NAME"]',
         example='{ "qwen3:*" = { context = 8192 } }',
-    )
+    )  # fmt: skip
     go_template: bool = setting(
-        True,
-        kinds.SWITCH,
+        True, kinds.SWITCH,
         "use a Modelfile's Go template; false prefers the Jinja template of the model's own file",
-        example="true",
-        foreign="OLLAMA_GO_TEMPLATE",
-        needs_restart=True,
-    )
+        example="true", foreign="OLLAMA_GO_TEMPLATE", effect=Effect.RESTART,
+    )  # fmt: skip
     flash_attention: bool | None = setting(
-        None,
-        kinds.auto(kinds.SWITCH),
-        "flash attention; auto where it works",
-        example="auto",
-        foreign="OLLAMA_FLASH_ATTENTION",
-    )
+        None, kinds.auto(kinds.SWITCH), "flash attention; auto where it works",
+        example="auto", foreign="OLLAMA_FLASH_ATTENTION", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     kv_cache_type: str | None = setting(
-        None,
-        kinds.auto(kinds.choice(*kinds.KV_CACHE_TYPES)),
-        "number format of the KV cache",
-        example="q8_0",
-        foreign="OLLAMA_KV_CACHE_TYPE",
-    )
+        None, kinds.auto(kinds.choice(*kinds.KV_CACHE_TYPES)), "number format of the KV cache",
+        example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip
     gpu_overhead_bytes: int = setting(
-        0,
-        kinds.SIZE,
-        "memory to leave free on each GPU",
-        example="1GiB",
-        foreign="OLLAMA_GPU_OVERHEAD",
-        needs_restart=True,
-    )
+        0, kinds.SIZE, "memory to leave free on each GPU",
+        example="1GiB", foreign="OLLAMA_GPU_OVERHEAD", effect=Effect.RESTART,
+    )  # fmt: skip
     engine_paths: tuple[tuple[str, Path], ...] = setting(
-        (),
-        kinds.table("engine=path", parse.path),
+        (), kinds.table("engine=path", parse.path),
         "where engines are: an environment's folder, or a program",
-        example="llama-server=/opt/llama/llama-server",
-        needs_restart=True,
-    )
+        example="llama-server=/opt/llama/llama-server", effect=Effect.RESTART,
+    )  # fmt: skip
     engine_args: tuple[str, ...] = setting(
-        (),
-        kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
+        (), kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
         "further arguments for the engine, as after --",
-        example="--seed 1",
-    )
+        example="--seed 1", effect=Effect.NEXT_LOAD,
+    )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from vllama.base.errors import ConfigError
 from vllama.config import parse
-from vllama.errors import ConfigError
 
 _FOR_OTHERS = 0o007
 

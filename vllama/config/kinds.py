@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllama.base.units import format_go_duration, parse_bytes
 from vllama.config import parse
-from vllama.units import format_go_duration, parse_bytes
 
 Schema = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def write_value(value: object) -> str:
 
 
 def write_duration(value: object) -> str:
-    """Write seconds as `5m` or `1h30m`; for ever is -1."""
+    """Write seconds as `5m` or `1h30m`; infinite ones as -1."""
     seconds = float(str(value))
     if math.isinf(seconds):
         return "-1"
@@ -42,8 +42,8 @@ class Kind:
     `parse` returns the value, or raises ValueError with the reason. `metavar` stands for the value
     in help. `none` is what a user writes for None. `join` makes one text of the items of a list or
     a table, which `parse` reads back. `is_nested`: `parse` takes the values of the config file as
-    they are, tables within tables too; `list_fields` yields each field of tables by name: its keys,
-    its value, and that as text.
+    they are, tables within tables too; `list_fields` yields each field of tables by name
+    (`config.tables.ListedField`).
     """
 
     parse: Callable[[Any], Any]
@@ -55,7 +55,7 @@ class Kind:
     is_table: bool = False
     join: Callable[[Iterable[str]], str] = ", ".join
     is_nested: bool = False
-    list_fields: Callable[[Any], Iterator[tuple[tuple[str, ...], object, str]]] | None = None
+    list_fields: Callable[[Any], Iterator[tuple[tuple[str, ...], object, str, Any]]] | None = None
 
     def read(self, value: object) -> Any:
         """Read a value of the config file. Raises ValueError with the reason."""
@@ -104,10 +104,11 @@ def choice(*words: str) -> Kind:
 
 def auto(kind: Kind, *words: str) -> Kind:
     """Let `auto`, and further words, mean None: vllama decides."""
+    in_json = (int(word) if word.isdecimal() else word for word in words)
     return Kind(
         parse=parse.auto(kind.parse, *words),
         metavar=kind.metavar,
-        schema={"anyOf": [kind.schema, {"enum": ["auto", *map(_json_word, words)]}]},
+        schema={"anyOf": [kind.schema, {"enum": ["auto", *in_json]}]},
         write=kind.write,
         none="auto",
     )
@@ -136,10 +137,6 @@ def table(shape: str, value: Callable[[str], Any]) -> Kind:
         none="none",
         is_table=True,
     )
-
-
-def _json_word(word: str) -> int | str:
-    return int(word) if word.isdecimal() else word
 
 
 NAME = text("NAME")

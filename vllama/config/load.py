@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vllama.base.errors import ConfigError
+from vllama.base.spelling import find_similar, suggest
 from vllama.config import address
 from vllama.config.address import Address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
@@ -16,9 +18,7 @@ from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.config.tables import TableError
 from vllama.config.toml_lines import find_line, write_keys
-from vllama.errors import ConfigError
 from vllama.models.settings import UpstreamSettings
-from vllama.spelling import find_similar
 
 FILE_NAME = "config.toml"
 FILE_VARIABLE = "VLLAMA_CONFIG"
@@ -336,11 +336,11 @@ def _read_file(
     known = [setting.key for setting in SETTINGS]
     for key in entries:
         if key not in known:
-            nearest = _nearest(key, known)
-            hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(known)}"
             line = find_line(text, (key,))
             where = f"{path}, line {line}" if line else str(path)
-            raise ConfigError(f'cannot use "{key}" in {where}: no such setting', hint=hint)
+            raise ConfigError(
+                f'cannot use "{key}" in {where}: no such setting', hint=suggest(key, known)
+            )
     return path, entries, text
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from vllama.base.units import parse_keep_alive
 from vllama.config import address
+from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.settings import UpstreamTraits
-from vllama.models.variants import CONFIG_FILES
-from vllama.units import parse_keep_alive
 
 _HOSTS = ("hf.co/", "huggingface.co/", "www.huggingface.co/", "www.hf.co/")
 
@@ -228,11 +228,6 @@ def by_pathsep(text: str) -> list[str]:
 def by_shell(text: str) -> list[str]:
     """Split as a shell does."""
     return shlex.split(text)
-
-
-def port(text: str) -> int:
-    """Accept a port; 0 is any free one."""
-    return whole(0, 65535)(text)
 
 
 def host(text: str) -> address.Address:

@@ -6,47 +6,48 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from vllama.config.setting import Setting
+from vllama.config.masking import mask
+from vllama.config.setting import Effect, Setting
 from vllama.config.settings import SETTINGS, Config
 from vllama.config.table_fields import HIDDEN
 from vllama.config.toml_lines import write_keys
-from vllama.plan.report import mask
 
 DEFAULT = "default"
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def report_settings(config: Config) -> dict[str, Any]:
+def report_settings(config: Config, refused: str = "") -> dict[str, Any]:
     """Return the config file, and for each setting its value as text, source, default and help.
 
-    `refused` is for a running server, which keeps its settings if those in the file are wrong.
+    `refused` is the reason why a running server rejected the file as it is now.
     """
     return {
         "file": str(config.config_file or ""),
-        "refused": "",
+        "refused": refused,
         "settings": [row for setting in SETTINGS for row in _make_rows(setting, config)],
     }
 
 
-def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object, str]]:
-    """Yield the key, the value and the text of a setting; of tables by name those of each field."""
+def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object, str, Effect]]:
+    """Yield key, value, text and effect of a setting; of tables by name those of each field."""
     value = getattr(config, setting.field)
     if setting.kind.list_fields is None or not value:
-        yield setting.key, value, _format_value(setting, value)
+        yield setting.key, value, _format_value(setting, value), setting.effect
         return
-    for keys, one, text in setting.kind.list_fields(value):
-        yield write_keys((setting.key, *keys)), one, _CREDENTIALS.sub(HIDDEN, text)
+    for keys, one, text, effect in setting.kind.list_fields(value):
+        yield write_keys((setting.key, *keys)), one, _CREDENTIALS.sub(HIDDEN, text), effect
 
 
 def _make_rows(setting: Setting, config: Config) -> Iterator[dict[str, Any]]:
-    for key, _, text in list_values(setting, config):
+    for key, _, text, effect in list_values(setting, config):
         yield {
             "key": key,
             "text": text,
             "source": config.sources.get(setting.field) or DEFAULT,
             "default": setting.default_text,
             "help": setting.help,
-            "needs_restart": setting.needs_restart,
+            "effect": effect,
+            "needs_restart": effect is Effect.RESTART,
         }
 
 

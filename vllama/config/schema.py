@@ -41,6 +41,7 @@ def reference_rows() -> tuple[Mapping[str, str], ...]:
             "default": setting.default_text,
             "example": setting.example,
             "help": setting.help,
+            "effect": setting.effect,
         }
         for setting in SETTINGS
     )

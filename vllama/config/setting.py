@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from vllama.config.kinds import Kind
@@ -11,13 +12,24 @@ from vllama.config.kinds import Kind
 ENV_PREFIX = "VLLAMA_"
 
 
+class Effect(StrEnum):
+    """When a change of the config file takes effect in a running server that reads it again."""
+
+    NOW = "now"
+    NEXT_LOAD = "next load"
+    """Of a model; one that is loaded stays as it is."""
+    RESTART = "restart"
+    """Of the server, which keeps the old value until then."""
+    COMMANDS = "commands"
+    """The commands read the file themselves; it means nothing to a server."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting as it is declared.
 
     `foreign` is the variable of Ollama, or of the Hugging Face hub, that means the same. A `secret`
-    is never shown. A change of one that `needs_restart` is not taken over by a running server.
-    `default` is None too where it depends on this machine.
+    is never shown. `default` is None too where it depends on this machine.
     """
 
     field: str
@@ -29,7 +41,7 @@ class Setting:
     short: str | None
     foreign: str | None
     secret: bool
-    needs_restart: bool
+    effect: Effect
 
     @property
     def key(self) -> str:
@@ -63,7 +75,7 @@ def setting(
     foreign: str | None = None,
     factory: Callable[[], Any] | None = None,
     secret: bool = False,
-    needs_restart: bool = False,
+    effect: Effect = Effect.NOW,
 ) -> Any:
     """Declare a field of `Config`; with `factory` its default depends on this machine."""
     declared = {
@@ -75,7 +87,7 @@ def setting(
         "short": short,
         "foreign": foreign,
         "secret": secret,
-        "needs_restart": needs_restart,
+        "effect": effect,
     }
     if factory is not None:
         return field(default_factory=factory, metadata=declared, repr=not secret)

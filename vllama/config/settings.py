@@ -50,9 +50,16 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
         return self.shutdown_delay_s + self.drain_timeout_s
 
     @property
+    def wants_keys(self) -> bool:
+        """Whether a server needs keys that starts with these settings."""
+        from vllama.accounts.keys.store import wants_keys  # most commands need no file of keys
+
+        return bool(self.api_key) or self.require_keys or wants_keys(keys_file(self.data_dir))
+
+    @property
     def exposure(self) -> str | None:
         """The warning for a server that others can reach and that wants no key."""
-        if self.api_key or keys_file(self.data_dir).exists() or address.is_loopback(self.host):
+        if address.is_loopback(self.host) or self.wants_keys:
             return None
         scheme = "https" if self.tls_cert else "http"
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)

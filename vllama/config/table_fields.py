@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllama.base.errors import BadRequest, InvalidModelRef
+from vllama.base.spelling import suggest
 from vllama.config import kinds, parse
 from vllama.config.kinds import Kind
+from vllama.config.masking import mask
+from vllama.config.setting import Effect
 from vllama.config.toml_lines import write_toml
-from vllama.errors import BadRequest, InvalidModelRef
 from vllama.models.model_settings import SPREAD
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.settings import UpstreamTraits
-from vllama.spelling import find_similar
 
 HIDDEN = "…"
 """What stands for a secret."""
@@ -31,19 +33,18 @@ class Field:
     kind: Kind
     help: str
     example: str
+    effect: Effect
 
     @property
     def key(self) -> str:
         """Name in the config file."""
-        return self.field.removesuffix("_s")
+        return self.field.removesuffix("_s").removesuffix("_fields")
 
     def write(self, value: Any) -> str:
         """Write a value as the file has it, but without secrets."""
         if self.kind is kinds.KEY:
             return HIDDEN
         if self.field == "engine_args":
-            from vllama.plan.report import mask  # few commands show settings
-
             return write_toml(mask(value))
         return write_toml(value) if self.kind.is_nested else self.kind.text(value)
 
@@ -58,9 +59,7 @@ def read_parameters(value: object) -> dict[str, object]:
         raise ValueError("not a table such as { temperature = 0.6 }")
     for name in value:
         if name not in known:
-            near = find_similar(name, known)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
-            raise ValueError(f"'{name}' is no parameter of a request; {hint}")
+            raise ValueError(f"'{name}' is no parameter of a request; {suggest(name, known)}")
     try:
         resolve_options({}, value)
     except BadRequest as error:
@@ -118,6 +117,15 @@ def read_traits(value: object) -> UpstreamTraits:
     return parse.upstream_traits(kinds.write_value(value))
 
 
+def read_passed(text: str) -> str:
+    """Accept the name of a field of requests, unless an engine may run it as code."""
+    from vllama.chat.engine.request_fields import CODE_FIELDS
+
+    if (name := text.strip().lower()) in CODE_FIELDS:
+        raise ValueError(f"'{name}' may be code; it is for keys of admins, with --inspect-code")
+    return name
+
+
 def read_path(text: str) -> str:
     """Accept the path of a URL."""
     if not text.startswith("/"):
@@ -132,51 +140,59 @@ def _raw(read: Callable[[Any], Any], schema: Mapping[str, Any]) -> Kind:
 _PARAMETERS = _raw(read_parameters, {"type": "object"})
 _LIST = {"type": "array", "items": {"type": "string"}}
 _COUNT = kinds.number(1)
+_PASSED = kinds.many(kinds.text("FIELD", read_passed))
+_NOW, _LOAD, _RESTART = Effect.NOW, Effect.NEXT_LOAD, Effect.RESTART
 
 MODEL_FIELDS = tuple(
-    Field(field=field, kind=kind, help=help_, example=example)
-    for field, kind, help_, example in (
-        ("engine", kinds.NAME, "engine that serves it", '"my-engine"'),
+    Field(field=field, kind=kind, help=help_, example=example, effect=effect)
+    for field, kind, help_, example, effect in (
+        ("engine", kinds.NAME, "engine that serves it", '"my-engine"', _LOAD),
         ("engine_args", kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
-         "further arguments for its engine", '["--seed", "1"]'),
-        ("context", kinds.CONTEXT, "context in tokens", "8192"),
-        ("parallel", _COUNT, "requests at once", "4"),
-        ("replicas", kinds.number(1, 64), "processes that share its requests", "2"),
+         "further arguments for its engine", '["--seed", "1"]', _LOAD),
+        ("context", kinds.CONTEXT, "context in tokens", "8192", _LOAD),
+        ("parallel", _COUNT, "requests at once", "4", _LOAD),
+        ("replicas", kinds.number(1, 64), "processes that share its requests", "2", _LOAD),
         ("gpus", _raw(read_gpus, {"anyOf": [{"type": "array", "items": {"type": "integer"}},
                                             {"enum": [SPREAD]}]}),
          "indices of the GPUs that it may use, or \"spread\" to divide it among all of them; "
-         "without it as few GPUs as hold it", "[0, 1]"),
+         "without it as few GPUs as hold it", "[0, 1]", _LOAD),
         ("kv_cache_type", kinds.choice(*kinds.KV_CACHE_TYPES), "number format of the KV cache",
-         '"q8_0"'),
+         '"q8_0"', _LOAD),
         ("strict", kinds.SWITCH, "refuse it rather than try another plan, or run it on the CPU "
-         "where there are GPUs", "true"),
-        ("keep_alive_s", kinds.DURATION, "how long it stays loaded when idle; negative for ever",
-         '"30m"'),
-        ("pin", kinds.SWITCH, "keep it loaded, whatever requests say", "true"),
-        ("preload", kinds.SWITCH, "load it when the server starts", "true"),
+         "where there are GPUs", "true", _LOAD),
+        ("keep_alive_s", kinds.DURATION, "how long it stays loaded when idle; negative: forever",
+         '"30m"', _NOW),
+        ("pin", kinds.SWITCH, "keep it loaded, whatever requests say", "true", _NOW),
+        ("preload", kinds.SWITCH, "load it when the server starts", "true", _RESTART),
         ("priority", kinds.number(-1000, 1000), "models with a lower one are unloaded before it",
-         "10"),
-        ("max_tokens", _COUNT, "most tokens of any answer", "4096"),
-        ("defaults", _PARAMETERS, "parameters where a request gives none", "{ temperature = 0.6 }"),
-        ("force", _PARAMETERS, "parameters whatever a request gives", "{ top_k = 20 }"),
-        ("strip", kinds.many(kinds.NAME), "parameters that are taken out of requests", '["seed"]'),
+         "10", _NOW),
+        ("max_tokens", _COUNT, "most tokens of any answer", "4096", _NOW),
+        ("defaults", _PARAMETERS, "parameters where a request gives none",
+         "{ temperature = 0.6 }", _NOW),
+        ("force", _PARAMETERS, "parameters whatever a request gives", "{ top_k = 20 }",
+         _NOW),
+        ("strip", kinds.many(kinds.NAME), "parameters that are taken out of requests", '["seed"]',
+         _NOW),
         ("system", kinds.text("TEXT", str), "system prompt where a request has none",
-         '"You are brief."'),
+         '"You are brief."', _NOW),
+        ("pass_fields", _PASSED, "fields of requests that its engine is sent, besides those "
+         "that are known to be harmless", '["my_sampler"]', _NOW),
         ("aliases", kinds.many(kinds.text("NAME", read_name)), "further names of it",
-         '["gpt-4o-mini"]'),
+         '["gpt-4o-mini"]', _NOW),
         ("draft", kinds.text("NAME", read_name), "small model that drafts for it, or \"auto\": "
          "the smallest one here with its vocabulary; left out where that is no faster",
-         '"qwen3:0.6b"'),
+         '"qwen3:0.6b"', _NOW),
         ("fallback", kinds.many(kinds.text("LINK", read_link)),
          "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "
-         "model, tried in this order", '["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]'),
+         "model, tried in this order", '["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]',
+         _NOW),
         ("fallback_after_s", kinds.DURATION, "how long it, and each link, may take until the "
-         "first token before the next is tried", '"30s"'),
+         "first token before the next is tried", '"30s"', _NOW),
     )
 )  # fmt: skip
 
 UPSTREAM_FIELDS = tuple(
-    Field(field=field, kind=kind, help=help_, example=example)
+    Field(field=field, kind=kind, help=help_, example=example, effect=Effect.NOW)
     for field, kind, help_, example in (
         ("url", kinds.HTTP_URL, "its address", '"https://api.openai.com/v1"'),
         ("key", kinds.KEY, "key that it wants", '"sk-1234"'),
@@ -192,6 +208,8 @@ UPSTREAM_FIELDS = tuple(
         ("health_path", kinds.text("PATH", read_path), "path that answers while it is up",
          '"/health"'),
         ("health_interval_s", kinds.DURATION, "how often that is asked", '"5s"'),
+        ("pass_fields", _PASSED, "fields of requests that it is sent, besides those that are "
+         "known to be harmless", '["provider"]'),
         ("traits", _raw(read_traits, {"type": "object"}), "what it does not tell of itself; see "
          "upstream_traits", "{ context = 8192 }"),
     )

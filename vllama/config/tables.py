@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from vllama.base.spelling import suggest
 from vllama.config import parse
 from vllama.config.kinds import Kind
+from vllama.config.setting import Effect
 from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS, Field
 from vllama.models.model_settings import ModelSettings, is_pattern
 from vllama.models.settings import UpstreamSettings
-from vllama.spelling import find_similar
 
-ListedField = tuple[tuple[str, ...], object, str]
-"""The keys of a field within its setting, its value, and that as text without secrets."""
+ListedField = tuple[tuple[str, ...], object, str, Effect]
+"""The keys of a field within its setting, its value, that as text without secrets, its effect."""
 
 
 class TableError(ValueError):
@@ -76,17 +77,14 @@ def describe_tables(fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def _read_tables(key: str, value: object) -> Mapping[str, Mapping[str, object]]:
-    hint = f'write [{key}."NAME"], and below it lines such as: {_example(key)}'
+    example = "keep_alive = -1" if key == "models" else 'url = "http://host:port"'
+    hint = f'write [{key}."NAME"], and below it lines such as: {example}'
     if not isinstance(value, Mapping):
         raise TableError((key,), "not tables", hint=hint)
     for name, table in value.items():
         if not isinstance(table, Mapping):
             raise TableError((key, name), "not a table", hint=hint)
     return value
-
-
-def _example(key: str) -> str:
-    return "keep_alive = -1" if key == "models" else 'url = "http://host:port"'
 
 
 def _read_fields(
@@ -97,9 +95,7 @@ def _read_fields(
     found = {}
     for key, value in table.items():
         if key not in known:
-            near = find_similar(key, known)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
-            raise TableError((*path, key), "no such field", hint=hint)
+            raise TableError((*path, key), "no such field", hint=suggest(key, known))
         one = known[key]
         try:
             found[one.field] = one.kind.read(value)
@@ -145,23 +141,23 @@ def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
 
 
 def list_models(tables: Iterable[tuple[str, ModelSettings]]) -> Iterator[ListedField]:
-    """Yield the fields that are set for models: keys, value, text."""
+    """Yield the fields that are set for models."""
     for name, settings in tables:
         for each in MODEL_FIELDS:
             if (value := settings.given.get(each.field)) is not None:
-                yield (name, each.key), value, each.write(value)
+                yield (name, each.key), value, each.write(value), each.effect
 
 
 def list_upstreams(upstreams: Iterable[UpstreamSettings]) -> Iterator[ListedField]:
     """Yield the URLs of upstreams without names, and the fields that are set for the others."""
     upstreams = tuple(upstreams)
     if urls := tuple(each.url for each in upstreams if not each.name):
-        yield (), urls, ", ".join(urls)
+        yield (), urls, ", ".join(urls), Effect.NOW
     usual = UpstreamSettings(url="")
     for upstream in upstreams:
         for each in UPSTREAM_FIELDS if upstream.name else ():
             if (value := getattr(upstream, each.field)) != getattr(usual, each.field):
-                yield (upstream.name, each.key), value, each.write(value)
+                yield (upstream.name, each.key), value, each.write(value), each.effect
 
 
 MODELS = Kind(

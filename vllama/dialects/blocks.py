@@ -12,12 +12,13 @@ from enum import StrEnum
 
 import msgspec
 
-from vllama.chat.call_collector import CallCollector
+from vllama.base.errors import UpstreamError, VllamaError
+from vllama.chat.call_collector import MAX_CALLS, MAX_TEXT, TOO_LONG, TOO_MANY_CALLS, CallCollector
 from vllama.chat.engine.events import Choice, Event, ToolDelta
 from vllama.chat.event_template import EventTemplate
+from vllama.chat.go_json import decode_value
+from vllama.chat.parsers.call_values import ToolCall, make_call_id
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
-from vllama.errors import VllamaError
-from vllama.parsers.call_values import ToolCall, make_call_id
 
 
 class BlockKind(StrEnum):
@@ -49,7 +50,7 @@ class Block:
         if self.kind is not BlockKind.CALL:
             return True
         try:
-            return isinstance(msgspec.json.decode(self.text or "{}"), dict)
+            return isinstance(decode_value(self.text or "{}"), dict)
         except (ValueError, RecursionError):
             return False
 
@@ -77,6 +78,8 @@ class BlockWriter(ABC):
         self._block: Block | None = None
         self._live: int | None = None  # the engine's index of the call that is or was open
         self._later = CallCollector()
+        self._calls = 0  # that have begun
+        self._size = 0  # of all texts; some dialects write each several times
         self._held: list[str] = []  # text that may not open a block yet
         self._stopped_by: object = None  # the stop sequence, where it is known
 
@@ -144,8 +147,11 @@ class BlockWriter(ABC):
         """Add a piece to the open call, open the next one, or keep it for the end."""
         function, block = piece.function, self._block
         name = function.name if function is not None else None
-        may_open = block is None or block.complete
-        if name and index != self._live and not self._later and may_open:
+        begins = name and index != self._live and not self._later
+        if name and begins and (block is None or block.complete):
+            self._calls += 1
+            if self._calls > MAX_CALLS:
+                raise UpstreamError(TOO_MANY_CALLS)
             identity = piece.id or make_call_id()
             number = len(self._blocks)
             call = Block(kind=BlockKind.CALL, index=number, id=identity, name=name)
@@ -170,6 +176,9 @@ class BlockWriter(ABC):
         return block
 
     def _add(self, block: Block, text: str, out: list[bytes]) -> None:
+        self._size += len(text)
+        if self._size > MAX_TEXT:
+            raise UpstreamError(TOO_LONG)
         block.parts.append(text)
         if self.streams:
             out.append(self._delta(block, text))

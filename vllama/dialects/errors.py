@@ -9,14 +9,15 @@ See docs/reference/ollama-api.md#conventions, #failures; docs/reference/engines.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from vllama.chat.error_text import clean_text
-from vllama.errors import (
+from vllama.base.errors import (
     BadRequest,
     CapabilityMissing,
     ContextOverflow,
@@ -27,6 +28,18 @@ from vllama.errors import (
     UpstreamError,
     VllamaError,
 )
+from vllama.chat.error_text import clean_text
+from vllama.chat.go_json import decode_value
+
+log = logging.getLogger(__name__)
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+_PASSED = re.compile(
+    r"retry-after(-ms)?: (\d{1,9}+(\.\d{1,9}+)?|[A-Z][a-z]{2}, [\w: ]{20}+ GMT)|"
+    r"(x-should-retry|(x|anthropic)-ratelimit-[a-z-]++): [ -~]{1,100}+",
+    re.ASCII,
+)
+
 
 _OVERFLOW_TYPES = ("context_length_exceeded", "exceed_context_size_error")
 _OVERFLOW_WORDS = (
@@ -87,7 +100,8 @@ def write_openai_error(error: VllamaError) -> tuple[int, bytes]:
 
 def make_openai_error(error: VllamaError) -> dict[str, Any]:
     """Return the object of `write_openai_error`, also used inside streams."""
-    code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), None)
+    own = error.code if isinstance(error, UpstreamError) else None
+    code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), own)
     return {
         "error": {
             "message": _text(error),
@@ -112,12 +126,21 @@ def write_anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[
     )
 
 
-def clean_engine_error(status: int, body: bytes) -> VllamaError:
+def clean_engine_error(
+    status: int, body: bytes, headers: Mapping[str, str] = NOTHING
+) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
-    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
+    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server). Of
+    one that is too busy clients are told what it says of when to come again.
     """
-    kind, message, counts = _read(body)
+    kind, message, counts, code = _read(body)
+    if status in (401, 403):  # the text may quote the key
+        log.warning("an engine refuses our key (HTTP %d): %s", status, clean_text(message))
+        return UpstreamError(
+            f"the upstream refused the key of this server (HTTP {status})",
+            hint="the operator has to correct that upstream's key in the settings",
+        )
     lowered = message.lower()
     if kind in _OVERFLOW_TYPES or any(words in lowered for words in _OVERFLOW_WORDS):
         return ContextOverflow(clean_text(message) + counts)
@@ -130,7 +153,11 @@ def clean_engine_error(status: int, body: bytes) -> VllamaError:
         return CapabilityMissing(text or "the engine does not support this request")
     if not text or text.lower() == "internal server error":
         text = f"the engine failed with status {status} and gave no reason"
-    return UpstreamError(text, status=status if status in (429, 503) else 502)
+    error = UpstreamError(text, status=status if status in (429, 503) else 502)
+    if error.status != 502:
+        error.headers = {k: x for k, x in headers.items() if _PASSED.fullmatch(f"{k}: {x}")}
+        error.code = code
+    return error
 
 
 def _text(error: VllamaError) -> str:
@@ -139,24 +166,25 @@ def _text(error: VllamaError) -> str:
     return error.message if exact else error.sentence()
 
 
-def _read(body: bytes) -> tuple[str, str, str]:
-    """Return (type, message, numbers worth keeping) of any of the shapes."""
+def _read(body: bytes) -> tuple[str, str, str, str | None]:
+    """Return (type, message, numbers worth keeping, code) of any of the shapes."""
     try:
-        value = msgspec.json.decode(body)
+        value = decode_value(body)
     except (ValueError, RecursionError):
-        return "", _plain(body), ""
+        return "", _plain(body), "", None
     if not isinstance(value, dict):
-        return "", value if isinstance(value, str) else "", ""
+        return "", value if isinstance(value, str) else "", "", None
     error = value.get("error", value)
     match error:
         case str():
-            return "", error, ""
+            return "", error, "", None
         case {"message": str(message)}:
             kinds = (error.get("type"), error.get("code"), error.get("object"))
             known = [kind for kind in kinds if isinstance(kind, str)]
             kind = next((k for k in known if k in _OVERFLOW_TYPES), known[0] if known else "")
-            return kind, message, _counts(error, message)
-    return "", _detail(value.get("detail")), ""
+            code = error.get("code")
+            return kind, message, _counts(error, message), code if isinstance(code, str) else None
+    return "", _detail(value.get("detail")), "", None
 
 
 def _plain(body: bytes) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from vllama.outcome import Outcome
+from vllama.base.outcome import Outcome
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):

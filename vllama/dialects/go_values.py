@@ -1,6 +1,6 @@
-"""Go's types of single values, and of lists and maps, as requests are checked against them.
+"""Go's types of single values, and of lists and maps, as bodies are decoded into them.
 
-See `go_types` for how a check works.
+See `go_types` for how that works. A function that checks a value decodes it as it is.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
 
-from vllama.chat.go_json import check_messages, encode_json
+import msgspec
+
+from vllama.chat.go_json import encode_json
 from vllama.dialects.go_types import (
     GoError,
     GoType,
@@ -17,6 +20,7 @@ from vllama.dialects.go_types import (
     Schema,
     Walk,
     find_error,
+    is_convertible,
     make_nullable,
 )
 
@@ -27,97 +31,103 @@ _MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 
 
 class Value:
-    """A type without parts: the function that checks it, and its schema."""
+    """A type without parts: the function that decodes it, and its schema."""
 
-    __slots__ = ("_check", "_schema")
+    __slots__ = ("_decode", "_schema")
 
-    def __init__(self, check: Callable[[object, Walk], None], schema: Schema) -> None:
-        self._check, self._schema = check, schema
+    def __init__(self, decode: Callable[[object, Walk], object], schema: Schema) -> None:
+        self._decode, self._schema = decode, schema
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
-        """Check a value."""
-        self._check(value, walk)
+    def __call__(self, value: object, walk: Walk, /) -> object:
+        """Decode a value."""
+        return self._decode(value, walk)
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
         return dict(self._schema)
 
 
-def described(schema: Schema) -> Callable[[Callable[[object, Walk], None]], Value]:
-    """Return a decorator that makes a type of a function which checks values of `schema`."""
-    return lambda check: Value(check, schema)
+def described(schema: Schema) -> Callable[[Callable[[object, Walk], object]], Value]:
+    """Return a decorator that makes a type of a function which decodes values of `schema`."""
+    return lambda decode: Value(decode, schema)
 
 
 @described({})
-def anything(value: object, walk: Walk) -> None:
+def anything(value: object, walk: Walk) -> object:
     """Check nothing: `any`, or JSON that is kept as it is."""
+    return value
 
 
 @described({"type": "string"})
-def string(value: object, walk: Walk) -> None:
+def string(value: object, walk: Walk) -> object:
     """Check a `string`."""
     if value is not None and not isinstance(value, str):
         walk.refuse(value, "string")
+    return value
 
 
 @described({"type": "boolean"})
-def boolean(value: object, walk: Walk) -> None:
+def boolean(value: object, walk: Walk) -> object:
     """Check a `bool`."""
     if value is not None and not isinstance(value, bool):
         walk.refuse(value, "bool")
+    return value
 
 
 @described({"type": "integer", "minimum": -_MAX_INT, "maximum": _MAX_INT})
-def integer(value: object, walk: Walk) -> None:
+def integer(value: object, walk: Walk) -> object:
     """Check an `int`. Unlike with Go, `3.0` is one: some clients know only one kind of number."""
     if value is None:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         walk.refuse(value, "int")
-    elif (isinstance(value, float) and not value.is_integer()) or abs(value) > _MAX_INT:
+        return None
+    if (isinstance(value, float) and not value.is_integer()) or abs(value) > _MAX_INT:
         walk.save(Mismatch(f"number {encode_json(value).decode()}", "int"))
+        return None
+    return int(value)
 
 
 @described({"type": "number"})
-def float64(value: object, walk: Walk) -> None:
+def float64(value: object, walk: Walk) -> object:
     """Check a `float64`."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         walk.refuse(value, "float64")
+    return value
 
 
 @described({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38})
-def float32(value: object, walk: Walk) -> None:
+def float32(value: object, walk: Walk) -> object:
     """Check a `float32`."""
     if value is None:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         walk.refuse(value, "float32")
     elif abs(value) >= _MAX_FLOAT32:
         walk.save(Mismatch(f"number {encode_json(value).decode()}", "float32"))
+    return value
 
 
 @described({"type": "string", "contentEncoding": "base64", "pattern": BASE64})
-def image_data(value: object, walk: Walk) -> None:
+def image_data(value: object, walk: Walk) -> object:
     """Check an `api.ImageData`: bytes, which JSON has in base64 (standard alphabet, padded)."""
     if value is None:
-        return
+        return None
     if not isinstance(value, str):
         walk.refuse(value, "api.ImageData")
     elif (at := find_base64_error(value)) is not None:
         walk.save(GoError(f"illegal base64 data at input byte {at}"))
+    return value
 
 
 def find_base64_error(text: str) -> int | None:
     """Return where Go's decoder stops reading base64; None: nowhere."""
-    wrong = _NOT_BASE64.search(text)
-    if wrong is not None:
-        return wrong.start()
-    if "\n" in text or "\r" in text:
-        text = text.replace("\n", "").replace("\r", "")
+    lines = text.replace("\n", "").replace("\r", "")  # copies nothing if there are none
     try:
-        binascii.a2b_base64(text, strict_mode=True)
-    except binascii.Error:
-        return len(text) // 4 * 4  # where the last, incomplete group begins
+        binascii.a2b_base64(lines, strict_mode=True)
+    except ValueError:  # binascii's own, or what is not ASCII
+        wrong = _NOT_BASE64.search(text)
+        return wrong.start() if wrong is not None else len(lines) // 4 * 4  # the last group's begin
     return None
 
 
@@ -127,29 +137,39 @@ class ListOf:
     def __init__(self, item: GoType, name: str) -> None:
         self._item, self._name = item, name
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
-        """Check a list and its items."""
+    def __call__(self, value: object, walk: Walk, /) -> list[Any] | None:
+        """Decode a list and its items."""
         if value is None:
-            return
+            return None
         if not isinstance(value, list):
             walk.refuse(value, self._name)
-            return
+            return None
+        found = []
         for one in value:
-            self._item(one, walk)
+            found.append(self._item(one, walk))
+            if walk.first is not None and isinstance(self._item, Value):
+                break  # no later one can change the error
+        return found
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
         return {"type": "array", "items": make_nullable(self._item.describe(structs))}
 
 
-class MessagesOf(ListOf):
-    """A list of messages, of which there may only be so many."""
+class LimitedList(ListOf):
+    """A list that `check_count` refuses if it has too many items, with BadRequest."""
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
-        """Check the number of messages, and each of them."""
+    def __init__(
+        self, item: GoType, name: str, check_count: Callable[[list[object]], None]
+    ) -> None:
+        super().__init__(item, name)
+        self._check_count = check_count
+
+    def __call__(self, value: object, walk: Walk, /) -> list[Any] | None:
+        """Decode the items unless there are too many. Raises BadRequest."""
         if isinstance(value, list):
-            check_messages(value)
-        super().__call__(value, walk)
+            self._check_count(value)
+        return super().__call__(value, walk)
 
 
 class MapOf:
@@ -158,15 +178,14 @@ class MapOf:
     def __init__(self, item: GoType, name: str) -> None:
         self._item, self._name = item, name
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
-        """Check a map and its values."""
+    def __call__(self, value: object, walk: Walk, /) -> dict[str, Any] | None:
+        """Decode a map and its values."""
         if value is None:
-            return
+            return None
         if not isinstance(value, dict):
             walk.refuse(value, self._name)
-            return
-        for one in value.values():
-            self._item(one, walk)
+            return None
+        return {name: self._item(one, walk) for name, one in value.items()}
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
@@ -179,16 +198,15 @@ class OrderedMapOf:
     def __init__(self, item: GoType) -> None:
         self._item = item
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
+    def __call__(self, value: object, walk: Walk, /) -> object:
         """Check a map and its values."""
         if value is None:
-            return
+            return None
         if not isinstance(value, dict):
             raise GoError("Value looks like object, but can't find closing '}' symbol")
         for one in value.values():
-            error = find_error(one, self._item)
-            if error is not None:
-                raise error
+            _raise_error(one, self._item)
+        return value
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
@@ -201,11 +219,17 @@ class DecodesItself:
     def __init__(self, go_type: GoType) -> None:
         self._go_type = go_type
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
-        """Check a value; a mismatch ends the decoding."""
-        error = find_error(value, self._go_type)
-        if error is not None:
-            raise error
+    def __call__(self, value: object, walk: Walk, /) -> Any:
+        """Decode a value; a mismatch ends the decoding."""
+        inner = Walk()
+        try:
+            found = self._go_type(value, inner)
+        except GoError as error:
+            inner.place(error)
+            raise
+        if inner.first is not None:
+            raise inner.first
+        return found
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
@@ -218,19 +242,38 @@ class OneOf:
     def __init__(self, *types: GoType) -> None:
         self._types = types
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
+    def __call__(self, value: object, walk: Walk, /) -> object:
         """Check a value; if no type fits, the error is that of the last."""
-        error: GoError | None = None
-        for go_type in self._types:
-            error = find_error(value, go_type)
-            if error is None:
-                return
-        if error is not None:
-            raise error
+        if all(find_error(value, go_type) is not None for go_type in self._types[:-1]):
+            _raise_error(value, self._types[-1])
+        return value
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
         return {"anyOf": [go_type.describe(structs) for go_type in self._types]}
+
+
+class Kept:
+    """A type whose values are checked and kept as they are, with fields that it does not know."""
+
+    def __init__(self, go_type: GoType, python_type: Any) -> None:
+        self._go_type, self._python_type = go_type, python_type
+
+    def __call__(self, value: object, walk: Walk, /) -> object:
+        """Check a value, with msgspec if that sees that it fits."""
+        if not is_convertible(value, self._python_type):
+            self._go_type(value, walk)
+        return value
+
+    def describe(self, structs: dict[str, Schema]) -> Schema:
+        """Return the schema."""
+        return self._go_type.describe(structs)
+
+
+def _raise_error(value: object, go_type: GoType) -> None:
+    error = find_error(value, go_type)
+    if error is not None:
+        raise error
 
 
 def _describe_map(item: GoType, structs: dict[str, Schema]) -> Schema:
@@ -239,3 +282,6 @@ def _describe_map(item: GoType, structs: dict[str, Schema]) -> Schema:
 
 STRINGS = ListOf(string, "[]string")
 ANY_MAP = MapOf(anything, "map[string]interface {}")
+
+Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-_MAX_INT, le=_MAX_INT)]
+Float32: TypeAlias = Annotated[float, msgspec.Meta(gt=-_MAX_FLOAT32, lt=_MAX_FLOAT32), float32]

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from vllama.errors import BadRequest, UpstreamError
+from vllama.base.errors import BadRequest, UpstreamError
+from vllama.chat.engine.counts import read_usage
+from vllama.chat.go_json import encode_json, has_too_many_values
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",
@@ -29,14 +31,9 @@ class _Row(msgspec.Struct):
     relevance_score: float
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-
-
 class _Answer(msgspec.Struct):
     results: list[_Row]
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -131,6 +128,8 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
     if not all(isinstance(item, str if bare else str | dict) for item in documents):
         wanted = "strings" if bare else "strings or objects"
         raise BadRequest(f"Invalid type for '{name}': expected {wanted}.")
+    if any(b"://" in encode_json(item) for item in documents if _find_text(item) is None):
+        raise BadRequest("addresses in 'documents' are not supported, use base64 data instead")
     top_n = data.get("top_n", data.get("top_k", 0))
     if isinstance(top_n, float) and top_n.is_integer():
         top_n = int(top_n)
@@ -170,10 +169,7 @@ def write_rerank_body(
     query: str, documents: Sequence[Any], fields: Mapping[str, Any], model: str
 ) -> dict[str, Any]:
     """Return the body for an engine; it is asked for all scores, as texts where there is one."""
-    texts = [
-        item["text"] if isinstance(item, dict) and isinstance(item.get("text"), str) else item
-        for item in documents
-    ]
+    texts = [item if (text := _find_text(item)) is None else text for item in documents]
     return {**fields, "model": model, "query": query, "documents": texts}
 
 
@@ -183,14 +179,23 @@ def read_scores(body: bytes, count: int) -> tuple[list[float], int]:
     Raises UpstreamError if a document has no score.
     """
     try:
+        if has_too_many_values(body):
+            raise ValueError
         answer = _decode(body)
     except (ValueError, RecursionError):
         raise UpstreamError("the engine's scores are not what was expected") from None
     scores = {row.index: row.relevance_score for row in answer.results}
     if set(scores) != set(range(count)):
         raise UpstreamError("the engine has not scored every document")
-    usage = answer.usage or _Usage()
-    return [scores[number] for number in range(count)], usage.total_tokens or usage.prompt_tokens
+    usage = read_usage(answer.usage, "the usage of scores")
+    tokens = usage.get("total_tokens") or usage.get("prompt_tokens") or 0
+    return [scores[number] for number in range(count)], tokens
+
+
+def _find_text(document: Any) -> str | None:
+    """Return a document's text; None: it has none, and goes to the engine as it is."""
+    text = document.get("text") if isinstance(document, dict) else document
+    return text if isinstance(text, str) else None
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vllama.chat.engine.traits import Traits
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from vllama.engines.base import Engine, Installation, Mode, Settings
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, ModelInfo
 from vllama.supervise.spec import Endpoint
 

@@ -8,28 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ALLOWED = frozenset(
-    {
-        "CUDA_HOME",
-        "CUDA_VISIBLE_DEVICES",
-        "DYLD_LIBRARY_PATH",
-        "GPU_DEVICE_ORDINAL",
-        "HIP_VISIBLE_DEVICES",
-        "HOME",
-        "HSA_OVERRIDE_GFX_VERSION",
-        "LANG",
-        "LD_LIBRARY_PATH",
-        "LOGNAME",
-        "OMP_WAIT_POLICY",
-        "PATH",
-        "ROCR_VISIBLE_DEVICES",
-        "SSL_CERT_FILE",
-        "TMPDIR",
-        "TZ",
-        "USER",
-        "XDG_CACHE_HOME",
-    }
-)
+ALLOWED = frozenset({
+    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "DYLD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL",
+    "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LD_LIBRARY_PATH", "LOGNAME",
+    "OMP_WAIT_POLICY", "PATH", "ROCR_VISIBLE_DEVICES", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER",
+    "XDG_CACHE_HOME",
+})  # fmt: skip
 PREFIXES = ("GGML_", "GOMP_", "KMP_", "LC_", "NCCL_", "NVIDIA_")
 
 

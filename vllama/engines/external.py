@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from vllama.base.errors import ConfigError
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import (
     FailurePattern,
@@ -23,8 +24,8 @@ from vllama.engines.base import (
     Settings,
 )
 from vllama.engines.package_server import PARAMETERS
-from vllama.errors import ConfigError
-from vllama.hardware.types import Platform
+from vllama.engines.passed_fields import LLAMACPP, SGLANG, VLLM
+from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
 from vllama.supervise.spec import Endpoint, LaunchSpec
@@ -60,6 +61,7 @@ UNKNOWN = Traits(
 KNOWN: Mapping[str, Traits] = {
     "vllm": replace(
         UNKNOWN,
+        passed_fields=VLLM,
         keeps_call_schema=False,
         silent_tool_choice="none",
         takes_n=True,
@@ -73,10 +75,15 @@ KNOWN: Mapping[str, Traits] = {
     ),
     "library": replace(UNKNOWN, reasoning_field="reasoning"),  # Ollama
     "sglang": replace(
-        UNKNOWN, takes_n=True, takes_continue_final_message=True, tokenizer=PROMPT_TOKENIZER
+        UNKNOWN,
+        passed_fields=SGLANG,
+        takes_n=True,
+        takes_continue_final_message=True,
+        tokenizer=PROMPT_TOKENIZER,
     ),
     "llamacpp": replace(
         UNKNOWN,
+        passed_fields=LLAMACPP,
         # under our name; all servers ignore names that they do not know
         parameters=PARAMETERS | {"repeat_penalty": "repeat_penalty"},
         # a template without tools leaves a forced call to the model
@@ -169,11 +176,17 @@ class External:
         """Declare what is known of the server, and for the rest a complete OpenAI server."""
         model = bundle.upstream or UpstreamModel()
         capabilities = bundle.info.capabilities if bundle.info is not None else frozenset()
+        known = KNOWN.get(model.owner, UNKNOWN)
+        # of several servers that have the model, each must be meant to get a field
+        passed = [{*each.pass_fields} for each in self.upstreams if each.id in model.servers]
         return replace(
-            KNOWN.get(model.owner, UNKNOWN),
+            known,
+            passed_fields=known.passed_fields.union(set.intersection(*passed) if passed else ()),
             context_length=settings.context_length,
             max_concurrency=settings.parallel or AT_ONCE,
             model_name=bundle.hub_id,
+            generates=model.shown is not None,
+            takes_prompt_lists=model.shown is None,
             takes_images=Capability.VISION in capabilities,
             takes_audio=Capability.AUDIO in capabilities,
             parses_tools=not model.tool_calls_in_text,
@@ -209,6 +222,7 @@ def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
         health_interval_s=upstream.health_interval_s,
         upstream=upstream.name,
         is_spare=bool(upstream.name) or not upstream.is_listed,
+        is_elsewhere=True,
     )
 
 

@@ -34,82 +34,62 @@ SHUTDOWN_NOISE = re.compile(
     r"|^INFO:\s+(?:Shutting down|Waiting for|Application shutdown|Finished server)"
 )
 
+Row = tuple[str, str, str | None, Fault | None]
+"""The pattern, cause, hint and fault of a `FailurePattern`."""
+
+
+def make_patterns(*rows: Row | FailurePattern) -> tuple[FailurePattern, ...]:
+    """Return the patterns of a table; one that finds the port taken is retryable."""
+    return tuple(
+        row
+        if isinstance(row, FailurePattern)
+        else FailurePattern(
+            pattern=row[0], cause=row[1], hint=row[2], fault=row[3], retryable=row[3] is Fault.PORT
+        )
+        for row in rows
+    )
+
+
 # What any program may print; tried after an engine's own patterns. A table with a pattern that
 # matches any error has to name these before it.
-GENERAL = (
-    FailurePattern(
-        pattern=r"error while loading shared libraries: (\S+):"
-        r"|(?:ImportError|OSError): (\S+): cannot open shared object file",
-        cause="its library {0}{1} is missing",
-        hint="install the engine again, or the library",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"version [`']((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
-        cause="it was built for a newer system ({0})",
-        hint="install a build for this system, or choose another engine",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"undefined symbol: (\S+)",
-        cause="the parts of its installation do not fit each other (no symbol {0})",
-        hint="remove its environment and install it again",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?i)driver version is insufficient|NVIDIA driver on your system is too old"
-        r"|forward compatibility was attempted on non supported HW",
-        cause="the driver of the GPU is too old for this build",
-        hint="update the driver, or install a build for an older one",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?i)no kernel image is available|the provided PTX was compiled with"
-        r"|not compatible with the current PyTorch installation",
-        cause="this build has no code for this GPU",
-        hint="install a build for this GPU, or choose another engine",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"Exec format error|cannot execute binary file",
-        cause="it was built for another kind of machine",
-        hint="install the engine again on this machine",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
-        r"|(?:cannot|can't) allocate memory|not enough memory|unable to mmap|\[metal::malloc\]",
-        cause="the model and its context do not fit into memory",
-        hint="use a smaller context (--ctx) or a smaller model, or free memory",
-        fault=Fault.MEMORY,
-    ),
-    FailurePattern(
-        pattern=r"(?:what\(\)|Error|died):\s+(?:\[Errno 11\] )?Resource temporarily unavailable"
-        r"|can't start new thread"
-        r"|pthread_create failed",
-        cause="it could not start a thread: too little memory, or too many processes",
-        hint="free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
-        fault=Fault.MEMORY,
-    ),
-    FailurePattern(
-        pattern=r"(?i)address already in use|port \d+ is already in use",
-        cause="its port was taken by another program",
-        hint="try again: vllama chooses another one each time",
-        retryable=True,
-        fault=Fault.PORT,
-    ),
-    FailurePattern(
-        pattern=r"(?:ModuleNotFoundError|ImportError): (.+)",
-        cause="its installation is not complete ({0})",
-        hint="remove its environment and install it again",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?i)(?:unrecognized arguments|no such option): (.+)",
-        cause="it does not know the argument {0}",
-        hint="correct engine_args (what stands after '--')",
-    ),
-)
+GENERAL = make_patterns(
+    (r"error while loading shared libraries: (\S+):"
+     r"|(?:ImportError|OSError): (\S+): cannot open shared object file",
+     "its library {0}{1} is missing", "install the engine again, or the library", Fault.MISMATCH),
+    (r"version [`']((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
+     "it was built for a newer system ({0})",
+     "install a build for this system, or choose another engine", Fault.MISMATCH),
+    (r"undefined symbol: (\S+)",
+     "the parts of its installation do not fit each other (no symbol {0})",
+     "remove its environment and install it again", Fault.MISMATCH),
+    (r"(?i)driver version is insufficient|NVIDIA driver on your system is too old"
+     r"|forward compatibility was attempted on non supported HW",
+     "the driver of the GPU is too old for this build",
+     "update the driver, or install a build for an older one", Fault.MISMATCH),
+    (r"(?i)no kernel image is available|the provided PTX was compiled with"
+     r"|not compatible with the current PyTorch installation",
+     "this build has no code for this GPU",
+     "install a build for this GPU, or choose another engine", Fault.MISMATCH),
+    (r"Exec format error|cannot execute binary file", "it was built for another kind of machine",
+     "install the engine again on this machine", Fault.MISMATCH),
+    (r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
+     r"|(?:cannot|can't) allocate memory|not enough memory|unable to mmap|\[metal::malloc\]",
+     "the model and its context do not fit into memory",
+     "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
+    (r"(?:what\(\)|Error|died):\s+(?:\[Errno 11\] )?Resource temporarily unavailable"
+     r"|can't start new thread"
+     r"|pthread_create failed",
+     "it could not start a thread: too little memory, or too many processes",
+     "free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
+     Fault.MEMORY),
+    (r"(?i)address already in use|port \d+ is already in use",
+     "its port was taken by another program", "try again: vllama chooses another one each time",
+     Fault.PORT),
+    (r"(?:ModuleNotFoundError|ImportError): (.+)", "its installation is not complete ({0})",
+     "remove its environment and install it again", Fault.MISMATCH),
+    (r"(?i)(?:unrecognized arguments|no such option): (.+)", "it does not know the argument {0}",
+     "correct engine_args (what stands after '--')", None),
+)  # fmt: skip
 
 
 def compile_failures(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
@@ -149,7 +129,7 @@ def explain_exit(exit_: Exit) -> Diagnosis:
         except ValueError:
             return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
         if number is signal.SIGKILL and exit_.oom is False:
-            return Diagnosis(cause="it was killed (SIGKILL), and not for want of memory")
+            return Diagnosis(cause="another process killed it (SIGKILL); memory was not short")
         cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=SIGNAL_FAULTS.get(number))
     if exit_.code is None:

@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import Wheels, format_install_command, get_recipe
-from vllama.engines.registry import locate_engine
-from vllama.environments.installer import choose_python
-from vllama.environments.layout import Step, find_existing, list_arguments, list_requirements
-from vllama.environments.make import OnLine, install_steps, remove, try_command
-from vllama.errors import DiskFull, EngineMissing, EnvironmentFailed
-from vllama.hardware.probe import make_install_hint
-from vllama.hardware.types import Platform
-from vllama.units import format_bytes_decimal
+from vllama.engines.registry import ask_preference, locate_engine
+from vllama.machine.environments.installer import choose_python
+from vllama.machine.environments.layout import (
+    Step,
+    find_existing,
+    list_arguments,
+    list_requirements,
+)
+from vllama.machine.environments.make import OnLine, install_steps, remove, try_command
+from vllama.machine.probe import make_install_hint
+from vllama.machine.types import Platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,7 @@ def make_offer(
         )
     wheels = buildable[0]
     python = choose_python(*wheels.python, search=search)
-    suits, reason = engine.preference(platform)
+    suits, reason = ask_preference(engine, platform)
     chosen = Offer(
         engine=engine,
         reason=reason if suits else "",

@@ -20,7 +20,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
-from vllama.environments.layout import find_existing, get_python, list_site_packages
+from vllama.machine.environments.layout import find_existing, get_python, list_site_packages
 
 NOT_INSTALLED = "it is not installed"
 

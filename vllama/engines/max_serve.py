@@ -15,6 +15,7 @@ from typing import Any
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
@@ -25,8 +26,8 @@ from vllama.engines.package_server import (
 )
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import clamp_field, keep_fields
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 
@@ -40,28 +41,18 @@ FIELDS = frozenset(
     }
 )  # fmt: skip
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
-        cause="MAX cannot use weights in {0} on a device of type {1}",
-        hint="choose a variant in float32, or another engine",
-        fault=Fault.QUANTISATION,
-    ),
-    FailurePattern(
-        pattern=r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
-        r"|no registered architecture|unsupported architecture",
-        cause="MAX does not support the model's architecture",
-        hint="choose another engine",
-        fault=Fault.ARCHITECTURE,
-    ),
-    FailurePattern(
-        pattern=r"(?i)not enough memory|exceeds available memory|insufficient memory"
-        r"|requires more memory",
-        cause="the model and its context do not fit into memory",
-        hint="use a smaller context (--ctx) or a smaller model, or free memory",
-        fault=Fault.MEMORY,
-    ),
-)
+FAILURES = make_patterns(
+    (r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
+     "MAX cannot use weights in {0} on a device of type {1}",
+     "choose a variant in float32, or another engine", Fault.QUANTISATION),
+    (r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
+     r"|no registered architecture|unsupported architecture",
+     "MAX does not support the model's architecture", "choose another engine", Fault.ARCHITECTURE),
+    (r"(?i)not enough memory|exceeds available memory|insufficient memory"
+     r"|requires more memory",
+     "the model and its context do not fit into memory",
+     "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
+)  # fmt: skip
 RECIPE = Recipe(
     wheels=(
         Wheels(
@@ -104,7 +95,7 @@ class MaxServe(PackageServer):
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: whether it can serve a model shows only after minutes."""
-        return 0, "it is taken by name only: its first start of a model takes minutes"
+        return 0, "used only with --engine max: the first start of a model takes minutes"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights that it cannot compute with on a CPU."""

@@ -16,13 +16,13 @@ from functools import partial
 
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
-from vllama.engines.failures import GENERAL
+from vllama.engines.failures import GENERAL, make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PARAMETERS, PackageServer, explain_mistral_only
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault
 
@@ -30,20 +30,14 @@ MIB = 1024**2
 PENALTY_WINDOW = 64
 """Tokens that penalties look back at: Ollama's number; the server's default is 20."""
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"Model type (\S+) not supported",
-        cause="MLX does not know the architecture {0}",
-        hint="update it (vllama engines install mlx-lm --upgrade), or choose another engine",
-        fault=Fault.ARCHITECTURE,
-    ),
+FAILURES = make_patterns(
+    (r"Model type (\S+) not supported", "MLX does not know the architecture {0}",
+     "update it (vllama engines install mlx-lm --upgrade), or choose another engine",
+     Fault.ARCHITECTURE),
     *GENERAL,
-    FailurePattern(
-        pattern=r"generation thread died: (.+)",
-        cause="it could not load the model ({0})",
-        hint="fetch the model again, or choose another engine",
-    ),
-)
+    (r"generation thread died: (.+)", "it could not load the model ({0})",
+     "fetch the model again, or choose another engine", None),
+)  # fmt: skip
 PACKAGES = ("mlx-lm>=0.32",)
 CHECK = ("python", "-I", "-c", "import mlx_lm.server")
 RECIPE = Recipe(

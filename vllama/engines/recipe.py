@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform, Vendor
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform, Vendor
 
 
 class MachineKind(StrEnum):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
+from vllama.base.errors import ConfigError
+from vllama.base.spelling import suggest
+from vllama.base.threads import begin
+from vllama.config import Config
 from vllama.engines.base import DiscoveredEngines, Engine, Installation, Missing, SearchPaths
 from vllama.engines.capabilities import Configurable
 from vllama.engines.contract import AdapterError, validate_adapter
-from vllama.errors import ConfigError
+from vllama.machine.types import Platform
+from vllama.models.types import ModelInfo
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,7 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
     engines: dict[str, Engine] = {}
     broken: dict[str, str] = {}
     owners: dict[str, str] = {}  # every name and alias, and the package that has it
-    for point in sorted(entry_points(group=GROUP), key=_load_order):
-        package = _describe_package(point)
+    for point, package in sorted(list_points().items(), key=_load_order):
         try:
             engine = validate_adapter(point.load())
             names = {name.casefold() for name in (engine.name, *engine.aliases)}
@@ -50,7 +53,9 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
                 raise AdapterError(
                     f"the name '{taken[0]}' belongs to {owners[taken[0]]}; choose another one"
                 )
-        except Exception as error:  # another package's code must not take the other engines down
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: other engines go on without this one
             reason = str(error) if isinstance(error, AdapterError) else _name_error(error)
             key = point.name if point.name not in broken else f"{point.name} ({package})"
             broken[key] = f"cannot use engine '{point.name}' of {package}: {reason}"
@@ -60,9 +65,23 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
     return engines, broken
 
 
-def _load_order(point: EntryPoint) -> tuple[bool, str, str]:
+def list_points() -> dict[EntryPoint, str]:
+    """Return the entry points of all packages whose files can be read, and their packages."""
+    found: dict[EntryPoint, str] = {}
+    for package in distributions():
+        try:
+            points = package.entry_points.select(group=GROUP)
+            found = {point: _describe_package(point) for point in points} | found
+        except Exception as error:
+            where = package.locate_file("")
+            log.warning("cannot read a package in '%s': %s", where, _name_error(error))
+    return found
+
+
+def _load_order(item: tuple[EntryPoint, str]) -> tuple[bool, str, str]:
     """Sort built-in adapters first."""
-    return (not point.value.startswith(BUILT_IN), point.name, _describe_package(point))
+    point, package = item
+    return (not point.value.startswith(BUILT_IN), point.name, package)
 
 
 def _describe_package(point: EntryPoint) -> str:
@@ -71,8 +90,15 @@ def _describe_package(point: EntryPoint) -> str:
     return f"package {point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
-def _name_error(error: Exception) -> str:
+def _name_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def make_search_paths(config: Config) -> SearchPaths:
+    """Return where the settings say that engines may be."""
+    return SearchPaths(
+        environments=config.data_dir / "environments", paths=dict(config.engine_paths)
+    )
 
 
 def discover_engines(
@@ -89,10 +115,7 @@ def discover_engines(
         engines, broken = load_adapters()
         for reason in broken.values():
             log.warning("%s", reason)
-    known = {
-        name: engine.configured(options or {}) if isinstance(engine, Configurable) else engine
-        for name, engine in engines.items()
-    }
+    known = {name: configure(engine, options or {}) for name, engine in engines.items()}
     where = resolve_engine_paths(search_paths or SearchPaths(), known.values(), broken)
     answers = _locate_all(known, where)
     return DiscoveredEngines(
@@ -114,7 +137,7 @@ def reconfigure(
     missing = dict(found.missing)
     for name, engine in found.engines.items():
         if isinstance(engine, Configurable):
-            engines[name] = engine.configured(options)
+            engines[name] = configure(engine, options)
             installations.pop(name, None)
             missing.pop(name, None)
             answer = locate_engine(engines[name], search_paths)
@@ -128,34 +151,49 @@ def reconfigure(
 def _locate_all(
     engines: Mapping[str, Engine], search_paths: SearchPaths
 ) -> dict[str, Installation | Missing]:
-    """Ask all adapters in daemon threads: one that hangs is abandoned and counts as missing."""
-    answers: dict[str, Installation | Missing] = {}
-
-    def ask(name: str, engine: Engine) -> None:
-        answers[name] = locate_engine(engine, search_paths)
-
-    threads = {
-        name: threading.Thread(target=ask, args=(name, engine), name=f"find-{name}", daemon=True)
-        for name, engine in engines.items()
-    }
-    deadline_s = time.monotonic() + FIND_LIMIT_S
-    for thread in threads.values():
-        thread.start()
-    for thread in threads.values():
-        thread.join(max(0.0, deadline_s - time.monotonic()))
+    """Ask all adapters at once: one that hangs is abandoned and counts as missing."""
+    asked = {name: begin(locate_engine, engine, search_paths) for name, engine in engines.items()}
+    wait(asked.values(), FIND_LIMIT_S)
     reason = f"looking for it took more than {FIND_LIMIT_S:g} s"
     hint = "run 'vllama doctor', which looks at the machine"
     return {
-        name: answers.get(name) or Missing(engine=name, reason=reason, hint=hint)
-        for name in engines
+        name: one.result() if one.done() else Missing(engine=name, reason=reason, hint=hint)
+        for name, one in asked.items()
     }
+
+
+def configure(engine: Engine, options: Mapping[str, object]) -> Engine:
+    """Return the engine with other settings, as it is if its adapter raises. Raises ConfigError."""
+    try:
+        return engine.configured(options) if isinstance(engine, Configurable) else engine
+    except ConfigError:
+        raise
+    except Exception as error:
+        log.warning("cannot configure engine '%s': %s", engine.name, _name_error(error))
+        return engine
+
+
+def ask_preference(engine: Engine, platform: Platform) -> tuple[int, str]:
+    """Return how well an engine suits the platform, and why; 0 if its adapter raises."""
+    try:
+        return engine.preference(platform)
+    except Exception as error:
+        return 0, f"its adapter failed ({_name_error(error)})"
+
+
+def ask_refusal(engine: Engine, platform: Platform, info: ModelInfo) -> str | None:
+    """Return why an engine cannot serve a model; an adapter that raises cannot."""
+    try:
+        return engine.refuses(platform, info)
+    except Exception as error:
+        return f"its adapter failed ({_name_error(error)})"
 
 
 def locate_engine(engine: Engine, search_paths: SearchPaths) -> Installation | Missing:
     """Return where an engine is installed; an adapter that raises counts as missing."""
     try:
         return engine.find(search_paths)
-    except Exception as error:  # another package's code must not take the other engines down
+    except BaseException as error:  # as above; this is not the thread that Ctrl-C interrupts
         log.debug("looking for %s failed", engine.name, exc_info=True)
         reason = f"looking for it failed ({_name_error(error)})"
         return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
@@ -187,7 +225,9 @@ def find_engine(
     for name, reason in (broken or {}).items():
         if folded == name.casefold():
             raise ConfigError(reason, hint="update or remove that package")
-    names = ", ".join(sorted(engine.name for engine in known))
+    names = sorted(engine.name for engine in known)
+    aliases = [alias for engine in known for alias in engine.aliases]
     raise ConfigError(
-        f"cannot use engine '{wanted}': no such engine", hint=f"choose one of {names}"
+        f"cannot use engine '{wanted}': no such engine",
+        hint=suggest(wanted.strip(), [*names, *aliases], f"choose one of {', '.join(names)}"),
     )

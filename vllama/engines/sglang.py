@@ -19,6 +19,7 @@ from typing import Any
 
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
+from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
@@ -27,41 +28,30 @@ from vllama.engines.package_server import (
     explain_mistral_only,
     explain_mlx_only,
 )
+from vllama.engines.passed_fields import SGLANG
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields, clamp_field
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform, Vendor
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"Not enough memory|Please try to increase --mem-fraction-static",
-        cause="the model and its context do not fit into the GPU's memory",
-        hint="use a smaller context (--ctx) or a smaller model, or free the GPU",
-        fault=Fault.MEMORY,
-    ),
-    FailurePattern(
-        pattern=r"Model architectures? (.+?) (?:are|is) not supported",
-        cause="SGLang does not support the architecture {0}",
-        hint="update it, or choose another engine",
-        fault=Fault.ARCHITECTURE,
-    ),
-    FailurePattern(
-        pattern=r"from sgl_kernel import|No module named 'sgl_kernel'",
-        cause="its kernels are not built for this machine",
-        hint="SGLang's package is for NVIDIA GPUs; choose another engine",
-        fault=Fault.MISMATCH,
-    ),
-)
-JAX_FAILURES = (
-    FailurePattern(
-        pattern=r"LogitsProcessor\.__call__\(\) missing",
-        cause="this release of SGLang-JAX cannot run the model (a fault of its own)",
-        hint="update it, or choose another engine",
-        fault=Fault.ARCHITECTURE,
-    ),
-)
+FAILURES = make_patterns(
+    (r"Not enough memory|Please try to increase --mem-fraction-static",
+     "the model and its context do not fit into the GPU's memory",
+     "use a smaller context (--ctx) or a smaller model, or free the GPU", Fault.MEMORY),
+    (r"Model architectures? (.+?) (?:are|is) not supported",
+     "SGLang does not support the architecture {0}", "update it, or choose another engine",
+     Fault.ARCHITECTURE),
+    (r"from sgl_kernel import|No module named 'sgl_kernel'",
+     "its kernels are not built for this machine",
+     "SGLang's package is for NVIDIA GPUs; choose another engine", Fault.MISMATCH),
+)  # fmt: skip
+JAX_FAILURES = make_patterns(
+    (r"LogitsProcessor\.__call__\(\) missing",
+     "this release of SGLang-JAX cannot run the model (a fault of its own)",
+     "update it, or choose another engine", Fault.ARCHITECTURE),
+)  # fmt: skip
 RECIPE = Recipe(
     wheels=(
         Wheels(
@@ -153,6 +143,7 @@ class Sglang(PackageServer):
             takes_images=Capability.VISION in settings.capabilities,
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
+            passed_fields=SGLANG,
             takes_template_kwargs=True,
             reasoning_field="reasoning_content",
             takes_continue_final_message=True,

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, HttpProbe
 
@@ -41,32 +42,18 @@ cli.LLMServer = Local
 cli.main()
 """
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"Invalid tokenizer preset '([^']+)'",
-        cause="tinygrad does not know the tokenizer '{0}'",
-        hint="choose --engine llama.cpp",
-        fault=Fault.ARCHITECTURE,
-    ),
-    FailurePattern(
-        pattern=r"No module named 'tinygrad\.llm\.kernels'",
-        cause="this release of tinygrad is not complete (0.14.0 lacks tinygrad.llm.kernels)",
-        hint="install it again with: vllama engines install tinygrad",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(clang|cc|gcc)\S*'",
-        cause="it compiles for the CPU with {0}, which is not on PATH",
-        hint="install clang (Debian, Ubuntu: apt install clang)",
-        fault=Fault.MISMATCH,
-    ),
-    FailurePattern(
-        pattern=r"(?:NotImplementedError|KeyError|ValueError|AssertionError): (.+)",
-        cause="it cannot load the model ({0})",
-        hint="choose --engine llama.cpp",
-        fault=Fault.ARCHITECTURE,
-    ),
-)
+FAILURES = make_patterns(
+    (r"Invalid tokenizer preset '([^']+)'", "tinygrad does not know the tokenizer '{0}'",
+     "choose --engine llama.cpp", Fault.ARCHITECTURE),
+    (r"No module named 'tinygrad\.llm\.kernels'",
+     "this release of tinygrad is not complete (0.14.0 lacks tinygrad.llm.kernels)",
+     "install it again with: vllama engines install tinygrad", Fault.MISMATCH),
+    (r"FileNotFoundError: \[Errno 2\] No such file or directory: '(clang|cc|gcc)\S*'",
+     "it compiles for the CPU with {0}, which is not on PATH",
+     "install clang (Debian, Ubuntu: apt install clang)", Fault.MISMATCH),
+    (r"(?:NotImplementedError|KeyError|ValueError|AssertionError): (.+)",
+     "it cannot load the model ({0})", "choose --engine llama.cpp", Fault.ARCHITECTURE),
+)  # fmt: skip
 RECIPE = Recipe(
     wheels=(
         Wheels(
@@ -102,7 +89,7 @@ class Tinygrad(PackageServer):
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: other engines do more with the same files."""
-        return 0, "it is taken by name only: others do more with the same files, and faster"
+        return 0, "used only with --engine tinygrad: other engines do more, and are faster"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse models whose tokenizer it does not know, before anything is loaded."""

@@ -20,6 +20,7 @@ import msgspec
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
@@ -30,8 +31,8 @@ from vllama.engines.package_server import (
 )
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.request_body import add_fields, keep_fields
-from vllama.environments.layout import Step
-from vllama.hardware.types import Platform
+from vllama.machine.environments.layout import Step
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault
 
@@ -56,43 +57,26 @@ FIELDS = frozenset(
 )  # fmt: skip
 """The fields that its chats and completions use; some others are accepted and ignored."""
 
-FAILURES = (
-    FailurePattern(
-        pattern=r"does not recognize this architecture|model type `?([\w.-]+)`? but Transformers",
-        cause="this version of Transformers does not know the model's architecture",
-        hint="update it (vllama engines install transformers --upgrade), or choose another engine",
-        fault=Fault.ARCHITECTURE,
-    ),
-    FailurePattern(
-        pattern=r"Unrecognized configuration class",
-        cause="Transformers cannot generate text with a model of this architecture",
-        hint="choose a model that generates text",
-        fault=Fault.ARCHITECTURE,
-    ),
-    FailurePattern(
-        pattern=r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
-        r"|compressed-tensors|optimum)",
-        cause="the model's quantisation needs a package that its environment does not have",
-        hint="choose a variant in bfloat16, or another engine",
-        fault=Fault.QUANTISATION,
-    ),
-    FailurePattern(
-        pattern=r"Error while deserializing header|SafetensorError: (.+)",
-        cause="the model's weights are cut or damaged ({0})",
-        hint="fetch the model again",
-    ),
-    FailurePattern(
-        pattern=r"Unrecognized processing class|Couldn't instantiate the backend tokenizer",
-        cause="the model's folder has no tokenizer that Transformers can read",
-        hint="fetch the model again",
-    ),
-    FailurePattern(
-        pattern=r"Missing dependencies for serving",
-        cause="it was installed without its server",
-        hint="install it with: vllama engines install transformers",
-        fault=Fault.MISMATCH,
-    ),
-)
+FAILURES = make_patterns(
+    (r"does not recognize this architecture|model type `?([\w.-]+)`? but Transformers",
+     "this version of Transformers does not know the model's architecture",
+     "update it (vllama engines install transformers --upgrade), or choose another engine",
+     Fault.ARCHITECTURE),
+    (r"Unrecognized configuration class",
+     "Transformers cannot generate text with a model of this architecture",
+     "choose a model that generates text", Fault.ARCHITECTURE),
+    (r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
+     r"|compressed-tensors|optimum)",
+     "the model's quantisation needs a package that its environment does not have",
+     "choose a variant in bfloat16, or another engine", Fault.QUANTISATION),
+    (r"Error while deserializing header|SafetensorError: (.+)",
+     "the model's weights are cut or damaged ({0})", "fetch the model again", None),
+    (r"Unrecognized processing class|Couldn't instantiate the backend tokenizer",
+     "the model's folder has no tokenizer that Transformers can read", "fetch the model again",
+     None),
+    (r"Missing dependencies for serving", "it was installed without its server",
+     "install it with: vllama engines install transformers", Fault.MISMATCH),
+)  # fmt: skip
 TORCH = ("torch>=2.10", "transformers[serving]>=5.23", "accelerate")
 CHECK = ("python", "-I", "-c", "import torch, fastapi, transformers.cli.serve")
 RECIPE = Recipe(

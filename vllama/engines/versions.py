@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from vllama.base.errors import ConfigError
 from vllama.engines.install import Offer
-from vllama.environments.layout import Step
-from vllama.errors import ConfigError
 
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^]]*\])?")
 
@@ -26,7 +25,8 @@ def find_package_name(offer: Offer, named: str = "") -> str:
 
     Raises ConfigError if the offer does not install the named one.
     """
-    names = [found["name"] for step in offer.steps for found in _match(step)]
+    matches = (REQUIREMENT.match(one) for step in offer.steps for one in step.requirements)
+    names = [found["name"] for found in matches if found]
     if not named:
         return names[0]
     for name in names:
@@ -59,10 +59,6 @@ def _pin(requirement: str, package: str, version: str) -> str:
     if found is None or _normalise(found["name"]) != _normalise(package):
         return requirement
     return f"{found['name']}{found['extras'] or ''}=={version}"
-
-
-def _match(step: Step) -> list[re.Match[str]]:
-    return [found for one in step.requirements if (found := REQUIREMENT.match(one))]
 
 
 def _normalise(name: str) -> str:

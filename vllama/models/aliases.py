@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from vllama.errors import ConfigError, InvalidModelRef
-from vllama.models.quant import parse_quant_tag
-from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
+from vllama.base.errors import ConfigError, InvalidModelRef
+from vllama.models.names.quant import parse_quant_tag
+from vllama.models.names.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Kind, ModelRef
 from vllama.models.resolve.matching import explain_name_mismatch
 
 NONE: Mapping[str, str] = MappingProxyType({})

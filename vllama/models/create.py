@@ -17,22 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.chat.go_template_prompt import parse_go_template
-from vllama.errors import (
-    BadModelFile,
-    BadRequest,
-    InvalidModelRef,
-    ModelNotFound,
-    VllamaError,
-)
-from vllama.models.chat_templates import find_stops
+from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.chat.templates.go_template_prompt import parse_go_template
 from vllama.models.disk import list_model_files
-from vllama.models.draft_check import check_draft, is_projector, read_given_header
-from vllama.models.gguf.lora import check_adapter, is_adapter
+from vllama.models.headers.chat_templates import find_stops
+from vllama.models.headers.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
-from vllama.models.quant import UNQUANTISED, find_quant
-from vllama.models.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_cloud
+from vllama.models.names.quant import UNQUANTISED, find_quant
+from vllama.models.names.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_cloud
+from vllama.models.resolve.drafts import check_draft, is_projector, read_given_header
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Format, ModelInfo

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vllama import private
+from vllama.base import private
 
 
 def get_free_bytes(path: Path) -> int:
@@ -31,7 +33,19 @@ def list_files_below(folder: Path) -> Iterator[Path]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file of vllama's own atomically. Raises OSError."""
     private.make_folder(path.parent)
-    _write(path, content, path.parent, private.FILE)
+    private.write_through(path.parent, path, content, private.FILE)
+
+
+WRITING_S = 600.0
+"""A file that is not written to for so long has lost its writer."""
+
+
+def remove_older(paths: Iterable[Path], age_s: float = WRITING_S) -> None:
+    """Delete the files that have not changed for so long: their writers were killed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > age_s:
+                path.unlink()
 
 
 def write_shared(path: Path, content: bytes, *, by: Path) -> None:
@@ -40,21 +54,7 @@ def write_shared(path: Path, content: bytes, *, by: Path) -> None:
     Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, content, by, 0o644)
-
-
-def _write(path: Path, content: bytes, by: Path, mode: int) -> None:
-    import tempfile  # not at the top: models are listed without writing anything
-
-    handle, name = tempfile.mkstemp(prefix=".", dir=by)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    private.write_through(by, path, content, 0o644)
 
 
 def remove_empty(folder: Path, top: Path) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from vllama.errors import SourceError
+from vllama.base.errors import SourceError
 from vllama.models.disk import list_files_below, write_shared
 
 MAIN = "main"

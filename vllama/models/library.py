@@ -6,19 +6,19 @@ It knows stores and a source through their protocols. Blocking: call `remove`, t
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadRequest, VllamaError
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.aliases import check_aliases
-from vllama.models.configured import ConfiguredModels
-from vllama.models.disk import get_free_bytes
-from vllama.models.info_cache import InfoCache
-from vllama.models.model_settings import ModelSettings
+from vllama.models.disk import get_free_bytes, list_model_files
+from vllama.models.model_settings import NOTHING, ModelSettings, is_pattern
+from vllama.models.names.ref import ModelRef
 from vllama.models.not_found import make_missing_error
-from vllama.models.ref import ModelRef
 from vllama.models.remote import Remote
 from vllama.models.settings import ModelsSettings
 from vllama.models.stored import StoredModels
@@ -32,11 +32,18 @@ from vllama.models.stores.packaged import PackagedStore
 from vllama.models.types import Bundle, ModelInfo, Removed
 
 if TYPE_CHECKING:
-    from vllama.models.sources.base import Hub
+    from vllama.models.sources.hf import HuggingFace
+
+
+log = logging.getLogger(__name__)
+
+OK = "ok"
+AUTO = "auto"
+"""A draft model that is found among the models here."""
 
 
 class Library:
-    """The models on this machine, with the user's settings for them.
+    """The models on this machine, with the settings of their tables `[models."NAME"]`.
 
     `stored` has them without these settings; `remote` is what can be pulled.
     """
@@ -44,25 +51,23 @@ class Library:
     def __init__(
         self,
         stores: Sequence[Store],
-        open_source: Callable[[], Hub],
+        open_source: Callable[[], HuggingFace],
         settings: ModelsSettings,
         *,
         free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
-        self._settings = settings
-        self._infos = InfoCache()
+        self._settings, self.tables = settings, settings.tables
         self.stored = StoredModels(stores, settings)
-        self.configured = ConfiguredModels(
-            settings.tables, self.stored.find, self._infos.read, self.stored.list
-        )
-        self.remote = Remote(open_source, settings, self.stored, self._infos, self.list, free_space)
-        self._has_fallbacks = bool(settings.tables.list_links())
+        self.remote = Remote(open_source, settings, self.stored, self.list, free_space)
+        self.has_fallbacks = bool(settings.tables.list_links())
+        self._lock = threading.Lock()
+        self._drafts: dict[tuple[str, str], str] = {}  # OK, or why a draft model is left out
 
     def list(self) -> list[Bundle]:
         """Return all models with their settings, the newest first."""
         plain = self.stored.list()
         found = [self._configure(bundle, others=plain) for bundle in plain]
-        found += self.configured.list_others(found)
+        found += self._list_others(found)
         return sorted(found, key=lambda b: (-b.modified_s, b.name))
 
     @property
@@ -83,40 +88,110 @@ class Library:
 
         `may_pull`: the hint of the error may be to pull it, which is no help to remove or copy one.
         """
-        bundle = self.configured.find(name)
+        bundle = self._find(name)
         if bundle is None:
             raise make_missing_error(name, self.stored, self.list, may_pull=may_pull)
         return self._configure(bundle, name)
 
+    def _find(self, name: str) -> Bundle | None:
+        """Return the model called `name`, as its store has it.
+
+        One that is not here is the first model of its fallback chain that is.
+        """
+        name = self.tables.find_alias(name) or name
+        if (bundle := self.stored.find(name)) is not None:
+            return bundle
+        for link in self.tables.find([name]).fallback or ():
+            try:
+                bundle = self.stored.find(link)
+            except InvalidModelRef:
+                continue
+            if bundle is not None:
+                return replace(bundle, name=_add_tag(name))
+        return None
+
     def _configure(
         self, bundle: Bundle, *names: str, others: Sequence[Bundle] | None = None
     ) -> Bundle:
-        if not self._settings.tables.tables:
-            return bundle
-        return self.configured.apply(
-            bundle, (*names, *self.stored.list_asked_names(bundle)), others
-        )
+        """Return a model with its settings; `names` are others that it is known by.
 
-    @property
-    def has_fallbacks(self) -> bool:
-        """Whether any model has a fallback chain."""
-        return self._has_fallbacks
+        `others` are the models as their stores have them, None: they are listed if need be.
+        """
+        settings = self._find_settings(bundle, *names)
+        if not settings.given:
+            return bundle
+        stored = bundle
+        if settings.defaults:
+            bundle = replace(bundle, parameters={**bundle.parameters, **settings.defaults})
+        if settings.system is not None:
+            bundle = replace(bundle, system=settings.system)
+        if settings.draft:
+            bundle = self._add_draft(bundle, settings.draft, others)
+        return replace(bundle, settings=settings, stored=stored)
+
+    def _find_settings(self, bundle: Bundle, *names: str) -> ModelSettings:
+        if not self.tables.tables:
+            return NOTHING
+        return self.tables.find([bundle.name, *names, *self.stored.list_asked_names(bundle)])
+
+    def _list_others(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """Return the models with names that only the tables have, next to `bundles`."""
+        here = {bundle.name.lower() for bundle in bundles}
+        names = [alias for alias, _ in self.tables.list_aliases()]
+        names += [
+            name for name, each in self.tables.tables if each.fallback and not is_pattern(name)
+        ]
+        found = []
+        for name in dict.fromkeys(map(_add_tag, names)):
+            if name.lower() in here:
+                continue
+            try:
+                bundle = self._find(name)
+            except InvalidModelRef:
+                continue
+            if bundle is not None:
+                found.append(replace(bundle, name=name))
+        return [self._configure(bundle) for bundle in found]
+
+    def _add_draft(self, bundle: Bundle, name: str, others: Sequence[Bundle] | None) -> Bundle:
+        """Return a model with the draft model `name`, or as it is if that cannot draft for it."""
+        from vllama.models.resolve.drafts import check_draft, find_draft  # only where one is wanted
+
+        key = (bundle.key, name)
+        try:
+            if name == AUTO:
+                others = self.stored.list() if others is None else others
+                info = self.stored.read(bundle)
+                if (draft := find_draft(bundle, info, others, self.stored.read)) is None:
+                    return bundle
+            elif (draft := self.stored.find(name)) is None:
+                raise ModelNotFound(name)
+            with self._lock:
+                if name != AUTO and self._drafts.get(key) != OK:
+                    check_draft(draft.path, bundle, self.stored.read(bundle))
+                self._drafts[key] = OK
+        except VllamaError as error:
+            if self._drafts.get(key) != error.message:
+                log.warning("%s: its draft model is left out: %s", bundle.name, error.sentence())
+            self._drafts[key] = error.message
+            return bundle
+        files = (*bundle.files, *list_model_files(draft.path))
+        return replace(bundle, draft=draft.path, files=files)
 
     def find_settings(self, name: str) -> ModelSettings:
         """Return the user's settings for a name, whether there is such a model or not."""
-        return self._settings.tables.find([self._settings.tables.find_alias(name) or name])
+        return self.tables.find([self.tables.find_alias(name) or name])
 
     def renew(self, bundle: Bundle) -> Bundle:
         """Return a loaded model with its present settings."""
-        names = (bundle.name, *self.stored.list_asked_names(bundle))
-        return replace(bundle, settings=self._settings.tables.find(names))
+        return replace(bundle, settings=self._find_settings(bundle))
 
     def info(self, bundle: Bundle) -> ModelInfo:
         """Return a model's metadata, with the capabilities of its template. Raises BadModelFile."""
         # not at the top: starting a server and listing models read no model
-        from vllama.models.info import apply_template
+        from vllama.models.headers.info import apply_template
 
-        return apply_template(self._infos.read(bundle), bundle)
+        return apply_template(self.stored.read(bundle), bundle)
 
     def remove(self, name: str, *, force: bool = False) -> Removed:
         """Delete a model that vllama or another user of the hub's cache fetched.
@@ -137,7 +212,7 @@ class Library:
         self._removable(name, force=force)
 
     def _removable(self, name: str, *, force: bool) -> tuple[Bundle, RemovingStore]:
-        if (model := self._settings.tables.find_alias(name)) is not None:
+        if (model := self.tables.find_alias(name)) is not None:
             raise BadRequest(
                 f"cannot remove '{name}': it is an alias of '{model}' in the config file",
                 hint="take it out of that file",
@@ -151,6 +226,10 @@ class Library:
             return bundle, store
         reason, hint = kept or ("its store is read-only", None)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
+
+
+def _add_tag(name: str) -> str:
+    return name if ":" in PurePosixPath(name).name else f"{name}:latest"
 
 
 def open_library(settings: ModelsSettings) -> Library:
@@ -171,7 +250,7 @@ def open_library(settings: ModelsSettings) -> Library:
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)
 
-    def open_source() -> Hub:
+    def open_source() -> HuggingFace:
         from vllama.models.sources.hf import HuggingFace
 
         return HuggingFace(settings)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vllama.errors import Forbidden
-from vllama.models.ref import HUB_HOSTS
-from vllama.units import format_bytes_decimal
+from vllama.base.errors import Forbidden
+from vllama.base.units import format_bytes_decimal
+from vllama.models.names.ref import HUB_HOSTS
 
 MOST_LAYERS = 4096
 MOST_HEADS = 65_536

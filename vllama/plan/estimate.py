@@ -8,7 +8,7 @@ import msgspec
 
 from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningRequest
-from vllama.hardware.types import Platform, Vendor
+from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import (
     choose_default_context,
@@ -30,7 +30,7 @@ def make_estimate(
 
     An automatic context shrinks until it fits, and stays as it is if even the least does not.
     """
-    engine, prefs = facts.found.engines[choice.engine], facts.preferences
+    engine, settings = facts.found.engines[choice.engine], facts.settings
     reasons: list[str] = []
     gpu_layers, why = layers(facts, choice, format_, info, need)
     on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
@@ -41,15 +41,15 @@ def make_estimate(
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
     else:
         wanted, asked = wanted_context(facts, need, on_gpu=on_gpu)
-    if not asked and facts.relief.context_length:
-        wanted = min(wanted, facts.relief.context_length)
+    if not asked and facts.relief.max_context:
+        wanted = min(wanted, facts.relief.max_context)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     usable = share_bytes(facts, on_gpu=on_gpu)
-    if prefs.replicas > 1 and format_ is not Format.REMOTE:
-        reasons.append(f"{prefs.replicas} replicas share the cores and the memory")
+    if settings.replicas > 1 and format_ is not Format.REMOTE:
+        reasons.append(f"{settings.replicas} replicas share the cores and the memory")
     if isinstance(engine, Tunable):
         tuning = engine.tune(
             TuningRequest(
@@ -60,12 +60,12 @@ def make_estimate(
                 context_length=context,
                 context_asked=asked,
                 on_gpu=on_gpu,
-                parallel=prefs.parallel,
-                kv_cache_type=prefs.kv_cache_type,
-                reserve_bytes=prefs.reserve_bytes,
-                extra_args=prefs.extra_args,
-                at_most=facts.relief.parallel,
-                all_gpus=prefs.gpus is not None,
+                parallel=settings.num_parallel or None,
+                kv_cache_type=settings.kv_cache_type,
+                reserve_bytes=facts.reserve_bytes,
+                extra_args=settings.engine_args,
+                at_most=facts.relief.max_parallel,
+                all_gpus=facts.gpus is not None,
                 eager=facts.relief.eager,
             )
         )
@@ -80,7 +80,7 @@ def make_estimate(
                 on_gpu=on_gpu,
             ),
             usable_bytes=usable,
-            parallel=prefs.parallel,
+            parallel=settings.num_parallel or None,
             reasons=(*reasons, *tuning.reasons),
             tuning=tuning,
             context_asked=asked,
@@ -92,7 +92,7 @@ def make_estimate(
         if slots > 1:
             reasons.append(f"{slots} requests at once, each with a context of its own")
         elif most > 1:
-            reasons.append(f"one request at a time; loaded again for {most} if several come")
+            reasons.append(f"one request at a time; reloaded for {most} if several arrive")
     if not asked:
         fitting = find_largest_context(
             info,
@@ -100,7 +100,7 @@ def make_estimate(
             usable,
             engine.overhead,
             on_gpu=on_gpu,
-            cache_type=prefs.kv_cache_type,
+            cache_type=settings.kv_cache_type,
             flash=flash,
             slots=slots,
         )
@@ -123,8 +123,8 @@ def make_estimate(
 
 
 def at_once(facts: Facts) -> int | None:
-    """Return how many requests are to run at once: as asked for, else as failures have taught."""
-    return facts.preferences.parallel or facts.relief.parallel
+    """Return the requested number of simultaneous requests, or the limit learnt from failures."""
+    return facts.settings.num_parallel or facts.relief.max_parallel
 
 
 def estimate_memory(
@@ -145,7 +145,7 @@ def estimate_memory(
         engine.overhead,
         every_row=every_row or (need.logprobs and engine.overhead.logprobs_take_memory),
         on_gpu=on_gpu,
-        cache_type=facts.preferences.kv_cache_type,
+        cache_type=facts.settings.kv_cache_type,
         flash=flash_attention(facts, need),
         slots=slots,
     )
@@ -163,7 +163,7 @@ def count_most_slots(
         return None
     slots = engine.slots(at_once(facts))
     usable = share_bytes(facts, on_gpu=on_gpu)
-    while not facts.preferences.parallel and slots > 1:
+    while not facts.settings.num_parallel and slots > 1:
         memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
         if memory.total_bytes <= usable:
             break
@@ -177,8 +177,8 @@ def starts_with_all(facts: Facts, need: Need) -> bool:
     Every slot costs the memory of a whole context, and time at the start. One person who chats
     needs one, as Ollama gives.
     """
-    prefs = facts.preferences
-    return need.concurrent or prefs.parallel is not None or prefs.replicas > 1
+    settings = facts.settings
+    return need.concurrent or settings.num_parallel > 0 or settings.replicas > 1
 
 
 def find_fitting_context(
@@ -187,9 +187,9 @@ def find_fitting_context(
     """Return the largest context, by halves of the one that failed, with which a model fits."""
     context = failed.context_length // 2
     while context >= LEAST_CONTEXT:
-        preferences = replace(facts.preferences, context_length=context)
+        settings = replace(facts.settings, context_length=context)
         smaller = msgspec.structs.replace(need, context_length=None)
-        facts = replace(facts, preferences=preferences)
+        facts = replace(facts, settings=settings)
         if (estimate := make_estimate(facts, choice, format_, info, smaller)).fits:
             return estimate.context_length
         context //= 2
@@ -206,7 +206,7 @@ def layers(
     """
     if format_ is Format.REMOTE:
         return 0, None
-    asked = need.gpu_layers if need.gpu_layers is not None else facts.preferences.gpu_layers
+    asked = need.gpu_layers if need.gpu_layers is not None else facts.settings.gpu_layers
     gpus, offloads = facts.platform.accelerators, choice.installation.offloads
     if asked == 0:
         return 0, "all layers on the CPU, as asked for" if gpus else None
@@ -239,7 +239,7 @@ def wanted_context(facts: Facts, need: Need, *, on_gpu: bool) -> tuple[int, bool
     a tiny context would be loaded again for everybody else.
     """
     automatic = choose_default_context(gpu_bytes(facts.platform) if on_gpu else 0)
-    own = facts.preferences.context_length
+    own = facts.settings.context_length
     if not need.context_length:
         return own or automatic, bool(own)
     floor = own or min(automatic, choose_default_context(0))
@@ -248,7 +248,7 @@ def wanted_context(facts: Facts, need: Need, *, on_gpu: bool) -> tuple[int, bool
 
 def flash_attention(facts: Facts, need: Need) -> bool:
     """Return whether attention is computed without its whole matrix of scores."""
-    return facts.preferences.flash_attention is not False and need.mode is Mode.CHAT
+    return facts.settings.flash_attention is not False and need.mode is Mode.CHAT
 
 
 def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
@@ -258,12 +258,12 @@ def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
     """
     platform = facts.platform
     total = gpu_bytes(platform) if on_gpu else platform.ram_total_bytes
-    return max(0, total - facts.preferences.reserve_bytes)
+    return max(0, total - facts.reserve_bytes)
 
 
 def share_bytes(facts: Facts, *, on_gpu: bool) -> int:
     """Return what each of a model's replicas could have of that."""
-    return available_bytes(facts, on_gpu=on_gpu) // facts.preferences.replicas
+    return available_bytes(facts, on_gpu=on_gpu) // facts.settings.replicas
 
 
 def gpu_bytes(platform: Platform) -> int:

@@ -53,7 +53,7 @@ WINDOW_PERIODS = {
 
 
 def choose_default_context(gpu_bytes: int) -> int:
-    """Return the context in tokens that nobody asked for, by total GPU memory."""
+    """Return the default context in tokens, by total GPU memory."""
     return next(context for floor, context in CONTEXT_TIERS if gpu_bytes >= floor)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vllama.errors import NoPlan
+from vllama.base.errors import NoPlan
+from vllama.engines.registry import ask_refusal
 from vllama.models.resolve.memory_fit import Fit
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import choose_engine
@@ -26,8 +27,10 @@ class FitsHere:
 
         With 4096 tokens of f16 the cache is the smaller half, but for models below 1 GiB.
         """
-        prefs = self.facts.preferences
-        contexts = max(1.0, (prefs.context_length or 0) / SENSIBLE_CONTEXT) * (prefs.parallel or 1)
+        settings = self.facts.settings
+        contexts = max(1.0, (settings.context_length or 0) / SENSIBLE_CONTEXT) * (
+            settings.num_parallel or 1
+        )
         bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
         fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
         return fit is not None and fit.fits
@@ -40,7 +43,9 @@ class FitsHere:
         except NoPlan:
             return None
         engine = facts.found.engines[choice.engine]
-        return engine.refuses(facts.platform, info) or explain_no_tokenizer(facts, format_, paths)
+        return ask_refusal(engine, facts.platform, info) or explain_no_tokenizer(
+            facts, format_, paths
+        )
 
     def judge(
         self, info: ModelInfo, format_: Format, context_length: int | None = None
@@ -48,16 +53,16 @@ class FitsHere:
         """Reckon as a load would."""
         facts = self.facts
         if context_length is not None:
-            own = replace(facts.preferences, context_length=context_length)
-            facts = replace(facts, preferences=own)
+            own = replace(facts.settings, context_length=context_length)
+            facts = replace(facts, settings=own)
         try:
             choice = choose_engine(facts, format_, None, info)
         except NoPlan:
             return None
-        if facts.found.engines[choice.engine].refuses(facts.platform, info):
+        if ask_refusal(facts.found.engines[choice.engine], facts.platform, info):
             return None
         estimate = make_estimate(facts, choice, format_, info, Need())
-        wanted = (SENSIBLE_CONTEXT, info.context_length, facts.preferences.context_length)
+        wanted = (SENSIBLE_CONTEXT, info.context_length, facts.settings.context_length)
         return Fit(
             fits=estimate.fits,
             roomy=estimate.fits and estimate.context_length >= min(n for n in wanted if n),

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.engines.capabilities import Attachable
-from vllama.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
@@ -102,7 +102,7 @@ def make_next_plan(
         return None
     last = failed[-1]
     facts = facts.of(last.plan.bundle)
-    if facts.preferences.strict:
+    if facts.settings.strict:
         return None
     if isinstance(facts.found.engines[last.plan.engine], Attachable):
         return None
@@ -139,17 +139,22 @@ def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
     shorter = max(MIN_AUTO_CONTEXT, context // SHORTER)
     shorten = step(
         f"a context of {shorter} tokens instead of {context}",
-        replace(relief, context_length=shorter),
+        replace(relief, max_context=shorter),
     )
     may_shorten = memory and not plan.context_asked and shorter < context
     at_once = engine.traits(plan.bundle, plan.settings).max_concurrency
     fewer = max(1, at_once // FEWER)
     # each kind once, before one of them a second time
-    if may_shorten and relief.context_length is None:
+    if may_shorten and relief.max_context is None:
         yield shorten
-    if memory and relief.parallel is None and not facts.preferences.parallel and fewer < at_once:
+    if (
+        memory
+        and relief.max_parallel is None
+        and not facts.settings.num_parallel
+        and fewer < at_once
+    ):
         words = f"{fewer} instead of {at_once} requests at once"
-        yield step(words, replace(relief, parallel=fewer))
+        yield step(words, replace(relief, max_parallel=fewer))
     if memory and not relief.eager:
         yield step("eager, without graphs in memory", replace(relief, eager=True))
     if (memory or fault is Fault.QUANTISATION) and not names_form(plan.bundle):
@@ -159,7 +164,7 @@ def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
                 yield step(words, form=make_substitute(plan.bundle, other))
     if may_shorten:
         yield shorten
-    if fault in WORDS and not facts.preferences.engine:
+    if fault in WORDS and not facts.settings.engine:
         without = relief.without | {plan.engine}
         yield step(f"another engine than {engine.title}", replace(relief, without=without))
 
@@ -231,19 +236,19 @@ def last_word(
 def kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
     """Return what no step may change, as far as it stood in the way of one."""
     faults = {one.diagnosis.fault for one in failed} & WORDS.keys()
-    plan, preferences = failed[-1].plan, facts.preferences
+    plan, settings = failed[-1].plan, facts.settings
     if not faults:
         return []
-    if preferences.strict:
+    if settings.strict:
         return ["nothing else is tried with --strict"]
     asked = []
     if Fault.MEMORY in faults and plan.context_asked:
         asked.append(f"the context of {plan.settings.context_length} tokens")
-    if Fault.MEMORY in faults and preferences.parallel:
-        asked.append(f"{preferences.parallel} requests at once")
+    if Fault.MEMORY in faults and settings.num_parallel:
+        asked.append(f"{settings.num_parallel} requests at once")
     found = facts.found
     others = (found.engines[name] for name in found.installations if name != plan.engine)
-    if preferences.engine and any(plan.bundle.format in other.formats for other in others):
+    if settings.engine and any(plan.bundle.format in other.formats for other in others):
         asked.append("the engine")
     return [f"not changed, since asked for: {', '.join(asked)}"] if asked else []
 
@@ -254,7 +259,7 @@ def offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> lis
     found, offered = facts.found, []
     if Fault.MEMORY in faults:
         offered.append(smaller_offer(first.bundle, [bundle for bundle, _ in forms]) or "")
-    if faults & (WORDS.keys() - {Fault.MEMORY}) and not facts.preferences.engine:
+    if faults & (WORDS.keys() - {Fault.MEMORY}) and not facts.settings.engine:
         for engine, _, _ in rank_engines(facts):
             absent = found.missing.get(engine.name)
             if absent and absent.installable and first.bundle.format in engine.formats:

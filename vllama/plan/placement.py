@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vllama.errors import NoPlan
-from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.base.errors import NoPlan
+from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.model_settings import SPREAD
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Format
@@ -28,7 +28,7 @@ class Placement:
 
 def keep_named(facts: Facts, model: str) -> Facts:
     """Return the facts with the GPUs that the user named for a model. Raises NoPlan."""
-    named, platform = facts.preferences.gpus, facts.platform
+    named, platform = facts.gpus, facts.platform
     if named is None or isinstance(named, str) or not platform.accelerators:
         return facts
     here = {gpu.index: gpu for gpu in platform.accelerators}
@@ -47,11 +47,11 @@ def place(facts: Facts, memory: Memory) -> Placement:
     Each GPU has buffers of its own beside its share of the weights and the cache. A choice is made
     by what is free now, or else, if other models have to be unloaded first, by what there is.
     """
-    gpus, wanted = list_usable(facts.platform), facts.preferences.gpus
+    gpus, wanted = list_usable(facts.platform), facts.gpus
     if len(gpus) < 2 and wanted is None:
         return Placement(gpus=gpus, shares=(100,) * len(gpus))
     parts = memory.weights_bytes + memory.kv_bytes
-    taken = memory.compute_bytes + memory.fixed_bytes + facts.preferences.reserve_bytes
+    taken = memory.compute_bytes + memory.fixed_bytes + facts.reserve_bytes
     free = {gpu: max(0, gpu.free_bytes - taken) for gpu in gpus}
     total = {gpu: max(0, gpu.total_bytes - taken) for gpu in gpus}
     if wanted is not None:
@@ -89,9 +89,9 @@ def _divide(gpus: Sequence[Accelerator], room: dict[Accelerator, int], reason: s
 
 def refuse_cpu(facts: Facts, model: str, reasons: Sequence[str]) -> None:
     """Refuse a plan that leaves the GPUs alone, if only a GPU will do. Raises NoPlan."""
-    preferences, platform = facts.preferences, facts.platform
-    wanted = platform.accelerators or preferences.gpus is not None
-    if not (preferences.strict and wanted) or preferences.gpu_layers == 0:
+    settings, platform = facts.settings, facts.platform
+    wanted = platform.accelerators or facts.gpus is not None
+    if not (settings.strict and wanted) or settings.gpu_layers == 0:
         return
     why = next((reason for reason in reasons if "CPU" in reason), "no GPU was found")
     notes = (

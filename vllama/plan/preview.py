@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllama.errors import ModelNotFound
-from vllama.hardware.detect import describe
-from vllama.models.draft_search import suggest_draft
+from vllama.base.errors import ModelNotFound
+from vllama.machine.detect import describe
 from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library
-from vllama.models.ref import Kind, ModelRef, is_cloud
+from vllama.models.names.ref import Kind, ModelRef, is_cloud
 from vllama.models.remote import make_too_large_error
+from vllama.models.resolve.drafts import suggest_draft
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format
 from vllama.plan.choose import list_loadable_formats

@@ -29,13 +29,13 @@ def size_prompt_cache(
     """
     if not isinstance(engine, PromptCaching) or not engine.caches_prompts:
         return 0
-    if need.mode is not Mode.CHAT or facts.preferences.replicas > 1:
+    if need.mode is not Mode.CHAT or facts.settings.replicas > 1:
         return 0
     conversation = memory.kv_bytes // (slots or 1)
     taken = 0 if memory.on_gpu else memory.total_bytes
     platform = facts.platform
     free = min(platform.ram_available_bytes, platform.ram_total_bytes)
-    spare = free - facts.preferences.reserve_bytes - taken
+    spare = free - facts.reserve_bytes - taken
     most = min(CONVERSATIONS * conversation, spare // SHARE, MOST_BYTES)
     if most < LEAST_BYTES:
         return 0

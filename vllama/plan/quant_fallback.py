@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadModelFile
-from vllama.models.quant import find_quant, strip_quant
+from vllama.base.errors import BadModelFile
+from vllama.models.names.quant import find_quant, strip_quant
+from vllama.models.names.variants import get_stem
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.variants import get_stem
 
 if TYPE_CHECKING:
     from vllama.models.library import Library

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vllama.base.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Adapting
 from vllama.engines.recipe import advise_installation
-from vllama.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
+from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
+from vllama.models.names.variants import CONFIG_FILES, has_tokenizer
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.variants import CONFIG_FILES, has_tokenizer
 from vllama.plan.estimate import find_fitting_context
 from vllama.plan.types import Choice, Estimate, Facts, Need
 
 
 def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
-    """Return why an engine cannot serve a model at all, None if it may or nobody knows."""
+    """Return why an engine cannot serve a model at all, None if it can, or it is not known."""
     if mode not in engine.modes:
         return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
-    return engine.refuses(facts.platform, info) if info else None
+    return ask_refusal(engine, facts.platform, info) if info else None
 
 
 def refuse_by_engine(
@@ -50,7 +51,7 @@ def explain_no_tokenizer(facts: Facts, format_: Format, paths: Sequence[str]) ->
     """Return why files without a tokenizer cannot be served; a GGUF has its own inside."""
     if format_ is not Format.SAFETENSORS or has_tokenizer(paths):
         return None
-    if has_flag(facts.preferences.extra_args, "--tokenizer"):
+    if has_flag(facts.settings.engine_args, "--tokenizer"):
         return None
     return "there is no tokenizer among its files (tokenizer.json, tokenizer.model …)"
 
@@ -62,11 +63,11 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
         engine
         for engine in found.engines.values()
         if bundle.format in engine.formats
-        and engine.preference(platform)[0] > 0
+        and ask_preference(engine, platform)[0] > 0
         and find_refusal(engine, facts, info, mode) is None
     ]
     here = [engine for engine in able if engine.name in found.installations]
-    best = max(here or able, key=lambda engine: engine.preference(platform)[0], default=None)
+    best = max(here or able, key=lambda engine: ask_preference(engine, platform)[0], default=None)
     if best is None:
         if bundle.format is Format.GGUF:
             return from_the_hub(bundle)
@@ -100,8 +101,8 @@ def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
 
 
 def refuse_port(facts: Facts) -> None:
-    """Raise ConfigError if an engine is told its port: we would wait for it on another."""
-    if has_flag(facts.preferences.extra_args, "--port"):
+    """Raise ConfigError if arguments set the engine's port: vllama would wait on another one."""
+    if has_flag(facts.settings.engine_args, "--port"):
         raise ConfigError(
             "cannot give the engine a --port: vllama chooses a free one for it",
             hint="put --port before '--' for the port of vllama itself",

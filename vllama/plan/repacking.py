@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllama.hardware.types import Platform
-from vllama.models.gguf.types import count_tensor_bytes
+from vllama.machine.types import Platform
+from vllama.models.headers.gguf.types import count_tensor_bytes
 from vllama.models.types import ModelInfo
 
 Tensor = tuple[str, str, tuple[int, ...]]

@@ -6,13 +6,15 @@ tree of text, numbers and lists out, for a person's table or a program's JSON.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from vllama.base.errors import NoPlan, NotEnoughMemory, VllamaError
+from vllama.base.units import format_bytes_decimal
+from vllama.config.masking import mask
 from vllama.engines.base import Engine, Mode
-from vllama.errors import NoPlan, NotEnoughMemory, VllamaError
-from vllama.hardware.detect import describe
+from vllama.engines.registry import ask_preference
+from vllama.machine.detect import describe
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import choose_engine, draft_plan, list_lacking, rank_engines, write_advice
 from vllama.plan.estimate import available_bytes
@@ -21,13 +23,9 @@ from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import find_refusal
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
-from vllama.units import format_bytes_decimal
 
 PORT = "PORT"
 """What stands in the command for the port, which is chosen at the start."""
-MASK = "***"
-_SECRETS = frozenset({"key", "apikey", "token", "secret", "password", "credentials"})
-_WORDS = re.compile(r"[-_.]+")
 
 
 def make_engine_rows(
@@ -41,7 +39,7 @@ def make_engine_rows(
 
     `given_up` are those with which an earlier plan of the model failed.
     """
-    asked = facts.preferences.engine
+    asked = facts.settings.engine
     suited = {engine.name: reason for engine, _, reason in rank_engines(facts)}
     order = list(suited)
     rows = []
@@ -54,7 +52,7 @@ def make_engine_rows(
             remote = bundle.format is Format.REMOTE
             reason = "the model lies elsewhere" if remote else f"it does not read {bundle.format}"
         elif engine.name not in suited:
-            reason = engine.preference(facts.platform)[1] or "not for this machine"
+            reason = ask_preference(engine, facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
             reason = "; ".join(filter(None, (absent.reason, write_advice(facts, absent))))
         elif why := find_refusal(engine, facts, info, Mode.CHAT):
@@ -91,30 +89,13 @@ def make_command(plan: Plan, engine: Engine, environ: Mapping[str, str]) -> list
     ]
 
 
-def mask(argv: Sequence[str]) -> list[str]:
-    """Return a command line without the values of flags such as `--api-key`."""
-    shown: list[str] = []
-    hides_next = False
-    for word in argv:
-        flag, equals, _ = word.partition("=")
-        names_secret = flag.startswith("-") and not _SECRETS.isdisjoint(
-            _WORDS.split(flag.lstrip("-").lower())
-        )
-        if hides_next and not word.startswith("--"):
-            shown.append(MASK)
-        else:
-            shown.append(f"{flag}={MASK}" if names_secret and equals else word)
-        hides_next = names_secret and not equals
-    return shown
-
-
 def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     """Return each device's memory in bytes: all of it, what is usable, and what the model takes.
 
     Of the GPUs only those that the model gets; what there is of the reserve all share.
     """
-    platform, total = facts.platform, plan.memory.total_bytes
-    ram = {"device": "RAM", "total_bytes": platform.ram_total_bytes}
+    platform, total = facts.platform, plan.memory.total_bytes * facts.settings.replicas
+    ram = {"device": "RAM", "pool": "ram", "total_bytes": platform.ram_total_bytes}
     if not plan.memory.on_gpu:
         usable = available_bytes(facts, on_gpu=False)
         return [ram | {"usable_bytes": usable, "takes_bytes": total}]
@@ -126,6 +107,7 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "device": f"GPU {gpu.index} ({gpu.name})",
+            "pool": f"gpu{gpu.index}",
             "total_bytes": gpu.total_bytes,
             "usable_bytes": usable * gpu.total_bytes // whole,
             "takes_bytes": int(total * shares.get(gpu.index, 100 / len(gpus)) / 100),
@@ -160,7 +142,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Put everything together; `outcome` is the plan, or why there is none.
 
-    `refused` is the plan that takes too much memory; its memory is told beside the error.
+    `refused` is the plan that takes too much memory; its memory is reported with the error.
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
     hub, `notes` what a pull would say about its choice, `forms` other quantisations that are here.
     `if_it_fails` has what would be tried then, in order, by the kind of failure. Sizes are bytes.
@@ -188,6 +170,9 @@ def make_report(
         assert isinstance(outcome, VllamaError)
         error = {"error": outcome.message, "hint": outcome.hint}
         return told | error | (describe_memory(facts, refused) if refused else {})
+    engine = facts.found.engines.get(plan.engine)
+    if engine is None:
+        raise NoPlan(f"cannot use engine '{plan.engine}': it is not known")
     return (
         told
         | describe_memory(facts, plan)
@@ -195,14 +180,14 @@ def make_report(
             "engine": plan.engine,
             "gpu_layers": plan.settings.gpu_layers,
             "reasons": list(plan.reasons),
-            "strict": facts.preferences.strict,
+            "strict": facts.settings.strict,
             "if_it_fails": {
                 str(fault): {"when": WORDS[fault], "then": list(steps)}
                 for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
             },
-            "command": []
-            if _runs_already(plan, facts)
-            else make_command(plan, _engine(plan, facts), environ),
+            "command": make_command(plan, engine, environ)
+            if hasattr(engine, "launch") and plan.bundle.files
+            else [],  # it runs already
         }
     )
 
@@ -239,17 +224,6 @@ def _wanted(facts: Facts, bundle: Bundle) -> str | None:
         return choose_engine(facts, bundle.format, bundle).engine
     except NoPlan:
         return None
-
-
-def _engine(plan: Plan, facts: Facts) -> Engine:
-    engine = facts.found.engines.get(plan.engine)
-    if engine is None:
-        raise NoPlan(f"cannot use engine '{plan.engine}': it is not known")
-    return engine
-
-
-def _runs_already(plan: Plan, facts: Facts) -> bool:
-    return not hasattr(_engine(plan, facts), "launch") or not plan.bundle.files
 
 
 def report_plan(

@@ -8,77 +8,56 @@ from typing import Any
 
 import msgspec
 
+from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
 from vllama.engines.capabilities import Tuning
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.models.resolve.memory_fit import format_amount, format_amounts
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preferences:
-    """What the user settled, for all models or for one; None means: decide.
-
-    `replicas` processes of each model share cores and memory. `gpus` are the indices of the GPUs to
-    use, or "spread" (all of them).
-    """
-
-    engine: str | None = None
-    context_length: int | None = None
-    gpu_layers: int | None = None
-    threads: int | None = None
-    flash_attention: bool | None = None
-    kv_cache_type: str | None = None
-    parallel: int | None = None
-    replicas: int = 1
-    stall_timeout_s: float | None = 300.0
-    extra_args: tuple[str, ...] = ()
-    reserve_bytes: int = 512 * 1024 * 1024
-    strict: bool = False
-    gpus: tuple[int, ...] | str | None = None
+RESERVE_BYTES = 512 * 1024 * 1024
+"""What stays free of each kind of memory, whatever the settings say."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs of an instance; None means: whatever is there.
-
-    `threads` is what somebody asked for, `threads_at_most` what other programs leave cores for.
-    `concurrent`: requests have come while another one was served.
-    """
+    """What one request needs of an instance; None means: whatever is there."""
 
     mode: Mode = Mode.CHAT
     context_length: int | None = None
     gpu_layers: int | None = None
     threads: int | None = None
-    threads_at_most: int | None = None
     logprobs: bool = False
-    concurrent: bool = False
+    concurrent: bool = False  # requests have come while another one was served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concessions:
-    """What failed starts of a model have taught its next plan (`ladder`).
+    """What failed starts of a model have taught its next plan (`ladder`)."""
 
-    An automatic context is at most `context_length` tokens, and at most `parallel` requests run at
-    once, unless the user asked for more. `eager`: nothing that trades memory for speed. `without`:
-    engines that failed.
-    """
-
-    context_length: int | None = None
-    parallel: int | None = None
-    eager: bool = False
-    without: frozenset[str] = frozenset()
+    max_context: int | None = None  # in tokens, unless the user asked for more
+    max_parallel: int | None = None  # requests at once, unless the user asked for more
+    eager: bool = False  # nothing that trades memory for speed
+    without: frozenset[str] = frozenset()  # engines that failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a decision may look at; `draft_speeds` by the keys of `draft_model.make_key`."""
+    """All that a decision may look at."""
 
     platform: Platform
     found: DiscoveredEngines
-    preferences: Preferences = field(default_factory=Preferences)
+    settings: EngineSettings = EngineSettings()
+    # of the model that is planned: indices of the GPUs to use, "spread" for all of them
+    gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
+    # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """How much memory stays free, on each GPU or of the RAM."""
+        return max(RESERVE_BYTES, self.settings.gpu_overhead_bytes)
 
     def of(self, bundle: Bundle) -> Facts:
         """Return the facts for one model: its own settings come before those for all.
@@ -89,34 +68,31 @@ class Facts:
         given: dict[str, Any] = {
             "engine": own.engine,
             "context_length": own.context,
-            "parallel": own.parallel,
+            "num_parallel": own.parallel,
             "replicas": own.replicas,
             "kv_cache_type": own.kv_cache_type,
-            "extra_args": own.engine_args,
+            "engine_args": own.engine_args,
             "strict": own.strict,
-            "gpus": own.gpus,
         }
         given = {name: value for name, value in given.items() if value is not None}
         if bundle.format is Format.REMOTE:
             given["engine"] = None
-        return replace(self, preferences=replace(self.preferences, **given)) if given else self
+        settings = replace(self.settings, **given) if given else self.settings
+        return replace(self, settings=settings, gpus=own.gpus or self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """An estimate, in bytes, and whether it is taken from GPUs.
-
-    `prompt_cache_bytes` are taken as conversations come, of the RAM in any case. `copied_bytes` are
-    weights that are in memory a second time, which makes room when memory runs short (`repacking`).
-    """
+    """An estimate, in bytes."""
 
     weights_bytes: int
     kv_bytes: int
     compute_bytes: int
     fixed_bytes: int
-    prompt_cache_bytes: int = 0
+    prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
+    # weights that are in memory a second time: they make room when memory runs short (`repacking`)
     copied_bytes: int = 0
-    on_gpu: bool = False
+    on_gpu: bool = False  # the memory of GPUs
 
     @property
     def total_bytes(self) -> int:
@@ -143,22 +119,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a model takes here, before anybody has judged whether that is too much.
+    """The memory use of a model here, before it is judged whether that is too much."""
 
-    Context in tokens, `gpu_layers` -1: all; `usable_bytes` is what there is of that memory.
-    `parallel` requests are answered at once, None: as many as the engine likes; `most_parallel`
-    would be if they came. `context_asked`: somebody asked for that much context.
-    """
-
-    gpu_layers: int
-    context_length: int
+    gpu_layers: int  # -1: all
+    context_length: int  # in tokens
     memory: Memory
-    usable_bytes: int
-    parallel: int | None = None
-    most_parallel: int | None = None
+    usable_bytes: int  # of the same kind of memory
+    parallel: int | None = None  # requests at once; None: as many as the engine likes
+    most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     reasons: tuple[str, ...] = ()
     tuning: Tuning | None = None
-    context_asked: bool = False
+    context_asked: bool = False  # somebody asked for that much context
 
     @property
     def fits(self) -> bool:
@@ -184,14 +155,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision and its reasons, one sentence each.
-
-    `context_asked`: somebody asked for that much context. `most_threads` are those that would
-    generate if no other program wanted a core, None: their number stays as it is; `most_parallel`
-    are the requests that it would answer at once if they came (`Need.concurrent`). `relief` is what
-    it had to make do with; `instead` says so, and why, of a plan that is not the first; else it is
-    empty.
-    """
+    """The decision."""
 
     bundle: Bundle
     info: ModelInfo
@@ -199,12 +163,11 @@ class Plan:
     installation: Installation
     settings: Settings
     memory: Memory
-    reasons: tuple[str, ...]
-    context_asked: bool = False
-    most_threads: int | None = None
-    most_parallel: int | None = None
-    relief: Concessions = field(default_factory=Concessions)
-    instead: str = ""
+    reasons: tuple[str, ...]  # one sentence each
+    context_asked: bool = False  # somebody asked for that much context
+    most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
+    relief: Concessions = field(default_factory=Concessions)  # what it had to make do with
+    instead: str = ""  # why it is not the first plan; empty if it is
 
     @property
     def may_grow(self) -> bool:

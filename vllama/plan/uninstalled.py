@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vllama.base.errors import EngineMissing, NoPlan, NotEnoughMemory
 from vllama.engines.base import Installation
-from vllama.errors import EngineMissing, NoPlan, NotEnoughMemory
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.estimate import make_estimate
 from vllama.plan.refuse import find_refusal

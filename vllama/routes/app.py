@@ -7,72 +7,66 @@ passes nothing but `send()` (see docs/decisions).
 from __future__ import annotations
 
 import asyncio
-import html
 import itertools
 import logging
 import math
 import time
-from urllib.parse import quote
+from functools import partial
 
-from vllama.clock import now_ns
-from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
-from vllama.errors import Busy, Forbidden, RequestEnded, Unauthorized, VllamaError
-from vllama.http.request import CLIENT_CLOSED, ClientGone, Request
-from vllama.keys.current import current_key
-from vllama.keys.key import Key
-from vllama.log_context import Trace, model, trace
-from vllama.outcome import Outcome
-from vllama.routes.access_log import log_access
-from vllama.routes.capture_writer import RECORDED
-from vllama.routes.context import Gateway
-from vllama.routes.dialect import Dialect, find_dialect
-from vllama.routes.fallback import answer_by_chain
-from vllama.routes.guards import cors_headers, is_keyless
-from vllama.routes.ollama.chat import only_unloads
-from vllama.routes.openai.common import make_seed
-from vllama.routes.request_log import INFERENCE
-from vllama.routes.route_table import (
-    MODEL_HANDLERS,
-    ROUTES,
-    WHILE_STARTING,
-    WRITES,
-    Handler,
-    find_methods,
-    list_scopes,
-    name_route,
+from vllama.accounts.keys.current import current_key
+from vllama.accounts.keys.key import Key, Scope
+from vllama.base.clock import now_ns
+from vllama.base.errors import (
+    Busy,
+    Forbidden,
+    RequestEnded,
+    Unauthorized,
+    UpstreamError,
+    VllamaError,
 )
-from vllama.routes.running import RunningRequest
-from vllama.routes.traces import begin_trace, end_trace
+from vllama.base.log_context import Trace, model, trace
+from vllama.base.outcome import Outcome
+from vllama.chat.engine.request_fields import may_send_code
+from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
+from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
+from vllama.routes.addresses import mask_addresses
+from vllama.routes.context import Gateway
+from vllama.routes.guards import cors_headers
+from vllama.routes.inference.fallback import answer_by_chain
+from vllama.routes.openai.common import make_seed
+from vllama.routes.recording.access_log import log_access
+from vllama.routes.recording.running import RunningRequest
+from vllama.routes.recording.traces import begin_trace, end_trace
+from vllama.routes.route import Dialect, Route, RouteKind
+from vllama.routes.route_table import RouteTable
 
 log = logging.getLogger(__name__)
 
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
-def clean_path(path: str) -> str:
-    """Return a path without doubled slashes, `.` and `..`; a slash at its end stays."""
-    if "//" not in path and "/." not in path:
-        return path
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    clean = "/" + "/".join(parts)
-    return clean + "/" if path.endswith("/") and parts else clean
-
-
-def check_scope(key: Key | None, handler: Handler) -> None:
-    """Raise Forbidden if `key` does not allow what `handler` does."""
-    scopes = list_scopes(handler)
-    if key is None or not scopes or any(map(key.allows, scopes)):
+def check_scope(key: Key | None, route: Route) -> None:
+    """Raise Forbidden if `key` does not allow what `route` does."""
+    if key is None or not (scopes := route.scopes) or any(map(key.allows, scopes)):
         return
     needed = " or ".join(f"'{scope}'" for scope in scopes)
     raise Forbidden(
         f"cannot do this with the key '{key.name}': it needs the scope {needed}",
         hint="ask the operator, who can use: vllama keys change",
     )
+
+
+def check_open(route: Route, *, is_stranger: bool) -> None:
+    """Raise Forbidden for what a server does not tell that everybody reaches without a key.
+
+    `is_stranger`: the request names the server by a name that a stranger's page may have, too.
+    """
+    if route.kind is RouteKind.WRITTEN or (is_stranger and route.tells):
+        where = " under this name" if route.tells else ""
+        raise Forbidden(
+            f"cannot show this{where}: other machines can reach the server, and it requires no key",
+            hint="add a key: vllama keys add NAME, or use the commands on its machine",
+        )
 
 
 def find_outcome(request: Request) -> Outcome:
@@ -87,11 +81,20 @@ def find_outcome(request: Request) -> Outcome:
 class App:
     """Answers every request, whatever happens."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, table: RouteTable | None = None) -> None:
         self._gateway = gateway
+        self._table = table or RouteTable()
+        gateway.describe_api = self._describe
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
-        self._ready: dict[tuple[str, str], Handler] = {}  # by method and path, of fixed paths
+
+    def _describe(self, *, needs_key: bool) -> bytes:
+        """Return the description of the API; the first time this takes some tenths of a second."""
+        from vllama.routes.openapi.document import (
+            encode_document,  # large, and most servers are never asked
+        )
+
+        return encode_document(self._table.routes, needs_key=needs_key)
 
     async def __call__(self, request: Request) -> None:
         """Serve one request."""
@@ -100,11 +103,12 @@ class App:
         origin = request.header(b"origin") if b"origin" in request.headers else ""
         host = request.header(b"host")
         guards, keys = self._gateway.guards, self._gateway.keys
+        route = self._table.find(request.method, request.path)
         if not guards.host_allowed(host) or (
             origin and not guards.origin_allowed(origin, host, keyed=keys.is_required)
         ):
-            self._forbid(request, origin, host)
-            self._count(request, 0.0, find_outcome(request))
+            self._forbid(request, route.dialect, origin, host)
+            self._count(request, route, 0.0, find_outcome(request))
             return
         if origin:
             preflight = request.method == "OPTIONS"
@@ -114,11 +118,14 @@ class App:
                 request.respond(204, b"")
                 return
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-        running = self._gateway.running.begin(request, keys.find(authorization, api_key))
-        current_key.set(running.access)
+        running = self._gateway.running.begin(request, route, keys.find(authorization, api_key))
+        key = running.access
+        current_key.set(key)
+        request.mask = partial(mask_addresses, self._gateway, key)
+        may_send_code.set(guards.inspect_code and key is not None and key.allows(Scope.ADMIN))
         trace.set(Trace(request.id, running.id))
         if self._gateway.tracing is not None:
-            begin_trace(self._gateway.tracing, request, name_route(request.path))
+            begin_trace(self._gateway.tracing, request, route)
         try:
             await self._handle(request, running)
         finally:
@@ -129,14 +136,14 @@ class App:
             if running.recorder is not None and self._gateway.captures is not None:
                 self._gateway.captures.end(running, outcome)
         self._note(request, running, outcome)
-        end_trace(running, name_route(request.path), model.get(), outcome)
+        end_trace(running, model.get(), outcome)
 
     def _note(self, request: Request, running: RunningRequest, outcome: Outcome) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
         took_s = (now_ns() - request.started_ns) / 1e9
         failure, status = request.failure, request.status
         error: BaseException | None = failure
-        self._count(request, took_s, outcome, key=running.key)
+        self._count(request, running.route, took_s, outcome, key=running.key)
         self._gateway.activity.note_end(running, took_s, outcome)
         if (first_ns := running.first_token_ns) is not None:
             self._gateway.metrics.observe_tokens(
@@ -161,7 +168,9 @@ class App:
             error.__traceback__ = error.__cause__ = error.__context__ = None
             error = before
 
-    def _count(self, request: Request, took_s: float, outcome: Outcome, *, key: str = "") -> None:
+    def _count(
+        self, request: Request, route: Route, took_s: float, outcome: Outcome, *, key: str = ""
+    ) -> None:
         """Count a request that has ended."""
         status, failure = request.status, request.failure
         reason = failure.kind if failure is not None else None
@@ -169,8 +178,8 @@ class App:
             reason = reason or f"status_{status}"
         self._gateway.metrics.count_request(
             model=model.get(),
-            route=name_route(request.path),
-            dialect=find_dialect(request.path),
+            route=route.make_label(request.path),
+            dialect=route.dialect,
             status=status or CLIENT_CLOSED,
             outcome=outcome,
             key=key,
@@ -179,89 +188,63 @@ class App:
         )
 
     async def _handle(self, request: Request, running: RunningRequest) -> None:
-        """Find the handler and run it; the one place where a request's errors end."""
+        """Run the handler of the route; the one place where a request's errors end."""
+        gateway, route = self._gateway, running.route
+        guards = gateway.guards
         try:
-            if not is_keyless(request.path):
-                self._gateway.keys.check(running.access)
-            handle = self._ready.get((request.method, request.path)) or await self._route(request)
-            if handle:
-                check_scope(running.access, handle)
-                if handle in MODEL_HANDLERS and not await only_unloads(request):
-                    await self._gateway.meter.admit(request, running)
-                if self._gateway.request_log is not None and request.path in INFERENCE:
-                    await self._gateway.request_log.keep(request)
-                if self._gateway.captures is not None and request.path in RECORDED:
-                    await self._gateway.captures.begin(request, running)
-                if request.path in RECORDED and self._gateway.catalog.has_fallbacks:
-                    await answer_by_chain(self._gateway, request, handle)
-                else:
-                    await handle(self._gateway, request)
+            if not route.keyless:
+                gateway.keys.check(running.access)
+            if route.kind is RouteKind.WRITES and guards.read_only:
+                raise Forbidden(
+                    f"cannot serve {request.method} {request.path}: this server is read-only",
+                    hint="start it without --read-only, or use the commands on its machine: "
+                    "vllama pull, create, cp, rm",
+                )
+            if not (route.starting or gateway.is_complete):
+                await gateway.completed()
+            check_scope(running.access, route)
+            if not (guards.loopback or gateway.keys.is_required):
+                check_open(route, is_stranger=guards.is_stranger(request, keyed=False))
+            if route.kind is RouteKind.MODEL:
+                await self._serve_model(request, running)
+            else:
+                await route.handler(gateway, request)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`
         except asyncio.CancelledError:
             if not running.claims_cancellation():
                 raise
-            self._fail(request, running.make_error())
+            self._fail(request, route.dialect, running.make_error())
         except VllamaError as error:
-            self._fail(request, error)
+            self._fail(request, route.dialect, error)
         except Exception:
             # boundary: a bug in one request must not end the server
             log.exception("%s %s: unexpected error", request.method, request.path)
-            self._fail(
-                request, VllamaError("internal error", hint="see the server's log and report it")
-            )
+            unknown = VllamaError("internal error", hint="see the server's log and report it")
+            self._fail(request, route.dialect, unknown)
+
+    async def _serve_model(self, request: Request, running: RunningRequest) -> None:
+        """Run the handler of a request to a model, and keep of it what is wanted."""
+        gateway, route = self._gateway, running.route
+        if route.is_free is None or not await route.is_free(request):
+            gateway.meter.admit(request, running)
+        if gateway.request_log is not None and route.task and route.task.generates_text:
+            await gateway.request_log.keep(request)
+        if gateway.captures is not None and route.captured:
+            await gateway.captures.begin(request, running)
+        if gateway.catalog.has_fallbacks:
+            await answer_by_chain(gateway, request, route.handler)
+        else:
+            await route.handler(gateway, request)
 
     @staticmethod
-    def _redirect(request: Request, path: str, *, permanent: bool) -> None:
-        """Send the client to another path of this server, with a page for browsers as Go's."""
-        status, reason = (301, "Moved Permanently") if permanent else (307, "Temporary Redirect")
-        place = quote(path)
-        page, kind = b"", b""
-        if request.method in ("GET", "HEAD"):
-            page = f'<a href="{html.escape(place)}">{reason}</a>.\n\n'.encode()
-            kind = b"text/html; charset=utf-8"
-        request.respond(status, page, kind, {"location": place})
-
-    async def _route(self, request: Request) -> Handler | None:
-        """Return the handler, or answer 301/307, 404 or 405 and return None."""
-        path = request.path
-        if (clean := clean_path(path)) != path:
-            self._redirect(request, clean, permanent=False)
-            return None
-        methods = find_methods(path)
-        if methods is None and request.method in ROUTES.get(path.removesuffix("/"), ()):
-            self._redirect(request, path.removesuffix("/"), permanent=request.method == "GET")
-            return None
-        if methods is None:
-            request.text(404, "404 page not found")
-            return None
-        if request.method not in methods:
-            text = b"405 method not allowed"
-            allow = {"allow": ", ".join(methods)}
-            request.respond(405, text, b"text/plain; charset=utf-8", allow)
-            return None
-        handler = methods[request.method]
-        if handler in WRITES and self._gateway.guards.read_only:
-            raise Forbidden(
-                f"cannot serve {request.method} {path}: this server is read-only",
-                hint="start it without --read-only, or use the commands on its machine: "
-                "vllama pull, create, cp, rm",
-            )
-        if handler not in WHILE_STARTING:
-            await self._gateway.completed()
-        if path in ROUTES and handler not in WRITES:  # those are checked each time, see above
-            self._ready[request.method, path] = handler
-        return handler
-
-    @staticmethod
-    def _fail(request: Request, error: VllamaError) -> None:
+    def _fail(request: Request, dialect: Dialect, error: VllamaError) -> None:
         """Answer with an error in the dialect of the route; too late if the head is out."""
         request.failure = error
         if request.status:
             if not request.done:
                 request.fail()
             return
-        dialect = find_dialect(request.path)
         if dialect is Dialect.ANTHROPIC:
             id_ = f"req_{make_seed(request)}"
             status, body = write_anthropic_error(error, request_id=id_)
@@ -269,14 +252,17 @@ class App:
             status, body = write_openai_error(error)
         else:
             status, body = write_ollama_error(error)
-        headers = {}
+        own = {name.decode() for name, _ in request.extra}  # limits of the client's own key
+        headers: dict[str, str] = {}
+        if isinstance(error, UpstreamError):
+            headers |= {name: value for name, value in error.headers.items() if name not in own}
         if isinstance(error, Busy):
             headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         if isinstance(error, Unauthorized):
             headers["www-authenticate"] = 'Bearer realm="vllama"'
-        request.respond(status, body, headers=headers)
+        request.respond(status, request.mask(body), headers=headers)
 
-    def _forbid(self, request: Request, origin: str, host: str) -> None:
+    def _forbid(self, request: Request, dialect: Dialect, origin: str, host: str) -> None:
         """Answer 403 and, unlike Ollama, say why and what to do."""
         if origin:
             error = Forbidden(f"origin '{origin}' is not allowed", hint="add it to OLLAMA_ORIGINS")
@@ -285,4 +271,4 @@ class App:
             error = Forbidden(f"host '{host}' is not allowed", hint=hint)
         text = error.sentence()[:MAX_LOGGED]
         log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text)
-        self._fail(request, error)
+        self._fail(request, dialect, error)

@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vllama import log_context
+from vllama.accounts.keys.current import check_model, check_path
+from vllama.base import executors, log_context
+from vllama.base.clock import Clock
+from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
-from vllama.clock import Clock
 from vllama.dialects.ollama.options import resolve_options
-from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
-from vllama.keys.current import check_model
 from vllama.models.library import Library
-from vllama.models.ref import INVALID_NAME, ModelRef
+from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
+from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.types import Bundle, ModelInfo
-from vllama.models.variants import CONFIG_FILES
 from vllama.routes.chain import Chain, current
+from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0
 STALE_S = 30.0
@@ -32,10 +33,11 @@ MAX_KEPT = 1024
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A model as the gateway needs it."""
+    """A model as the gateway needs it; `max_tokens` is the server's ceiling for every answer."""
 
     bundle: Bundle
     info: ModelInfo
+    max_tokens: int | None = None
     _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
@@ -56,6 +58,11 @@ class Entry:
             self._own = resolve_options(self.bundle.parameters, {}, has_own_defaults=elsewhere)
         return self._own
 
+    def limit_answer(self, asked: int | None) -> int | None:
+        """Return the most tokens of an answer: the least of what is asked for and the ceilings."""
+        limits = (asked, self.bundle.settings.max_tokens, self.max_tokens)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     @property
     def full_name(self) -> str:
         """The name with its host, as Ollama writes it in what a model cannot do."""
@@ -68,22 +75,20 @@ class Entry:
 class Catalog:
     """A short memory before the library."""
 
-    def __init__(
-        self, library: Library, clock: Clock, *, paths: bool, go_templates: bool = True
-    ) -> None:
-        """`paths`: clients may name any file by its path, else only models that are listed.
-
-        Without `go_templates` a Modelfile's template gives way to the one in the model's file.
-        """
-        self.library = library
-        self._paths = paths
-        self._go_templates = go_templates
+    def __init__(self, in_use: InUse, clock: Clock) -> None:
+        self._in_use = in_use
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
         self._pending: dict[str, asyncio.Task[Entry]] = {}
         self.changes = 0  # of the library that this server has made itself
 
     async def find(self, name: str) -> Entry:
+        """Return the model that a client calls `name`. Raises Forbidden, and as `look_up`."""
+        if is_path(name):
+            check_path(name)
+        return await self.look_up(name)
+
+    async def look_up(self, name: str) -> Entry:
         """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
         kept = self._kept.get(name)
         if kept:
@@ -108,7 +113,7 @@ class Catalog:
         return task
 
     async def _refresh(self, name: str) -> Entry:
-        return await asyncio.to_thread(self._look_up, name)
+        return await executors.disk.run(self._look_up, name)
 
     def _looked(self, name: str, task: asyncio.Task[Entry]) -> None:
         """Keep the answer of a look-up, unless the library has changed meanwhile."""
@@ -125,12 +130,19 @@ class Catalog:
         self._kept[name] = (self._clock.monotonic(), task.result())
 
     async def bundle(self, name: str) -> Bundle:
-        """Return where `name` lies, even if its file is damaged."""
-        return await asyncio.to_thread(self._find, name)
+        """Return where `name` lies, even if its file is damaged. Raises as `find`."""
+        if is_path(name):
+            check_path(name)
+        return await executors.disk.run(self._find, name)
 
-    async def all(self) -> list[tuple[Bundle, ModelInfo | None]]:
-        """Return all models, newest first; damaged ones without metadata."""
-        return await asyncio.to_thread(self._all)
+    async def all(self) -> list[tuple[Bundle, ModelInfo | None, str]]:
+        """Return all models, newest first; damaged ones without metadata, but with the reason."""
+        return await executors.disk.run(self._all)
+
+    @property
+    def library(self) -> Library:
+        """The models, as the settings in use name them."""
+        return self._in_use.library
 
     @property
     def has_fallbacks(self) -> bool:
@@ -144,12 +156,13 @@ class Catalog:
         self.changes += 1
 
     def _look_up(self, name: str) -> Entry:
-        bundle = self._find(name)
-        if bundle.template and not self._go_templates:
+        bundle, config = self._find(name), self._in_use.config
+        if bundle.template and not config.go_template:
+            # the template in the model's own file comes first
             own = replace(bundle, template=None)
             if (info := self.library.info(own)).chat_template:
-                return Entry(own, info)
-        return Entry(bundle, self.library.info(bundle))
+                return Entry(own, info, config.max_tokens)
+        return Entry(bundle, self.library.info(bundle), config.max_tokens)
 
     def _find(self, name: str) -> Bundle:
         if self.library.stored.find_link(name):
@@ -172,22 +185,25 @@ class Catalog:
         for bundle in self.library.list():
             if whole in (bundle.path, bundle.path.resolve()):
                 return bundle
-        if not self._paths:
+        if not self._in_use.now.guards.loopback:
             raise ModelNotFound(name, hint="start the server with --model PATH")
-        is_folder = any((whole / name).is_file() for name in CONFIG_FILES)
-        if whole.suffix.lower() != ".gguf" and not is_folder:
-            raise InvalidModelRef(INVALID_NAME)
-        bundle = self.library.find(name)
-        self.library.info(bundle)  # whatever its name says: only what can be read is a model
+        try:
+            is_folder = any((whole / name).is_file() for name in CONFIG_FILES)
+            if whole.suffix.lower() != ".gguf" and not is_folder:
+                raise InvalidModelRef(INVALID_NAME)
+            bundle = self.library.find(name)
+            self.library.info(bundle)  # whatever its name says: only what can be read is a model
+        except OSError:  # longer than a path may be, or in a folder that the server may not read
+            raise ModelNotFound(name) from None
         return bundle
 
-    def _all(self) -> list[tuple[Bundle, ModelInfo | None]]:
-        rows: list[tuple[Bundle, ModelInfo | None]] = []
+    def _all(self) -> list[tuple[Bundle, ModelInfo | None, str]]:
+        rows: list[tuple[Bundle, ModelInfo | None, str]] = []
         for bundle in self.library.list():
             try:
-                rows.append((bundle, self.library.info(bundle)))
-            except VllamaError:  # a damaged file must not hide the others
-                rows.append((bundle, None))
+                rows.append((bundle, self.library.info(bundle), ""))
+            except VllamaError as error:  # a damaged file must not hide the others
+                rows.append((bundle, None, error.message))
         return rows
 
 
@@ -195,9 +211,9 @@ async def find_link(catalog: Catalog, chain: Chain, name: str) -> Entry:
     """Return what is to answer now in the place of the model `name`. Raises as `find`, Skipped."""
     if not chain.link:
         chain.take(name, catalog.library.find_settings(name))
-    entry = await catalog.find(chain.link or name)
+    entry = await (catalog.look_up(chain.link) if chain.link else catalog.find(name))
     bundle = chain.begin(entry.bundle)
-    return entry if bundle is entry.bundle else Entry(bundle, entry.info)
+    return entry if bundle is entry.bundle else replace(entry, bundle=bundle)
 
 
 async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:

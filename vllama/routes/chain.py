@@ -10,24 +10,24 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vllama.errors import VllamaError
+from vllama.base.errors import VllamaError
 from vllama.models.model_settings import ModelSettings
+from vllama.targets.breakers import Breakers
 
 if TYPE_CHECKING:
-    from vllama.clock import Clock
     from vllama.models.types import Bundle
 
-BROKEN_S, BROKEN_MOST_S = 1.0, 30.0
+FIRST_TOKEN_S = 30.0
 
 
 class Chain:
     """The chain of one request; `link` is what is to answer now, "" for the requested model."""
 
-    def __init__(self, breakers: Breakers, is_down: Callable[[Bundle], bool]) -> None:
+    def __init__(self, breakers: Breakers[str], is_down: Callable[[Bundle], bool]) -> None:
         """Prepare; `is_down` tells whether another server that has a model fails its checks."""
         self.link = ""
         self.skips = True  # models that have failed lately
-        self.on_found: Callable[[], object] = bool
+        self.on_found: Callable[[float], object] = bool  # called with the limit for a token
         self._breakers = breakers
         self._is_down = is_down
         self._failed: set[str] = set()  # the keys of models that have failed for this request
@@ -51,11 +51,14 @@ class Chain:
         else:
             self.settings, self.model = bundle.settings, bundle.name
         self.bundle = bundle
-        if self.settings.fallback and self.skips:
-            known = not self.link and not self._breakers.admit(self.served)
-            if known or bundle.key in self._failed or self._is_down(bundle):
+        if self.settings.fallback:
+            if self.skips and (
+                bundle.key in self._failed
+                or self._is_down(bundle)
+                or not self._breakers.admit(bundle.key)
+            ):
                 raise Skipped
-        self.on_found()
+            self.on_found(self.settings.fallback_after_s or FIRST_TOKEN_S)
         return bundle
 
     def _with_settings(self, bundle: Bundle) -> Bundle:
@@ -70,14 +73,15 @@ class Chain:
             system=bundle.system if wanted.system is None else wanted.system,
         )
 
-    @property
-    def server_fails(self) -> bool:
-        """Whether the server that is to answer has failed its latest check."""
-        return self.bundle is not None and self._is_down(self.bundle)
-
     def note_failure(self, *, slow: bool) -> None:
-        """Have requests skip what could not answer for a while."""
-        self._breakers.note_failure(self.served, slow=slow)
+        """Have requests skip what could not answer for a while, whatever name they use for it."""
+        if self.bundle is not None:
+            self._breakers.note_failure(self.bundle.key, slow=slow)
+
+    def note_success(self) -> None:
+        """Use what has answered again."""
+        if self.bundle is not None:
+            self._breakers.note_success(self.bundle.key)
 
     def note_attempt(self) -> None:
         """Do not try the same model under another name for this request."""
@@ -104,36 +108,3 @@ class Skipped(VllamaError):
 
 current: ContextVar[Chain | None] = ContextVar("chain", default=None)
 """The chain of the request that the running task answers; None: it has none."""
-
-
-class Breakers:
-    """Which links have failed lately, so that requests skip them for a while.
-
-    The pause starts at `BROKEN_S` and doubles with each failure in a row. When it is over, one
-    request tries the link, and the others go on to skip it until that one has succeeded.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._open: dict[str, tuple[float, float]] = {}  # until when, and the length of the pause
-
-    def admit(self, link: str) -> bool:
-        """Return whether a request may try `link` now."""
-        if link not in self._open:
-            return True
-        until_s, pause_s = self._open[link]
-        now_s = self._clock.monotonic()
-        if now_s < until_s:
-            return False
-        self._open[link] = now_s + pause_s, pause_s
-        return True
-
-    def note_failure(self, link: str, *, slow: bool) -> None:
-        """Skip `link` for a while; one that is `slow` to fail costs more time."""
-        before_s = self._open[link][1] if link in self._open else 0.0
-        pause_s = BROKEN_MOST_S if slow else min(max(BROKEN_S, 2 * before_s), BROKEN_MOST_S)
-        self._open[link] = self._clock.monotonic() + pause_s, pause_s
-
-    def note_success(self, link: str) -> None:
-        """Use `link` again."""
-        self._open.pop(link, None)

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vllama.clock import RealClock
-from vllama.errors import VllamaError
-from vllama.keys.ring import KeyRing
-from vllama.metrics.server_metrics import Metrics
-from vllama.routes.chain import Breakers
+from vllama.accounts.keys.ring import KeyRing
+from vllama.base.clock import RealClock
+from vllama.base.errors import VllamaError
+from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
-from vllama.routes.running import RunningRequests
+from vllama.routes.in_use import InUse
+from vllama.routes.recording.running import RunningRequests
+from vllama.targets.breakers import Breakers
 
 if TYPE_CHECKING:
+    from vllama.chat.templates.jinja.renderer import Renderer
     from vllama.models.types import Bundle
+    from vllama.net.upstream.monitor import UpstreamMonitor
+    from vllama.net.upstream.pool import Upstreams
+    from vllama.observe.tracing.setup import Tracing
     from vllama.plan.types import Facts
-    from vllama.rendering.renderer import Renderer
-    from vllama.routes.capture_writer import Captures
     from vllama.routes.catalog import Catalog
     from vllama.routes.events.hub import Hub
-    from vllama.routes.metering import Meter
     from vllama.routes.pulls import Pulls
-    from vllama.routes.request_log import RequestLog
+    from vllama.routes.recording.capture_writer import Captures
+    from vllama.routes.recording.metering import Meter
+    from vllama.routes.recording.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.draft_records import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
-    from vllama.supervise.external import UpstreamMonitor
-    from vllama.tracing.setup import Tracing
-    from vllama.upstream.pool import Upstreams
 
 
 @dataclass(slots=True)
@@ -48,39 +48,34 @@ class Preload:
 
 
 class Gateway:
-    """What the handlers work with; `environ` is what an engine would be started with.
+    """What the handlers work with.
 
-    `settings` are those in effect, without secrets.
-
-    It begins with guards, keys and metrics alone: all requests but those for `WHILE_STARTING` wait
-    until it is complete.
+    It begins with settings, keys and metrics alone: all requests but those with a route that is
+    `starting` wait until it is complete.
     """
 
     catalog: Catalog
     scheduler: Scheduler
     upstreams: Upstreams
     renderer: Renderer
-    facts: Facts
-    environ: Mapping[str, str]
+    environ: Mapping[str, str]  # what an engine would be started with
     watch: UpstreamMonitor
     preload: Preload
-    searxng: str | None
     responses: ResponseStore
     draft_records: DraftRecords
     pulls: Pulls
     meter: Meter
     events: Hub
-    log_dir: Path
-    settings: Mapping[str, Any]
+    describe_api: Callable[..., bytes]
 
-    def __init__(self, guards: Guards, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(self, in_use: InUse, keys: KeyRing, metrics: Metrics) -> None:
         """To be made in the running loop."""
-        self.guards = guards
+        self.in_use = in_use
         self.keys = keys
         self.metrics = metrics
         self.engine_metrics = EngineMetrics()
         self.running = RunningRequests()
-        self.breakers = Breakers(RealClock())
+        self.breakers: Breakers[str] = Breakers(RealClock())  # of links here, by their files
         self.activity = Activity(self.running)
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
@@ -88,39 +83,18 @@ class Gateway:
         self.stopping = False  # a signal has told the server to stop; it may still serve
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def complete(
-        self,
-        *,
-        catalog: Catalog,
-        scheduler: Scheduler,
-        upstreams: Upstreams,
-        renderer: Renderer,
-        facts: Facts,
-        environ: Mapping[str, str],
-        watch: UpstreamMonitor,
-        preload: Preload,
-        responses: ResponseStore,
-        draft_records: DraftRecords,
-        pulls: Pulls,
-        meter: Meter,
-        events: Hub,
-        log_dir: Path,
-        settings: Mapping[str, Any],
-        searxng: str | None = None,
-        request_log: RequestLog | None = None,
-        captures: Captures | None = None,
-        tracing: Tracing | None = None,
-    ) -> None:
-        """Take what was still missing, and let the waiting requests go on."""
-        self.catalog, self.scheduler, self.upstreams = catalog, scheduler, upstreams
-        self.renderer, self.facts, self.environ = renderer, facts, environ
-        self.watch, self.preload, self.searxng = watch, preload, searxng
-        self.responses, self.pulls, self.events = responses, pulls, events
-        self.meter = meter
-        self.log_dir, self.settings = log_dir, settings
-        self.request_log, self.captures = request_log, captures
-        self.draft_records = draft_records
-        self.tracing = tracing
+    @property
+    def guards(self) -> Guards:
+        """What clients may do."""
+        return self.in_use.now.guards
+
+    @property
+    def facts(self) -> Facts:
+        """What plans are made from."""
+        return self.in_use.facts
+
+    def complete(self) -> None:
+        """Let the waiting requests go on: all that was missing is set."""
         self._complete.set_result(None)
 
     def fail(self, error: VllamaError) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllama.errors import VllamaError
-from vllama.metrics.engine_text import parse_text
-from vllama.metrics.instruments import Labels
+from vllama.base import executors
+from vllama.base.errors import VllamaError
+from vllama.net.upstream.pool import Upstream
+from vllama.observe.metrics.engine_text import parse_text
+from vllama.observe.metrics.instruments import Labels
 from vllama.supervise.spec import Endpoint
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -92,7 +93,7 @@ async def fetch_families(target: Target) -> Sequence[Metric] | None:
             answer = await upstream.get(target.path)
         if answer.status != 200 or len(answer.body) > MAX_BYTES:
             raise ValueError(f"HTTP {answer.status}, {len(answer.body)} bytes")
-        return await asyncio.to_thread(parse_text, answer.body.decode())
+        return await executors.codec.run(parse_text, answer.body.decode())
     except (VllamaError, TimeoutError, ValueError) as error:
         log.debug("cannot read the metrics of %s: %s", target.labels[0], error or "no answer")
         return None

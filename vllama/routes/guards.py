@@ -11,9 +11,16 @@ import ipaddress
 import re
 import socket
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+
+from vllama.config.address import is_loopback
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+    from vllama.net.http.request import Request
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
@@ -34,18 +41,16 @@ HEADERS = (
 )
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
 MAX_ORIGIN = 1000
+_HOST = re.compile(r"\[([0-9a-f:.]+)\](?::[0-9]*)?|([^\[\]:/?#@\s]*)(?::[0-9]*)?|([0-9a-f:.]+)")
 PREFLIGHT_AGE_S = 12 * 3600
-KEYLESS = ("/", "/health", "/livez", "/readyz", "/openapi.json", "/ui", "/docs")
-"""For whoever only asks whether the server lives, what its API is, or where the page is."""
-PAGE = "/ui/"
-"""The static files of the page, which asks for the key itself."""
 
 
 class Guards(Struct, frozen=True, kw_only=True):
     """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
 
     `read_only`: no request changes what models there are; `most_upload_bytes` None: files of any
-    size may be uploaded. `ui`: there is the page.
+    size may be uploaded. `ui`: there is the page. `inspect_code`: administrators may send fields
+    that an engine may run as code.
     """
 
     origins: tuple[str, ...] = ()
@@ -53,6 +58,19 @@ class Guards(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     most_upload_bytes: int | None = None
     ui: bool = True
+    inspect_code: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Guards:
+        """Return what the settings allow."""
+        return cls(
+            origins=config.origins,
+            loopback=is_loopback(config.host),
+            read_only=config.read_only,
+            inspect_code=config.inspect_code,
+            ui=not config.no_ui,
+            most_upload_bytes=config.max_blob_size_bytes,
+        )
 
     def origin_allowed(self, origin: str, host: str, *, keyed: bool = False) -> bool:
         """Return True if a page of `origin` may talk to us; no origin is no page.
@@ -69,14 +87,20 @@ class Guards(Struct, frozen=True, kw_only=True):
         # stranger's, whose name was made to lead here (DNS rebinding)
         return origin == f"http://{host}" and (keyed or _is_no_stranger(host))
 
+    def is_stranger(self, request: Request, *, keyed: bool) -> bool:
+        """Tell whether a page at the address of a request may be a stranger's, and send no Origin.
+
+        Browsers tell `Sec-Fetch-Site` over https only, where no stranger has the certificate.
+        """
+        host = request.header(b"host")
+        return not (
+            self.origin_allowed(f"http://{host}", host, keyed=keyed)
+            or request.header(b"sec-fetch-site") == "same-origin"
+        )
+
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
         return not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
-
-
-def is_keyless(path: str) -> bool:
-    """Return True if a request for `path` needs no key even where keys are wanted."""
-    return path in KEYLESS or path.startswith(PAGE)
 
 
 def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:
@@ -93,12 +117,12 @@ def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:
 def _local_origin(origin: str) -> bool:
     try:
         parts = urlsplit(origin)
-        host = parts.hostname or ""
     except ValueError:
         return False
     if parts.scheme in APP_SCHEMES:
         return True
-    return parts.scheme in ("http", "https") and host in LOCAL_HOSTS
+    is_whole = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}"
+    return is_whole and _name_of(parts.netloc) in LOCAL_HOSTS
 
 
 @lru_cache(maxsize=256)
@@ -140,11 +164,9 @@ def _is_no_stranger(host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without its port."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name[1:].split("]", 1)[0]
-    return name.split(":", 1)[0] if name.count(":") == 1 else name
+    """Return the name in a Host header, without its port; "." for what is none."""
+    match = _HOST.fullmatch(host.strip().lower())
+    return next(name for name in match.groups() if name is not None) if match else "."
 
 
 def _own_addresses() -> frozenset[str]:

@@ -1,7 +1,8 @@
 """The downloads that are under way: several clients join one, and everybody can see how far it is.
 
 A download ends with the last client that waits for it, as with Ollama, unless one of them has asked
-for it to go on in the background.
+for it to go on in the background. Only some run at once, and fewer of one registry, so that one
+that is slow leaves room for others; the rest wait for their turn.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 
+from vllama.base import executors
+from vllama.base.errors import Cancelled, VllamaError
+from vllama.base.units import rfc3339_local
 from vllama.dialects.events import PullRow
-from vllama.errors import VllamaError
-from vllama.metrics.server_metrics import Metrics
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent
-from vllama.units import rfc3339_local
+from vllama.observe.metrics.server_metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 MAX_ENDED = 10
+WAITING = "waiting for other downloads"
+END_LIMIT_S = 2.0
+"""For the thread of a cancelled download; one that a silent server holds is left to its limits."""
 
 Download = Callable[[Progress, threading.Event], Bundle]
 """Downloads a model in a thread, until its event is set."""
@@ -32,10 +38,10 @@ class Pull:
     """One download; it belongs to the loop, while a thread does the work."""
 
     def __init__(
-        self, name: str, download: Download, metrics: Metrics, on_end: Callable[[Pull], None]
+        self, ref: ModelRef, download: Download, metrics: Metrics, on_end: Callable[[Pull], None]
     ) -> None:
-        """Start it; `on_end` is called when its thread has ended."""
-        self.name = name
+        """Start it, or have it wait; `on_end` is called at its end. Raises QueueFull."""
+        self.name = ref.display
         self._metrics = metrics
         self.background = False
         self.cancelled = False
@@ -47,13 +53,16 @@ class Pull:
         self._followers: set[asyncio.Queue[PullEvent | None]] = set()
         self._cancel = threading.Event()
         self._on_end = on_end
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
 
         def report(event: PullEvent) -> None:
             loop.call_soon_threadsafe(self._take, event)
 
-        self._task = asyncio.ensure_future(asyncio.to_thread(download, report, self._cancel))
-        self._task.add_done_callback(self._end)
+        work = partial(download, report, self._cancel)
+        self._job = executors.downloads.start(work, group=ref.host or "")
+        self._job.result.add_done_callback(self._end)
+        if self._job.waits:
+            self._take(PullEvent(status=WAITING))
 
     async def follow(self, tell: Callable[[PullEvent], Awaitable[None]]) -> Bundle:
         """Await `tell` for what has been reported so far and for each further step.
@@ -64,23 +73,31 @@ class Pull:
         queue: asyncio.Queue[PullEvent | None] = asyncio.Queue()
         for told in self._told.values():
             queue.put_nowait(told)
-        if self._task.done():
+        if self._job.result.done():
             queue.put_nowait(None)
         self._followers.add(queue)
         try:
             while (event := await queue.get()) is not None:
                 await tell(event)
-            return self._task.result()
+            return self._job.result.result()
         finally:
             self._followers.discard(queue)
             if not self._followers and not self.background:
                 self.cancel()
-                await asyncio.wait({self._task})
+                await asyncio.wait({self._job.result})
 
     def cancel(self) -> None:
         """Stop it; what has been downloaded is kept for the next time."""
         self.cancelled = True
         self._cancel.set()
+        if executors.downloads.withdraw(self._job):
+            self._give_up()
+        else:
+            self._loop.call_later(END_LIMIT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._job.result.done():
+            self._job.result.set_exception(Cancelled("cannot go on: cancelled"))
 
     def describe(self) -> PullRow:
         """Return its row."""
@@ -96,6 +113,7 @@ class Pull:
 
     def _take(self, event: PullEvent) -> None:
         self._status = event.status
+        self._told.pop(WAITING, None)
         self._told[event.status] = event
         if event.digest:
             before = self._files.get(event.digest)
@@ -137,9 +155,10 @@ class Pulls:
     def join(self, name: str, download: Download, *, insecure: bool = False) -> Pull:
         """Return the download of `name` that is under way; else start `download`.
 
-        Raises InvalidModelRef.
+        Raises InvalidModelRef, QueueFull.
         """
-        key = (ModelRef.parse(name).display, insecure)
+        ref = ModelRef.parse(name)
+        key = (ref.display, insecure)
         pull = self._running.get(key)
         if pull is None or pull.cancelled:
 
@@ -148,7 +167,7 @@ class Pulls:
                     del self._running[key]
                 self._ended.append(ended)
 
-            pull = self._running[key] = Pull(key[0], download, self._metrics, forget)
+            pull = self._running[key] = Pull(ref, download, self._metrics, forget)
         return pull
 
     def cancel_all(self) -> None:

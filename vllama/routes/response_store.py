@@ -1,32 +1,34 @@
 """Responses that are kept, so that a client may go on from one by its id (`previous_response_id`).
 
-All are kept in memory, the least recently used ones giving way, unless the client says `store:
-false`. One with `store: true` is also written to a file, so that it outlives the server. A record
-holds only what its own request added; a conversation is the chain of records.
+All are kept in memory, unless the client says `store: false`; the key that has most there gives
+way, with its least recently used ones. One with `store: true` is also written to a file, so that it
+outlives the server. A record holds only what its own request added; a conversation is the chain of
+records.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import os
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from vllama import private
-from vllama.errors import BadRequest, VllamaError
+from vllama.base import executors, private
+from vllama.base.errors import BadRequest, VllamaError
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024 * 1024
 """Of all records in memory."""
-MAX_FILES = 10_000
-"""Records on disk; the oldest ones are removed."""
-_PRUNE_EVERY = 100
+MAX_CONVERSATION_BYTES = 48 * 1024 * 1024
+"""Of the records that one request goes on from."""
 _ID = re.compile(r"resp_[0-9a-f]{24}")
 
 
@@ -47,6 +49,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """What it added to the conversation, the answer included."""
         return [*self.input, *self.response["output"]]
 
+
+class DiskLimits(msgspec.Struct, frozen=True):
+    """What is kept on disk; the records that were not used for longest are removed."""
+
+    files: int = 10_000
+    bytes: int = 1024 * 1024 * 1024
+    bytes_of_owner: int = 256 * 1024 * 1024
+
+
+DISK_LIMITS = DiskLimits()
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode
@@ -74,28 +86,31 @@ class PreviousNotFound(BadRequest):
 class ResponseStore:
     """The responses of one server."""
 
-    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, folder: Path, *, max_bytes: int = MAX_BYTES, on_disk: DiskLimits = DISK_LIMITS
+    ) -> None:
         """`folder` is made when the first record is written there."""
         self._folder = folder
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, bytes] = OrderedDict()  # most recently used last
-        self._size = 0
-        self._written = 0
+        self._max_bytes, self._on_disk = max_bytes, on_disk
+        self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # most recently used last
+        self._sizes: Counter[str] = Counter()  # by owner
+        self._unchecked = 1.0  # share of the limits that may have been used since the last check
 
     def keep(self, record: Record, after: Sequence[Record] = ()) -> None:
         """Keep a record in memory; others give way. `after` are those it goes on from."""
-        self._put(record.id, _encode(record))
+        self._put(record.id, record.owner, _encode(record))
         for earlier in reversed(after):  # its beginning goes last, or the rest would be of no use
             self._touch(earlier.id)
 
-    async def save(self, identity: str, owner: str) -> None:
-        """Write a record to disk, with those that its conversation begins with.
+    async def save(self, identity: str, owner: str, after: Sequence[Record] = ()) -> None:
+        """Write a record to disk, and those `after` which it goes on, unless they are there.
 
         A full disk is logged and nothing else: the client has its answer.
         """
         try:
-            for record in await self.chain_of(identity, owner):
-                await asyncio.to_thread(self._write, record.id, _encode(record))
+            # the beginning last: it is of use for longest
+            for one in (identity, *(record.id for record in reversed(after))):
+                await executors.storage.run(self._write, one, owner)
         except (OSError, VllamaError) as error:
             log.warning("cannot keep response %s on disk: %s", identity, error)
 
@@ -103,12 +118,10 @@ class ResponseStore:
         """Return a record. Raises ResponseNotFound, also if it is another owner's."""
         if not _ID.fullmatch(identity):
             raise ResponseNotFound(identity)
-        data = self._kept.get(identity)
-        if data is None:
-            data = await asyncio.to_thread(self._read, identity)
-            if data is None:
-                raise ResponseNotFound(identity)
-            self._put(identity, data)
+        _, data = self._kept.get(identity, (owner, None))
+        is_read = data is None
+        if data is None and (data := await executors.disk.run(self._read, identity, owner)) is None:
+            raise ResponseNotFound(identity)
         self._touch(identity)
         try:
             record = _decode(data)
@@ -117,6 +130,8 @@ class ResponseStore:
             raise ResponseNotFound(identity) from None
         if record.owner != owner:
             raise ResponseNotFound(identity)
+        if is_read:
+            self._put(identity, owner, data)
         return record
 
     async def chain(self, identity: str, owner: str) -> list[Record]:
@@ -129,12 +144,20 @@ class ResponseStore:
     async def chain_of(self, identity: str, owner: str) -> list[Record]:
         """Return the records of a conversation up to `identity`, oldest first.
 
-        Raises ResponseNotFound if one of them is not there any more.
+        Raises ResponseNotFound if one of them is not there any more, BadRequest if they are long.
         """
         records: list[Record] = []
         wanted: str | None = identity
+        size = 0
         while wanted is not None:
             records.append(await self.find(wanted, owner))
+            size += len(self._kept.get(wanted, ("", b""))[1])
+            if size > MAX_CONVERSATION_BYTES:
+                raise BadRequest(
+                    f"cannot continue the response: its conversation exceeds "
+                    f"{MAX_CONVERSATION_BYTES} bytes",
+                    hint="start a new one",
+                )
             wanted = records[-1].previous
         return records[::-1]
 
@@ -142,47 +165,66 @@ class ResponseStore:
         """Forget a record. Raises ResponseNotFound."""
         await self.find(identity, owner)
         self._drop(identity)
-        await asyncio.to_thread(self._path(identity).unlink, missing_ok=True)
+        for path in self._paths(identity, owner):
+            await executors.disk.run(path.unlink, missing_ok=True)
 
     # -- memory -------------------------------------------------------------------------------
 
-    def _put(self, identity: str, data: bytes) -> None:
+    def _put(self, identity: str, owner: str, data: bytes) -> None:
         self._drop(identity)
-        self._kept[identity] = data
-        self._size += len(data)
-        while self._size > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+        self._kept[identity] = (owner, data)
+        self._sizes[owner] += len(data)
+        while self._sizes.total() > self._max_bytes:
+            [(most, _)] = self._sizes.most_common(1)
+            self._drop(next(one for one, (owner, _) in self._kept.items() if owner == most))
 
     def _touch(self, identity: str) -> None:
         if identity in self._kept:
             self._kept.move_to_end(identity)
 
     def _drop(self, identity: str) -> None:
-        self._size -= len(self._kept.pop(identity, b""))
+        owner, data = self._kept.pop(identity, ("", b""))
+        self._sizes[owner] -= len(data)
 
     # -- disk ---------------------------------------------------------------------------------
 
-    def _path(self, identity: str) -> Path:
-        return self._folder / f"{identity}.json"
+    def _paths(self, identity: str, owner: str) -> tuple[Path, Path]:
+        """Return where a record is, and where an earlier version has put it."""
+        tag = sha256(owner.encode()).hexdigest()[:16] if owner else ""
+        return self._folder / f"{identity}.{tag}.json", self._folder / f"{identity}.json"
 
-    def _read(self, identity: str) -> bytes | None:
-        try:
-            return self._path(identity).read_bytes()
-        except OSError:
-            return None
+    def _read(self, identity: str, owner: str) -> bytes | None:
+        for path in self._paths(identity, owner):
+            with suppress(OSError):
+                return path.read_bytes()
+        return None
 
-    def _write(self, identity: str, data: bytes) -> None:
-        path = self._path(identity)
-        if path.exists():
-            return
+    def _write(self, identity: str, owner: str) -> None:
+        """Write what is in memory. Raises OSError, ResponseNotFound."""
+        for path in self._paths(identity, owner):
+            with suppress(FileNotFoundError):
+                os.utime(path)
+                return
+        if identity not in self._kept:
+            raise ResponseNotFound(identity)
+        _, data = self._kept[identity]
         private.make_folder(self._folder)
-        private.replace(path, data.decode())
-        self._written += 1
-        if self._written % _PRUNE_EVERY == 1:
+        private.replace(self._paths(identity, owner)[0], data)
+        limits = self._on_disk
+        self._unchecked += max(len(data) / limits.bytes_of_owner, 1 / limits.files)
+        if self._unchecked > 0.01:
             self._prune()
+            self._unchecked = 0.0
 
     def _prune(self) -> None:
-        """Remove the oldest files beyond the limit."""
-        files = [(path.stat().st_mtime, path) for path in self._folder.glob("resp_*.json")]
-        for _, path in sorted(files)[: max(0, len(files) - MAX_FILES)]:
-            path.unlink(missing_ok=True)
+        """Remove what was not used for longest, beyond the limits."""
+        limits, total, sizes = self._on_disk, 0, Counter[str]()
+        files = [(one.stat(), one) for one in self._folder.glob("resp_*")]
+        files.sort(key=lambda file: file[0].st_mtime_ns, reverse=True)
+        for number, (status, path) in enumerate(files, 1):
+            tag = path.name.split(".")[1]
+            sizes[tag] += status.st_size
+            total += status.st_size
+            if sizes[tag] > limits.bytes_of_owner or total > limits.bytes or number > limits.files:
+                path.unlink(missing_ok=True)
+                total -= status.st_size

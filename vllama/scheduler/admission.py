@@ -16,13 +16,15 @@ import logging
 import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from vllama.base.clock import wait_for
+from vllama.base.errors import NotEnoughMemory
 from vllama.dialects.events import MarkKind
-from vllama.errors import NotEnoughMemory
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, InstanceState
-from vllama.scheduler.memory import Measurable, Measured
+from vllama.scheduler.memory import Measured
 from vllama.scheduler.policy import (
     Action,
     Decision,
@@ -32,7 +34,11 @@ from vllama.scheduler.policy import (
     decide_loads,
     relieve_pressure,
 )
+from vllama.scheduler.room import Room
 from vllama.scheduler.state import Table
+
+if TYPE_CHECKING:
+    from vllama.scheduler.process import Process
 
 log = logging.getLogger(__name__)
 
@@ -101,11 +107,8 @@ class Admission:
                 self._decide(measured)
                 waiting = any(not entry.admitted.done() for entry in self._entries.values())
                 if waiting or self._measure_again:
-                    try:  # poll: no event reports memory that another program frees
-                        async with asyncio.timeout(self._table.limits.retry_room_s):
-                            await changed.wait()
-                    except TimeoutError:
-                        pass
+                    # poll: no event reports memory that another program frees
+                    await wait_for(changed, self._table.limits.retry_room_s)
                 else:
                     await asyncio.sleep(0)  # let the admitted loads leave `_entries`
 
@@ -124,7 +127,7 @@ class Admission:
 
         GPUs are queried only if a model uses or needs one, because drivers answer slowly.
         """
-        processes: dict[Hashable, Measurable] = {
+        processes: dict[Hashable, Process] = {
             item: item.process for item in self._table.list_all() if item.process and item.admitted
         }
         serving = [item for item in self._table.list_all() if item.ready]
@@ -187,6 +190,15 @@ class Admission:
         self._measure_again = decision is not None and self._is_settling(free)
         if decision is not None and not self._measure_again:
             self._make_room(decision, decision.reason)
+
+    def find_room(self, free: Pools) -> Room:
+        """Return what a load would meet; `free` stands in for pools that were not measured."""
+        return Room(
+            free={**free, **self._free},
+            models=self._list_residents(),
+            names={str(item.key): item.bundle.name for item in self._table.list_all()},
+            max_loaded=self._table.limits.max_loaded,
+        )
 
     def _list_residents(self) -> list[Resident]:
         table = self._table

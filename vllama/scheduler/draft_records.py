@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from vllama.base import executors
+from vllama.base.record_file import RecordFile
 from vllama.plan.draft_model import TRIAL_TOKENS, DraftSpeeds, Speed, make_key
 from vllama.plan.types import Plan
-from vllama.record_file import RecordFile
 
 MAX_TOKENS = 8 * TRIAL_TOKENS
 """Tokens that count; of more, the older ones count less and less."""
@@ -40,7 +40,7 @@ class DraftRecords:
             return (known if isinstance(known, dict) else {}) | {side: row}
 
         key = make_key(plan.bundle, plan.installation)
-        await asyncio.to_thread(self._file.change, key, change)
+        await executors.upkeep.run(self._file.change, key, change)
 
 
 def _read_speed(value: object, side: str) -> Speed:
@@ -48,3 +48,8 @@ def _read_speed(value: object, side: str) -> Speed:
         case [int(tokens), int() | float() as seconds]:
             return Speed(tokens=tokens, seconds=seconds)
     return Speed()
+
+
+def open_draft_records(data_dir: Path) -> DraftRecords:
+    """Return the measured speeds of models with draft models."""
+    return DraftRecords(data_dir / "drafts.json")

@@ -13,7 +13,8 @@ A long prompt meets none of these conditions, because it keeps a CPU busy. With 
 may be idle during a long prompt, so the third condition is for CPU engines only. An answer that is
 silent because its client does not read is not judged.
 
-The answers of a hung engine end with the cause, and the engine is restarted as after a crash.
+The answers of a hung engine end with the cause, and the engine is restarted as after a crash. Of a
+server elsewhere nothing can be measured: an answer that has begun and is silent for S ends alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vllama.base import executors
+from vllama.base.clock import wait_for
+from vllama.net.upstream.connection import Progress
 from vllama.supervise.spec import Endpoint
 from vllama.supervise.tree import Activity
-from vllama.upstream.connection import Progress
 
 if TYPE_CHECKING:
     from vllama.scheduler.hooks import Hooks
@@ -93,6 +96,18 @@ class HangDetector:
         elif self._idle_since_s is None:
             self._idle_since_s = at_s
 
+    def list_stalled(self, now_s: float) -> list[int]:
+        """Return the answers with tokens that will have been silent for `hang_s` by the next check.
+
+        Times are those of checks, so the silence has begun before.
+        """
+        limit_s = self.hang_s * (CHECKS - 1) / CHECKS
+        return [
+            number
+            for number, (answer, at_s) in self._answers.items()
+            if answer.has_tokens and not answer.held and now_s - at_s >= limit_s
+        ]
+
     def judge(self, now_s: float) -> str | None:
         """Return why the engine counts as hung, or None."""
         hang_s = self.hang_s
@@ -131,10 +146,7 @@ class HealthMonitor:
         while True:
             hang_s = self._table.limits.hang_s
             self._limits_changed.clear()
-            try:
-                async with asyncio.timeout(None if math.isinf(hang_s) else hang_s / CHECKS):
-                    await self._limits_changed.wait()
-            except TimeoutError:
+            if not await wait_for(self._limits_changed, hang_s / CHECKS):
                 await self.check()
 
     async def check(self) -> None:
@@ -163,8 +175,11 @@ class HealthMonitor:
         detector.hang_s = hang_s
         now_s, progress = clock.monotonic(), self._hooks.read_progress(endpoint)
         detector.add_progress(progress, now_s)
+        if endpoint.is_elsewhere and (stalled := detector.list_stalled(now_s)):
+            reason = f"{endpoint.title} has sent no token for {hang_s:g} s"
+            self._hooks.abort_answers(endpoint, f"{reason} in the middle of an answer", stalled)
         if detector.needs_probe(now_s):
-            activity = await asyncio.to_thread(part.measure_activity) if progress else None
+            activity = await executors.upkeep.run(part.measure_activity) if progress else None
             alive = await part.check_health(endpoint, max(MIN_PROBE_S, hang_s / CHECKS))
             if endpoint not in part.endpoints:
                 return  # the engine has ended meanwhile, or is being stopped
@@ -175,6 +190,6 @@ class HealthMonitor:
         cause = detector.judge(now_s)
         if cause is None:
             return
-        cause = f"the engine hangs: {cause}"  # logged by whoever ends the engine for it
-        self._hooks.abort_answers(endpoint, cause)
+        cause = f"{endpoint.title} hangs: {cause}"  # logged by whoever ends the engine for it
+        self._hooks.abort_answers(endpoint, cause, None)
         part.declare_unhealthy(endpoint, cause)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from vllama.chat.engine.traits import Traits
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, Format
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
@@ -19,6 +19,7 @@ from vllama.scheduler.fair_queue import FairQueue
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.process import Part, Process, Sleeper
 from vllama.supervise.spec import Endpoint, State
+from vllama.targets.choice import choose_target
 
 MAX_PREFIXES = 1024
 
@@ -39,31 +40,24 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request in the queue of `instance`. Its future is done when a slot has been counted for it.
+    """A request in the queue of an instance."""
 
-    `request` is its name in logs (`log_context.Trace`), empty for a load without a request. When
-    another instance replaces `instance`, the waiter moves to the queue of the new one.
-    """
-
-    instance: Instance
-    future: asyncio.Future[None]
+    instance: Instance  # if another one replaces it, the waiter moves to the queue of that
+    future: asyncio.Future[None]  # done when a slot has been counted for the request
     keep_alive_s: float | None
-    request: str = ""
+    request: str = ""  # its name in logs (`log_context.Trace`), empty for a mere load
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One request's hold on a slot of an instance; `Scheduler.release` returns it.
-
-    `queue_position` is the request's initial position in the queue, from 1; 0: it did not wait.
-    """
+    """One request's hold on a slot of an instance; `Scheduler.release` returns it."""
 
     instance: Instance
     endpoint: Endpoint
     traits: Traits
     began_s: float
     queued_s: float = 0.0
-    queue_position: int = 0
+    queue_position: int = 0  # where the request began to wait, from 1; 0: it did not
     released: bool = False
 
 
@@ -95,67 +89,56 @@ _LOADED = frozenset({_STATE.SERVING, _STATE.SLEEPING, _STATE.WAKING})
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
-    """A loaded model, from its plan to the end of its process; changed by the scheduler only.
-
-    `bundle` is the one that was requested last, of all with the files of `key`. `names` are the
-    names of all that were requested.
-
-    Life: `retiring`: it takes no new requests and ends after the last one. `replaces`: the instance
-    of the same model that has to end before this one may load. `unload_reason`: why it is unloaded
-    before its keep-alive is over. `waits_for`: what its load waits for now; `waited_for`: what it
-    waited for last.
-
-    Plans: `failed_plans` did not start; `next_plan` is tried after `plan`. `is_fallback`: it runs
-    another quantisation than the requested one.
-
-    Memory, in bytes by pool: `needs` is the estimate, `holds` the last measurement, `peak` the
-    largest. `measured`: a measurement was made while it served; until then it may grow to `needs`.
-    `awake_holds` is what it held before it fell asleep.
-
-    Time: `service_s` is the moving average of the duration of a request. `busy_s` is the total time
-    with requests until it was last idle, `busy_since_s` the start of the present busy time.
-    """
+    """A loaded model, from its plan to the end of its process; changed by the scheduler only."""
 
     key: Key
-    bundle: Bundle
-    need: Need
-    created_s: float
+    bundle: Bundle  # the one that was requested last, of all with the files of `key`
+    need: Need  # what its load was requested with
     keep_alive_s: float
     last_used_s: float
-    unload_reason: str = ""
-    plan: Plan | None = None
-    failed_plans: tuple[Failed, ...] = ()
-    next_plan: Plan | None = None
-    is_fallback: bool = False
-    process: Process | None = None
-    sleeper: Sleeper | None = None
+    names: set[str] = field(default_factory=set)  # of all bundles that were requested
+    form_named: bool = False  # its load was requested by a name with a quantisation
+
+    # its life
     state: InstanceState = InstanceState.QUEUED
+    task: asyncio.Task[None] | None = None  # owns it: `Lifecycle.run`
+    replaces: Instance | None = None  # of the same model; has to end before this one may load
+    retiring: bool = False  # takes no new requests, and ends after the last one
+    unload_reason: str = ""  # why it is unloaded before its keep-alive is over
+    waits_for: str = ""  # what its load waits for now
+    waited_for: str = ""  # what its load waited for last
+    load_s: float = 0.0  # how long the last load took
+    ready_s: float = math.inf  # when the last load ended
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # `task` has something to do
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # what it runs
+    plan: Plan | None = None
+    is_fallback: bool = False  # `plan` is for another quantisation than the requested one
+    failed_plans: tuple[Failed, ...] = ()  # those that did not start
+    process: Process | None = None
     traits: Traits | None = None
-    task: asyncio.Task[None] | None = None
-    replaces: Instance | None = None
-    retiring: bool = False
-    waits_for: str = ""
-    waited_for: str = ""
-    needs: Pools = field(default_factory=dict)
-    holds: Pools = field(default_factory=dict)
-    peak: dict[str, int] = field(default_factory=dict)
-    measured: bool = False
+    sleeper: Sleeper | None = None  # None: its engine cannot sleep
     sleep_wanted: bool = False
-    sleep_ends_s: float = math.inf
-    awake_holds: Pools = field(default_factory=dict)
-    load_s: float = 0.0
-    ready_s: float = math.inf
-    served: int = 0
-    service_s: float = 0.0
-    busy_s: float = 0.0
-    busy_since_s: float = 0.0
+    sleep_ends_s: float = math.inf  # when it is unloaded if it is still asleep
+
+    # its memory, in bytes by pool
+    needs: Pools = field(default_factory=dict)  # the estimate
+    holds: Pools = field(default_factory=dict)  # the last measurement
+    peak: dict[str, int] = field(default_factory=dict)  # the largest measurement
+    # it was measured while it served; until then it may grow to `needs`
+    measured: bool = False
+
+    # its requests
+    queue: FairQueue[Waiter] = field(default_factory=FairQueue)
     leases: int = 0
     leases_at: dict[Endpoint, int] = field(default_factory=dict)
+    # why an endpoint gets no requests while others are healthy
+    find_trouble: Callable[[Endpoint], str] = lambda endpoint: ""
+    # the endpoint that served a prefix last, the least recent first
     prefixes: OrderedDict[Hashable, Endpoint] = field(default_factory=OrderedDict)
-    queue: FairQueue[Waiter] = field(default_factory=FairQueue)
-    names: set[str] = field(default_factory=set)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    served: int = 0
+    service_s: float = 0.0  # moving average of the duration of a request
 
     def note_name(self, bundle: Bundle) -> None:
         """Note by which of its names the model is requested now."""
@@ -202,10 +185,6 @@ class Instance:
         """Whether it is loading, has leases, or has queued requests."""
         return self.leases > 0 or bool(self.queue) or not self.loaded
 
-    def compute_busy_s(self, now_s: float) -> float:
-        """Return the total time in seconds in which it has had requests."""
-        return self.busy_s + (now_s - self.busy_since_s if self.leases else 0.0)
-
     @property
     def limit(self) -> int:
         """How many requests the engine, or the replicas that are up, process at once."""
@@ -213,6 +192,7 @@ class Instance:
             return 1
         most, endpoints = self.traits.max_concurrency, self.process.endpoints
         if any(endpoint.concurrent for endpoint in endpoints):
+            endpoints = tuple(filter(self.is_healthy, endpoints)) or endpoints
             return min(most, sum(endpoint.concurrent or most for endpoint in endpoints))
         up = len(endpoints) if len(self.process.parts) > 1 else 1
         return most * up
@@ -226,7 +206,11 @@ class Instance:
     def should_grow(self) -> bool:
         """Whether requests wait that a load with more slots would serve at once."""
         return (
-            bool(self.queue) and not self.has_slot and self.plan is not None and self.plan.may_grow
+            bool(self.queue)
+            and not self.has_slot
+            and not self.need.concurrent
+            and self.plan is not None
+            and self.plan.may_grow
         )
 
     @property
@@ -244,30 +228,25 @@ class Instance:
         return held or sum(self.needs.values())
 
     def choose_endpoint(self, prefix: Prefix | None) -> Endpoint | None:
-        """Choose the endpoint for the next request.
-
-        A replica that has served the same prefix has it in its cache, so it is preferred, unless it
-        is full or has two requests more than the least busy one, which is chosen otherwise.
-        Requests to an endpoint of weight 2 count half, and one that is full is left out.
-        """
+        """Choose the endpoint for the next request (`targets.choice`)."""
         endpoints = self.process.endpoints if self.process else ()
         if len(endpoints) < 2:
             return endpoints[0] if endpoints else None
-        leases = {endpoint: self.leases_at.get(endpoint, 0) for endpoint in endpoints}
-        room = [each for each in leases if leases[each] < (each.concurrent or math.inf)]
-        best = min(room or leases, key=lambda each: (leases[each] + 1) / each.weight)
+        loads = {endpoint: self.leases_at.get(endpoint, 0) for endpoint in endpoints}
         key = prefix() if prefix is not None else None
         known = self.prefixes.get(key) if key is not None else None
-        if known in leases and leases[known] <= leases[best] + 1:
-            slots = known.concurrent or (self.traits.max_concurrency if self.traits else 1)
-            if leases[known] < slots:
-                best = known
+        slots = self.traits.max_concurrency if self.traits else 1
+        best = choose_target(loads, self.is_healthy, known, slots)
         if key is not None:
             self.prefixes[key] = best
             self.prefixes.move_to_end(key)
             if len(self.prefixes) > MAX_PREFIXES:
                 self.prefixes.popitem(last=False)
         return best
+
+    def is_healthy(self, endpoint: Endpoint) -> bool:
+        """Return whether nothing is known against sending requests to `endpoint`."""
+        return not self.find_trouble(endpoint)
 
     def find_part(self, endpoint: Endpoint) -> Part | None:
         """Return the process that serves at `endpoint`."""
@@ -278,20 +257,21 @@ class Instance:
         """Return whether it can serve a request with `need`.
 
         A request for a smaller context fits. One that names a quantisation does not fit an
-        instance that runs another one. Before the plan exists, a default context counts as large
-        enough; the scheduler checks again when the plan is known.
+        instance that runs another one. A plan fits the need that it was made for, and all that are
+        no larger, even if it gives less: another load would give no more. No load changes a server
+        elsewhere. Before the plan exists, a default context counts as large enough; the scheduler
+        checks again when the plan is known.
         """
-        if self.is_fallback and names_form(bundle):
+        if bundle.format is Format.REMOTE:
+            return True
+        if self.is_fallback and names_form(bundle) and not self.form_named:
             return False
-        if self.plan is None:
-            have: int | None = self.need.context_length
-            logprobs, trained = self.need.logprobs, None
-        else:
-            have, trained = self.plan.settings.context_length, self.plan.info.context_length
-            logprobs = self.plan.settings.logprobs
-        if need.logprobs and not logprobs:
+        asked, plan = self.need, self.plan
+        if need.logprobs and not (asked.logprobs or (plan and plan.settings.logprobs)):
             return False
-        wanted = need.context_length or 0
-        if trained:
-            wanted = min(wanted, trained)
-        return have is None or wanted <= have
+        wanted, have = need.context_length or 0, asked.context_length
+        if plan is None:
+            return have is None or wanted <= have
+        if plan.info.context_length:
+            wanted = min(wanted, plan.info.context_length)
+        return wanted <= max(have or 0, plan.settings.context_length)

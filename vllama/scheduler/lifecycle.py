@@ -14,19 +14,15 @@ from collections.abc import Callable
 
 import msgspec
 
+from vllama.base.errors import EngineError, EngineStartFailed, ShuttingDown, VllamaError
 from vllama.dialects.events import MarkKind
 from vllama.engines.capabilities import Sleeping
-from vllama.errors import (
-    EngineError,
-    EngineStartFailed,
-    ShuttingDown,
-    VllamaError,
-)
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, InstanceState
+from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
 from vllama.supervise.probe import http_status
@@ -54,6 +50,9 @@ class Lifecycle:
         self._grow = grow
         self._error: VllamaError | None = None
         self._last_end_s = 0.0  # of an attempt to run the process; Unix time
+        self._next_plan: Plan | None = None  # tried after the one that failed
+        self._awake_holds: Pools = {}  # its memory before it fell asleep, in bytes by pool
+        self._restarting = False
 
     async def run(self) -> None:
         """Run the instance: 1. plan, 2. wait for room, 3. run the process, 4. end.
@@ -66,7 +65,7 @@ class Lifecycle:
             plan: Plan | None = await self._plan()
             while plan is not None:
                 await self._serve(plan)
-                plan, instance.next_plan = instance.next_plan, None
+                plan, self._next_plan = self._next_plan, None
         except VllamaError as error:
             self._fail(error)
         except Exception:
@@ -110,8 +109,6 @@ class Lifecycle:
             self._table.record_failure(instance, error, pause_s=self._table.limits.cool_down_s)
         elif not instance.loaded:
             self._table.record_failure(instance, error)
-        if instance.plan and not instance.loaded:
-            self._hooks.report_load(instance.plan, error)
 
     async def _plan(self) -> Plan:
         """Make the plan, then wait until the instance that this one replaces has ended."""
@@ -144,7 +141,7 @@ class Lifecycle:
 
             def changed() -> None:
                 self._admission.note_transition()
-                self._mark_restart()
+                self._note_restart()
                 if instance.sleeping and process.state is State.BACKOFF:
                     # a restart would take memory that has been given to other models since
                     group.create_task(process.stop())
@@ -170,7 +167,7 @@ class Lifecycle:
                     if self._ended_asleep():
                         self._start_over()
                         return
-                    if runner.done() or instance.next_plan:
+                    if runner.done() or self._next_plan:
                         return
                     if instance.loaded and not instance.measured:
                         await self._admission.measure()  # replaces the estimate
@@ -180,8 +177,8 @@ class Lifecycle:
                 # `finish` completes even if this task is cancelled: the process must be down first
                 await finish(self._end())
 
-    def _mark_restart(self) -> None:
-        """Mark the crash of a process that had served, or of one of its replicas."""
+    def _note_restart(self) -> None:
+        """Mark the crash of a process that had served, or of a replica, and report its return."""
         instance, process = self._instance, self._instance.process
         if process is None:
             return
@@ -192,6 +189,11 @@ class Lifecycle:
             diagnosis = process.last_diagnosis
             reason = diagnosis.cause if diagnosis else "its process ended"
             self._table.mark(MarkKind.RESTART, instance, reason)
+            self._restarting = True
+        if self._restarting and all(part.endpoints for part in process.parts):
+            self._restarting = False
+            if instance.plan:
+                self._hooks.report_load(instance.plan, True)
 
     async def _end(self) -> None:
         """Measure for the last time, stop the process, and store the peak for later loads."""
@@ -233,7 +235,7 @@ class Lifecycle:
             took_s = instance.load_s
             self._table.mark(MarkKind.LOAD, instance, f"in {took_s:.1f} s", seconds=took_s)
             self._table.room_changed.set()
-            self._hooks.report_load(instance.plan, None)
+            self._hooks.report_load(instance.plan, False)
 
     async def _replan(self, error: EngineStartFailed) -> None:
         """Find the next plan for a process that did not start; if there is none, fail."""
@@ -253,7 +255,7 @@ class Lifecycle:
             self._fail(last)
             return
         log.warning("%s: %s", instance.bundle.name, plan.instead)
-        instance.next_plan = plan
+        self._next_plan = plan
 
     # -- sleep --------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class Lifecycle:
             return
         instance.enter(InstanceState.SLEEPING)
         await self._admission.measure()
-        instance.awake_holds = dict(instance.holds)
+        self._awake_holds = dict(instance.holds)
         if await instance.sleeper.sleep(endpoint):
             log.info("%s sleeps", instance.bundle.name)
             table.mark(MarkKind.SLEEP, instance, "its memory is free for other models")
@@ -284,7 +286,7 @@ class Lifecycle:
         instance, sleeper = self._instance, self._instance.sleeper
         needs = {
             pool: size - instance.holds.get(pool, 0)
-            for pool, size in instance.awake_holds.items()
+            for pool, size in self._awake_holds.items()
             if size > instance.holds.get(pool, 0)
         }
         await self._admission.wait_for_room(instance, needs)
@@ -313,7 +315,7 @@ class Lifecycle:
         instance = self._instance
         instance.enter(InstanceState.LOADING)
         if instance.queue:
-            instance.next_plan = instance.plan
+            self._next_plan = instance.plan
         else:
             self._table.retire(instance, "it ended while asleep")
 

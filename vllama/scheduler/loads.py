@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
+from functools import partial
 
 import msgspec
 
-from vllama import log_context
-from vllama.errors import ShuttingDown
+from vllama.base import log_context
+from vllama.base.errors import ShuttingDown
 from vllama.models.types import Bundle
+from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, Key
 from vllama.scheduler.lifecycle import Lifecycle
+from vllama.scheduler.recovery import Recovery
 from vllama.scheduler.state import STOPPING, Table
 
 
 class Loads:
     """Creates instances and starts their tasks, in `group` while the scheduler runs."""
 
-    def __init__(self, table: Table, hooks: Hooks, admission: Admission) -> None:
+    def __init__(
+        self, table: Table, hooks: Hooks, admission: Admission, recovery: Recovery
+    ) -> None:
         self._table = table
         self._hooks = hooks
         self._admission = admission
+        self._recovery = recovery
         self.group: asyncio.TaskGroup | None = None
 
     def ensure(self, bundle: Bundle, need: Need) -> Instance:
@@ -44,14 +50,6 @@ class Loads:
             need = widen_need(old, need)
             self._table.retire(old, "a request needs other settings", replaced=True)
         return self._create(self.group, key, bundle, need, old)
-
-    def reload(self, old: Instance, threads: int, reason: str) -> None:
-        """Load `old` again with at most `threads` threads."""
-        if self._table.closing or self.group is None or old.unload_reason:
-            return
-        self._table.retire(old, reason, replaced=True)
-        need = msgspec.structs.replace(old.need, threads_at_most=threads)
-        self._create(self.group, old.key, old.bundle, need, old)
 
     def _grow(self, old: Instance) -> None:
         """Load `old` again with several slots, and move its queue to the new instance."""
@@ -79,13 +77,14 @@ class Loads:
             key=key,
             bundle=bundle,
             need=need,
-            created_s=now_s,
             keep_alive_s=old.keep_alive_s
             if old and inherits
             else self._table.default_keep_alive_s(bundle),
             last_used_s=now_s,
             replaces=old or next(ending, None),
+            form_named=names_form(bundle),
             names={bundle.name, *(old.names if old else ())},
+            find_trouble=partial(self._recovery.find_trouble, key),
         )
         self._table.instances[key] = instance
         lifecycle = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)
@@ -98,12 +97,8 @@ class Loads:
 
 def widen_need(old: Instance, need: Need) -> Need:
     """Return `need` widened by the old instance's, so that two clients do not reload in turns."""
-    had = old.plan.settings if old.plan else None
-    context = max(need.context_length or 0, had.context_length if had else 0) or None
-    logprobs = need.logprobs or bool(had and had.logprobs)
-    return msgspec.structs.replace(
-        need,
-        context_length=context,
-        logprobs=logprobs,
-        threads_at_most=old.need.threads_at_most,
-    )
+    had, asked = old.plan.settings if old.plan else None, old.need
+    contexts = (need.context_length, asked.context_length, had and had.context_length)
+    context = max((each for each in contexts if each), default=None)
+    logprobs = need.logprobs or asked.logprobs or bool(had and had.logprobs)
+    return msgspec.structs.replace(need, context_length=context, logprobs=logprobs)

@@ -6,25 +6,25 @@ model only. Its measurements are kept on disk for later loads.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from vllama.hardware.detect import detect, free_ram_bytes
-from vllama.hardware.nvidia import list_gpu_processes
-from vllama.hardware.types import Platform, Vendor
+from vllama.base import executors
+from vllama.base.record_file import RecordFile
+from vllama.machine.detect import detect, free_ram_bytes
+from vllama.machine.nvidia import list_gpu_processes
+from vllama.machine.types import Platform, Vendor
 from vllama.plan.placement import list_usable
 from vllama.plan.types import Plan
-from vllama.record_file import RecordFile
 from vllama.scheduler.policy import Pools
 
 if TYPE_CHECKING:
-    from vllama.supervise.tree import Footprint
+    from vllama.scheduler.process import Process
 
 RAM = "ram"
 MAX_RECORDS = 5
@@ -32,14 +32,6 @@ MAX_RECORDS = 5
 MEMORY_NEUTRAL_SETTINGS = {
     "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
 }  # fmt: skip
-
-
-class Measurable(Protocol):
-    """A process whose memory can be measured."""
-
-    def measure_footprint(self) -> Footprint:
-        """Measure its tree; blocks for milliseconds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +69,12 @@ class MemoryMeter:
         }
 
     async def measure(
-        self, processes: Mapping[Hashable, Measurable], *, gpus: bool = False
+        self, processes: Mapping[Hashable, Process], *, gpus: bool = False
     ) -> Measured:
         """Measure free memory and `processes`, in a thread; GPUs only if `gpus`."""
-        return await asyncio.to_thread(self._measure, processes, gpus and bool(self._gpus))
+        return await executors.upkeep.run(self._measure, processes, gpus and bool(self._gpus))
 
-    def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+    def _measure(self, processes: Mapping[Hashable, Process], gpus: bool) -> Measured:
         before = free_ram_bytes()
         footprints = {key: process.measure_footprint() for key, process in processes.items()}
         # A process may end between the measurements. Its memory would count as held and as free,

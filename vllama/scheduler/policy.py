@@ -4,7 +4,7 @@ loads and the free memory to one decision for each pending load.
 Memory is counted in pools ("ram", "gpu0", …), in bytes. Pending loads are served in order of
 arrival. A load that has to wait reserves the memory that it will need. A later load may overtake it
 only if it fits next to that reservation; otherwise a stream of small models could keep a large one
-waiting for ever.
+waiting forever.
 """
 
 from __future__ import annotations
@@ -359,4 +359,4 @@ def _compute_space_alone(
 
 def _explain_limit(max_loaded: int) -> str:
     models = "1 model" if max_loaded == 1 else f"{max_loaded} models"
-    return f"only {models} may be loaded at once (OLLAMA_MAX_LOADED_MODELS)"
+    return f"only {models} may be loaded at once (setting max_loaded_models)"

@@ -12,7 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from vllama.errors import VllamaError
+from vllama.base.clock import wait_for
+from vllama.base.errors import VllamaError
 from vllama.scheduler.process import Part, Process
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Footprint
@@ -136,12 +137,8 @@ class Replicas:
                 log.warning(
                     "replica %d has failed: %s; it is replaced in %g s", place + 1, cause, pause_s
                 )
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._stopped.wait()
+            if await wait_for(self._stopped, pause_s):
                 return
-            except TimeoutError:
-                pass
             self._past.extend(member.attempts)
             fresh = self._members[place] = self._makers[place]()
             if self._changed:

@@ -12,12 +12,12 @@ import logging
 import math
 from collections.abc import Callable
 
-from vllama.clock import Clock
-from vllama.errors import ShuttingDown
+from vllama.base.clock import Clock, wait_for
+from vllama.base.errors import ShuttingDown, VllamaError
+from vllama.chat.engine.traits import Traits
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
-from vllama.scheduler.contention import Contention
 from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.hooks import Hooks, Limits
@@ -25,6 +25,8 @@ from vllama.scheduler.instance import Instance, Key, Lease, Prefix
 from vllama.scheduler.loads import Loads
 from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
+from vllama.scheduler.recovery import Recovery
+from vllama.scheduler.room import Room
 from vllama.scheduler.state import STOPPING, Table
 from vllama.scheduler.views import (
     FailureView,
@@ -50,8 +52,8 @@ class Scheduler:
         self._table = Table(limits, clock)
         self._admission = Admission(self._table, hooks)
         self._health = HealthMonitor(self._table, hooks)
-        self._loads = Loads(self._table, hooks, self._admission)
-        self._contention = Contention(self._table, hooks, self._loads.reload)
+        self._recovery = Recovery(self._table, hooks)
+        self._loads = Loads(self._table, hooks, self._admission, self._recovery)
 
     # -- lifecycle ----------------------------------------------------------------------------
 
@@ -62,7 +64,7 @@ class Scheduler:
             self._loads.group = group
             helpers = [
                 group.create_task(helper.run())
-                for helper in (self._admission, self._health, self._contention)
+                for helper in (self._admission, self._health, self._recovery)
             ]
             try:
                 while True:
@@ -70,11 +72,7 @@ class Scheduler:
                     table.changed.clear()
                     table.next_expiry_check_s = table.next_deadline_s()
                     wait_s = table.next_expiry_check_s - table.clock.monotonic()
-                    try:
-                        async with asyncio.timeout(None if math.isinf(wait_s) else max(wait_s, 0)):
-                            await table.changed.wait()
-                    except TimeoutError:
-                        pass
+                    await wait_for(table.changed, wait_s)
             finally:
                 table.closing = True
                 self._loads.group = None
@@ -96,13 +94,8 @@ class Scheduler:
         self, bundle: Bundle, need: Need, keep_alive_s: float | None, prefix: Prefix | None = None
     ) -> Lease | None:
         """Return a lease if one is available at once, without suspending; else None."""
-        instance = self._table.instances.get(Key(bundle.key, need.mode))
-        if (
-            instance is None
-            or self._table.closing
-            or not (instance.ready and instance.has_slot and not instance.queue)
-            or not instance.fits(bundle, need)
-        ):
+        instance = self._find_ready(bundle, need)
+        if instance is None or self._table.closing or instance.queue or not instance.has_slot:
             return None
         instance.note_name(bundle)
         self._table.count_in(instance, keep_alive_s)
@@ -166,13 +159,65 @@ class Scheduler:
         self.release(lease)
         return await self.acquire(bundle, need, keep_alive_s, prefix, flow)
 
+    async def move(
+        self,
+        lease: Lease,
+        bundle: Bundle,
+        need: Need,
+        keep_alive_s: float | None,
+        prefix: Prefix | None = None,
+        flow: Flow = ANYBODY,
+    ) -> Lease:
+        """Return a lease on a healthy endpoint instead of that of `lease`, which is released.
+
+        If none is healthy by then, it is on the same one. Raises the errors of `acquire`.
+        """
+        self.release(lease)
+        return await self.acquire(bundle, need, keep_alive_s, prefix, flow)
+
+    def has_other(self, lease: Lease) -> bool:
+        """Return whether another healthy endpoint has the model of `lease`."""
+        instance = lease.instance
+        places = instance.process.endpoints if instance.process else ()
+        return len(places) > 1 and any(
+            each != lease.endpoint and instance.is_healthy(each) for each in places
+        )
+
+    def note_failure(self, lease: Lease, error: VllamaError) -> None:
+        """Give the endpoint of `lease` no requests until a probe succeeds, if others have them."""
+        self._recovery.note_failure(lease.instance, lease.endpoint, error)
+
+    def is_failing(self, bundle: Bundle) -> bool:
+        """Return whether a model is loaded, and nothing healthy answers for it."""
+        places = [
+            (instance, each)
+            for instance in self._table.find(bundle)
+            for each in (instance.process.endpoints if instance.process else ())
+        ]
+        return bool(places) and not any(instance.is_healthy(each) for instance, each in places)
+
+    @property
+    def hang_s(self) -> float:
+        """How long an answer may be silent."""
+        return self._table.limits.hang_s
+
+    def _find_ready(self, bundle: Bundle, need: Need) -> Instance | None:
+        """Return the loaded instance that would serve `need`."""
+        instance = self._table.instances.get(Key(bundle.key, need.mode))
+        return instance if instance and instance.ready and instance.fits(bundle, need) else None
+
+    def find_traits(self, bundle: Bundle, need: Need) -> Traits | None:
+        """Return the traits of the instance that would serve `need`; None if none is loaded."""
+        instance = self._find_ready(bundle, need)
+        return instance.traits if instance is not None else None
+
     def touch(self, bundle: Bundle, need: Need, keep_alive_s: float | None) -> bool:
         """Restart the keep-alive timer of a ready instance that fits `need`; False if none does.
 
         This serves requests that only load a model, so they need no slot.
         """
-        instance = self._table.instances.get(Key(bundle.key, need.mode))
-        if instance is None or not instance.ready or not instance.fits(bundle, need):
+        instance = self._find_ready(bundle, need)
+        if instance is None:
             return False
         instance.note_name(bundle)
         self._table.touch(instance, keep_alive_s)
@@ -215,7 +260,7 @@ class Scheduler:
         table.limits = limits
         for instance, before_s in usual.items():
             instance.bundle = renew(instance.bundle)
-            if instance.keep_alive_s == before_s:
+            if instance.keep_alive_s == before_s or instance.bundle.settings.pin:
                 instance.keep_alive_s = table.default_keep_alive_s(instance.bundle)
         self._table.changed.set()
         self._table.room_changed.set()
@@ -264,6 +309,11 @@ class Scheduler:
         """The latest loads, unloads, evictions, failures and restarts."""
         return self._table.marks
 
+    async def find_room(self, free: Pools) -> Room:
+        """Measure, and return what a load would meet; `free` is for pools that nothing uses."""
+        await self.measure(max_age_s=1.0, unloaded=True)
+        return self._admission.find_room(free)
+
     @property
     def free(self) -> Pools:
         """Memory that was free for models at the last measurement, in bytes by pool."""
@@ -281,10 +331,6 @@ class Scheduler:
     async def check_health(self) -> None:
         """Check the health of all engines now."""
         await self._health.check()
-
-    def check_contention(self) -> None:
-        """Check now whether other programs compete with engines for the cores."""
-        self._contention.check()
 
     def expire(self) -> None:
         """Unload every idle instance whose deadline has passed."""

@@ -10,13 +10,15 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
-from vllama.clock import Clock
+from vllama.base.clock import Clock
+from vllama.base.errors import CoolingDown, VllamaError
 from vllama.dialects.events import Mark, MarkKind
-from vllama.errors import CoolingDown, VllamaError
 from vllama.models.types import Bundle
 from vllama.scheduler.hooks import Limits
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
 from vllama.scheduler.marks import Marks
+from vllama.supervise.spec import Endpoint
+from vllama.targets.breakers import Breakers
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Table:
         self.retiring: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
         self.marks = Marks()
+        self.breakers: Breakers[tuple[Key, Endpoint]] = Breakers(clock)
         # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
         self.closing = False  # the server stops: no more requests and loads
@@ -77,8 +80,6 @@ class Table:
 
     def count_in(self, instance: Instance, keep_alive_s: float | None) -> None:
         """Count a request, and set the keep-alive that it asks for."""
-        if not instance.leases:
-            instance.busy_since_s = self.clock.monotonic()
         instance.leases += 1
         instance.served += 1
         self.set_keep_alive(instance, keep_alive_s)
@@ -134,10 +135,8 @@ class Table:
         # Waking a task costs more than the rest of this function, so wake only those with work.
         if instance.queue or instance.retiring:
             instance.wake.set()
-        if not instance.leases:
-            instance.busy_s += instance.last_used_s - instance.busy_since_s
-            if self.room_wanted:
-                self.room_changed.set()
+        if not instance.leases and self.room_wanted:
+            self.room_changed.set()
         if instance.deadline_s < self.next_expiry_check_s:
             self.changed.set()
 

@@ -170,7 +170,10 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         bundle=bundle,
         plan=plan,
         state=phase,
-        cause=explain_wait(item) or explain_down(process, phase) or plan.instead,
+        cause=explain_wait(item)
+        or explain_down(process, phase)
+        or explain_skipped(item)
+        or plan.instead,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,
@@ -234,6 +237,12 @@ def explain_down(process: Process | None, phase: Phase) -> str:
     if phase is Phase.READY and up < count:
         return f"{count - up} of {count} replicas: {diagnosis.cause}"
     return ""
+
+
+def explain_skipped(item: Instance) -> str:
+    """Return why some of a model's endpoints get no requests."""
+    places = item.process.endpoints if item.process and item.loaded else ()
+    return "; ".join(trouble for each in places if (trouble := item.find_trouble(each)))
 
 
 def find_phase(item: Instance) -> Phase:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vllama import log_context
-from vllama.errors import QueueFull
+from vllama.base import log_context
+from vllama.base.errors import QueueFull
 from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.instance import Instance, Lease, Prefix, Waiter
 from vllama.scheduler.state import Table

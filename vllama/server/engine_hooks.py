@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from vllama.base import executors
+from vllama.base.clock import RealClock
+from vllama.base.errors import EngineError
 from vllama.chat.engine.traits import Traits
-from vllama.clock import RealClock
-from vllama.config import Config
-from vllama.engines.base import Engine
+from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Attachable, Sleeping
-from vllama.errors import VllamaError
-from vllama.hardware.cpu import read_cpu_time
-from vllama.hardware.visible import show_only
-from vllama.plan.types import Facts, Plan
+from vllama.machine.visible import show_only
+from vllama.net.upstream.monitor import UpstreamMonitor
+from vllama.net.upstream.pool import Upstreams
+from vllama.plan.types import Plan
+from vllama.routes.in_use import InUse
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.lifecycle import EngineSleeper
-from vllama.scheduler.memory import Measurable, Measured, MemoryMeter, MemoryRecords
+from vllama.scheduler.memory import Measured, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.process import Process, Sleeper
 from vllama.scheduler.replicas import Replicas
@@ -28,28 +29,27 @@ from vllama.server.reporter import Reporter
 from vllama.supervise.external import AttachedProcess
 from vllama.supervise.spec import Endpoint, LaunchSpec, RestartPolicy
 from vllama.supervise.supervisor import SupervisedProcess
-from vllama.upstream.pool import Upstreams
+from vllama.targets.probe import probe_target
 
 
 class EngineHooks:
     """Carries out what the scheduler decides about engines, with the settings in use."""
 
-    def __init__(
-        self, config: Config, facts: Facts, environ: Mapping[str, str], reporter: Reporter
-    ) -> None:
-        self._config, self._facts = config, facts
+    def __init__(self, in_use: InUse, environ: Mapping[str, str], reporter: Reporter) -> None:
+        self._in_use = in_use
         self._environ = environ
         self._reporter = reporter
         self._clock = RealClock()
-        self._meter = MemoryMeter(facts.platform, facts.preferences.reserve_bytes)
-        self._records = MemoryRecords(config.data_dir / "memory.json")
+        self._meter = MemoryMeter(in_use.facts.platform, in_use.facts.reserve_bytes)
+        self._records = MemoryRecords(in_use.config.data_dir / "memory.json")
 
-    def use(self, config: Config, facts: Facts) -> None:
-        """Go by other settings from now on."""
-        self._config, self._facts = config, facts
-
-    def make_hooks(self, planner: Planner, upstreams: Upstreams) -> Hooks:
+    def make_hooks(self, planner: Planner, upstreams: Upstreams, watch: UpstreamMonitor) -> Hooks:
         """Return all that the scheduler may ask."""
+
+        async def probe(endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
+            with upstreams.use_pool(endpoint) as pool:
+                return await probe_target(pool, model, embeds=mode == Mode.EMBED)
+
         return Hooks(
             plan=planner.plan,
             replan=planner.replan,
@@ -58,16 +58,17 @@ class EngineHooks:
             needs=self._needs,
             measure=self._measure,
             record_memory=self._record_memory,
-            report_load=self._report_end_of_load,
+            report_load=self._report_load,
             read_progress=upstreams.read_progress,
             abort_answers=upstreams.abort_answers,
+            probe=probe,
+            find_trouble=watch.find_trouble,
             make_sleeper=self._make_sleeper,
-            read_cpu_time=read_cpu_time,
-            on_instance_end=gc.collect,  # errors and tasks leave cycles behind
+            on_instance_end=self._clean_up,
         )
 
     def _engine(self, plan: Plan) -> Engine:
-        return self._facts.found.engines[plan.engine]
+        return self._in_use.facts.found.engines[plan.engine]
 
     def _traits(self, plan: Plan) -> Traits:
         engine = self._engine(plan)
@@ -78,9 +79,7 @@ class EngineHooks:
                 f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
                 "the others wait in order"
             )
-        limits = (self._config.max_tokens, plan.bundle.settings.max_tokens)
-        most = min((limit for limit in limits if limit is not None), default=None)
-        return replace(traits, max_answer_tokens=most)
+        return traits
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
@@ -98,8 +97,8 @@ class EngineHooks:
                 name=name,
                 launch=launch,
                 policy=RestartPolicy(),
-                log_dir=self._config.log_dir,
-                run_dir=self._config.run_dir,
+                log_dir=self._in_use.config.log_dir,
+                run_dir=self._in_use.config.run_dir,
                 clock=self._clock,
                 on_progress=lambda line: self._reporter.loading(f"{plan.bundle.name}: {line}"),
             )
@@ -116,7 +115,7 @@ class EngineHooks:
         A plan knows only the GPUs that this server sees. The user's variable stays where it names
         instances of a divided GPU.
         """
-        gpus = {gpu.index: gpu for gpu in self._facts.platform.accelerators}
+        gpus = {gpu.index: gpu for gpu in self._in_use.facts.platform.accelerators}
         chosen = [gpus[index] for index in plan.settings.gpus if index in gpus]
         if len(chosen) == len(gpus) and plan.bundle.settings.gpus is None:
             return {}
@@ -124,12 +123,13 @@ class EngineHooks:
         shown = show_only(chosen)
         return {name: x for name, x in shown.items() if not divided or name not in self._environ}
 
-    def _report_end_of_load(self, plan: Plan, error: VllamaError | None) -> None:
-        """End the display of a load; a failed one is reported by whoever asked for it."""
-        if error is None:
-            self._reporter.note(f"{plan.bundle.name} is loaded")
-        else:
-            self._reporter.loading("")
+    def _report_load(self, plan: Plan, again: bool) -> None:
+        self._reporter.note(f"{plan.bundle.name} is loaded{' again' if again else ''}")
+
+    def _clean_up(self) -> None:
+        """End the display of a load that failed; the request that asked for it reports why."""
+        self._reporter.loading("")
+        gc.collect()  # errors and tasks leave cycles behind
 
     def _needs(self, plan: Plan) -> Pools:
         """Return the memory that a plan takes: what it took the last time, else the estimate."""
@@ -139,15 +139,15 @@ class EngineHooks:
     async def _record_memory(self, plan: Plan, held: Pools) -> None:
         count = self._replicas(plan)
         single = {pool: size // count for pool, size in held.items()}
-        await asyncio.to_thread(self._records.add, plan, single)
+        await executors.upkeep.run(self._records.add, plan, single)
 
-    async def _measure(self, processes: Mapping[Hashable, Measurable], gpus: bool) -> Measured:
+    async def _measure(self, processes: Mapping[Hashable, Process], gpus: bool) -> Measured:
         return await self._meter.measure(processes, gpus=gpus)
 
     def _replicas(self, plan: Plan) -> int:
         if isinstance(self._engine(plan), Attachable):
             return 1
-        return plan.bundle.settings.replicas or self._config.replicas
+        return plan.bundle.settings.replicas or self._in_use.config.replicas
 
     def _make_sleeper(self, plan: Plan) -> Sleeper | None:
         engine = self._engine(plan)

@@ -2,7 +2,7 @@
 
 Their metadata are polled, by their names. This sees an atomic rename over a file, the swap of a
 symbolic link on the way to it (Kubernetes replaces a ConfigMap so) and changes on network drives,
-which those who watch the file itself are not told of.
+which a watch on the file itself would miss.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from vllama.base import executors
 
 POLL_S = 0.5
 
@@ -28,7 +30,7 @@ class FileWatch:
         """Call `changed` after each change, until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
-            if await asyncio.to_thread(self.check):
+            if await executors.upkeep.run(self.check):
                 changed()
 
     def check(self) -> bool:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from vllama import private
-from vllama.config import Config, environ, list_upstreams, places, preferences
+from vllama.base import private
+from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
+from vllama.base.spelling import suggest
+from vllama.base.threads import begin
+from vllama.config import Config, environ, list_upstreams
 from vllama.config.address import SCHEME_PORTS, leads_to
-from vllama.engines.registry import discover_engines
-from vllama.errors import ConfigError, ModelNotFound, VllamaError
-from vllama.hardware.detect import detect
-from vllama.hardware.visible import hide_gpus
+from vllama.engines.registry import discover_engines, make_search_paths
+from vllama.machine.detect import detect
+from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.model_settings import ModelTables
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.not_found import make_no_repository_error
-from vllama.models.ref import Kind, ModelRef
 from vllama.models.settings import ModelsSettings
-from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
-from vllama.server.records import open_draft_records
-from vllama.spelling import find_similar
+from vllama.scheduler.draft_records import open_draft_records
 
 
 def gather_facts(config: Config) -> Facts:
     """Detect hardware and engines, in parallel."""
     options = {"upstreams": list_upstreams(config)}
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        platform = pool.submit(detect)
-        found = pool.submit(discover_engines, None, options, places(config))
-        return Facts(
-            platform=hide_gpus(platform.result(), environ()),
-            found=found.result(),
-            preferences=preferences(config),
-            draft_speeds=open_draft_records(config).read(),
-        )
+    platform, found = (
+        begin(detect),
+        begin(discover_engines, None, options, make_search_paths(config)),
+    )
+    return Facts(
+        platform=hide_gpus(platform.result(), environ()),
+        found=found.result(),
+        settings=config,
+        draft_speeds=open_draft_records(config.data_dir).read(),
+    )
 
 
 def close_folders(config: Config) -> Iterator[str]:
@@ -97,11 +99,39 @@ def list_unknown_links(config: Config, library: Library) -> Iterator[str]:
         try:
             library.find(link)
         except VllamaError:
-            near = find_similar(prefix, names)
-            known = f"did you mean {near[0]}?" if near else f"upstreams: {', '.join(names) or '-'}"
+            known = suggest(prefix, names, f"upstreams: {', '.join(names) or '-'}")
             yield f"fallback '{link}' is neither a model here nor one of a named upstream; {known}"
 
 
-def check_engine(facts: Facts) -> None:
-    """Raise NoPlan if an engine named by the user, or every engine, is missing."""
-    choose_engine(facts)
+WRITTEN = ("log_dir", "run_dir")
+"""Settings of folders without which no engine can be started."""
+HINT = "name a folder that this user may write to: VLLAMA_DATA_DIR=FOLDER"
+
+
+def move_unwritable(config: Config) -> tuple[dict[str, Path], str]:
+    """Return temporary folders for those that cannot be written to, and the warning about it.
+
+    A read-only root or a user without a home must not prevent a start: logs and the records of
+    running engines are then kept in a temporary folder. Raises ConfigError where there is none.
+    """
+    failed = {name: error for name in WRITTEN if (error := try_to_write(getattr(config, name)))}
+    if not failed:
+        return {}, ""
+    name, error = next(iter(failed.items()))
+    problem = f"cannot write to '{getattr(config, name)}': {error.strerror or error}"
+    try:
+        place = Path(tempfile.mkdtemp(prefix="vllama-"))
+    except OSError:
+        raise ConfigError(problem, hint=HINT) from None
+    warning = f"{problem}; logs of this server are kept in '{place}'; {HINT}"
+    return {name: place / name.removesuffix("_dir") for name in failed}, warning
+
+
+def try_to_write(folder: Path) -> OSError | None:
+    """Make a folder if it is missing and a file in it; return why that failed."""
+    try:
+        private.make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from vllama.config import Config
-from vllama.errors import EngineMissing, ModelNotFound, VllamaError
-from vllama.models.library import Library
+from vllama.base import executors
+from vllama.base.errors import EngineMissing, ModelNotFound, VllamaError
 from vllama.models.model_settings import ModelTables
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
-from vllama.plan.types import Facts, Need
-from vllama.routes.catalog import Catalog
-from vllama.routes.context import Preload
-from vllama.routes.pulls import Pulls
-from vllama.scheduler.scheduler import Scheduler
+from vllama.plan.types import Need
+from vllama.routes.context import Gateway
+from vllama.routes.server.health import lacks_upstream
+from vllama.server.reload import warn_of_links
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop
 
@@ -26,47 +24,61 @@ FIRST_MODEL = "smollm2:135m"
 class Preloader:
     """Loads the models of the settings with which the server was started."""
 
-    def __init__(
-        self,
-        config: Config,
-        facts: Facts,
-        library: Library,
-        *,
-        catalog: Catalog,
-        scheduler: Scheduler,
-        pulls: Pulls,
-        reporter: Reporter,
-        preloaded: Preload,
-    ) -> None:
-        self._config = config
-        self._facts = facts
-        self._library = library
-        self._catalog = catalog
-        self._scheduler = scheduler
-        self._pulls = pulls
+    def __init__(self, gateway: Gateway, reporter: Reporter) -> None:
+        self._gateway = gateway
+        self._in_use = gateway.in_use
         self._reporter = reporter
-        self._preloaded = preloaded
+
+    async def run(self, stop: Stop, address: str) -> None:
+        """Load the first models, then report that the server at `address` is ready."""
+        await self.load(stop)
+        if not stop.asked.is_set():
+            await self._wait_for_upstreams()
+            command = await executors.upkeep.run(self.find_command_to_try, address)
+            self._reporter.ready(address, command)
+            await warn_of_links(self._in_use)
 
     async def load(self, stop: Stop) -> None:
         """Load the model of `--model`, then those that the settings of models name.
 
         If the first fails, `stop` ends the server.
         """
-        if self._config.upstreams:
-            await self._catalog.all()  # asks the upstreams now, so that no client waits for it
-        name = self._config.model
+        if self._in_use.config.upstreams:
+            await (
+                self._gateway.catalog.all()
+            )  # asks the upstreams now, so that no client waits for it
+        name = self._in_use.config.model
         if name:
             await self._load_first(name, stop)
-        for other in ModelTables(self._config.models).list_preloaded():
+        for other in ModelTables(self._in_use.config.models).list_preloaded():
             try:
                 await self._load(other)
             except VllamaError as error:
                 self._reporter.warn(f"'{other}' is not loaded: {error.sentence()}")
 
+    async def _wait_for_upstreams(self) -> None:
+        """Wait until an upstream can serve, if nothing else could; say for which, and why."""
+        watch, reported = self._gateway.watch, ""
+        await watch.check()
+        while True:
+            watch.changed.clear()
+            if not await lacks_upstream(watch, self._in_use.library):
+                break
+            text = "; ".join(
+                f"{where} does not serve: {why}" for where, why in watch.troubles.items()
+            )
+            if text != reported:
+                reported = text
+                self._reporter.note(f"waiting for an upstream: {text}")
+            await watch.changed.wait()
+        for endpoint in watch.endpoints:
+            if endpoint.url not in watch.troubles:
+                self._reporter.note(f"upstream: {endpoint.url} answers")
+
     def find_command_to_try(self, address: str) -> str:
         """Return the command that a user would type next, for the server at `address`."""
         command = f"vllama run {self._find_model_to_try()}"
-        given = self._config.sources
+        given = self._in_use.config.sources
         if any(given.get(name, "").startswith("--") for name in ("host", "port")):
             # flags of this process, which other terminals do not know
             return f"OLLAMA_HOST={address.removeprefix('http://')} {command}"
@@ -74,8 +86,8 @@ class Preloader:
 
     async def _load_first(self, name: str, stop: Stop) -> None:
         try:
-            self._preloaded.bundle = await self._load(name)
-        except EngineMissing as error:  # whoever started the server offers to install one
+            self._gateway.preload.bundle = await self._load(name)
+        except EngineMissing as error:  # `vllama serve` offers to install one
             stop.missing = error
             stop.asked.set()
         except VllamaError as error:
@@ -86,22 +98,22 @@ class Preloader:
     async def _load(self, name: str) -> Bundle:
         """Download a model if it is not here, and load it. Raises VllamaError."""
         bundle = await self._fetch(name)
-        lease = await self._scheduler.acquire(bundle, Need(), None)
-        self._scheduler.release(lease)
+        lease = await self._gateway.scheduler.acquire(bundle, Need(), None)
+        self._gateway.scheduler.release(lease)
         return bundle
 
     async def _fetch(self, name: str) -> Bundle:
         """Return the bundle of `name`, after downloading it if it is not on this disk."""
         try:
-            return (await self._catalog.find(name)).bundle
+            return (await self._gateway.catalog.find(name)).bundle
         except ModelNotFound:
             pass
 
         def download(progress: Progress, cancel: threading.Event) -> Bundle:
-            return self._library.remote.pull(
+            return self._in_use.library.remote.pull(
                 name,
-                formats=list_loadable_formats(self._facts),
-                fits=FitsHere(self._facts),
+                formats=list_loadable_formats(self._in_use.facts),
+                fits=FitsHere(self._in_use.facts),
                 to_load=True,
                 progress=progress,
                 cancel=cancel,
@@ -111,20 +123,20 @@ class Preloader:
             self._reporter.pull(event)
 
         try:
-            return await self._pulls.join(name, download).follow(tell)
+            return await self._gateway.pulls.join(name, download).follow(tell)
         finally:
-            self._catalog.forget()
+            self._gateway.catalog.forget()
 
     def _find_model_to_try(self) -> str:
         """Return the model of the start, else the newest that can chat, else a small one."""
-        if self._config.model:
-            return self._config.model
-        find_alias = self._library.configured.tables.find_alias
+        if self._in_use.config.model:
+            return self._in_use.config.model
+        find_alias = self._in_use.library.tables.find_alias
         for bundle in sorted(
-            self._library.list(),
+            self._in_use.library.list(),
             key=lambda one: (find_alias(one.name) is not None, -one.modified_s),
         ):
             with contextlib.suppress(VllamaError):  # a damaged one
-                if Capability.COMPLETION in self._library.info(bundle).capabilities:
+                if Capability.COMPLETION in self._in_use.library.info(bundle).capabilities:
                     return bundle.name
         return FIRST_MODEL

@@ -21,7 +21,7 @@ from types import FrameType
 
 from msgspec import Struct
 
-from vllama.errors import EngineMissing
+from vllama.base.errors import EngineMissing
 
 SECOND_LOOK_S = 1.0
 TERMINAL = "/dev/tty"

@@ -1,10 +1,10 @@
 """The start of `vllama serve`, in the order in which a user notices its steps.
 
 1. Bind the port: a taken one is reported at once, and clients that come from now on wait.
-2. Answer: who only asks whether there is a server, and which one, gets an answer; all other
+2. Answer requests that ask only whether there is a server, and which one; all other
    requests wait until the gateway is complete.
 3. Compose the rest: hardware, engines, models. What is wrong there ends the server with its exit
-   code, and the waiting requests are told why.
+   code, and the waiting requests get the reason.
 4. Let the daemon run until a signal ends it.
 """
 
@@ -13,24 +13,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import uvloop
 
-from vllama.clock import RealClock
-from vllama.config import Config, environ, guards, keys_file, models_settings, tracing_settings
-from vllama.errors import VllamaError
-from vllama.http.certificate import Certificate
-from vllama.http.server import Server, bind
-from vllama.http.watchdog import watch_loop
-from vllama.keys.ring import KeyRing
-from vllama.metrics.server_metrics import Metrics
+from vllama.accounts.keys.ring import KeyRing
+from vllama.base import executors
+from vllama.base.clock import RealClock
+from vllama.base.errors import VllamaError
+from vllama.config import Config, environ, keys_file, models_settings, tracing_settings
 from vllama.models.library import open_library
+from vllama.net.http.certificate import Certificate
+from vllama.net.http.server import Server, bind
+from vllama.net.http.watchdog import watch_loop
+from vllama.observe.metrics.server_metrics import Metrics
+from vllama.observe.tracing.setup import open_tracing
+from vllama.plan.choose import choose_engine
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
+from vllama.routes.in_use import InUse, Snapshot
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
-    check_engine,
     check_model,
     check_upstreams,
     close_folders,
@@ -39,24 +44,37 @@ from vllama.server.preflight import (
 )
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop, handled_signals
+from vllama.supervise.guard import raise_file_limit
 from vllama.supervise.leftovers import sweep
-from vllama.tracing.setup import open_tracing
 
 GC_THRESHOLDS = (50_000, 20, 20)
+MOST_DIGITS = 640  # of an integer, Python's least: long ones cost a square of their length
 
 
 def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int:
-    """Run the server until it is told to stop; return the exit code.
+    """Run the server until a signal stops it; return the exit code.
 
     `load` reads the settings again, from where `config` came; it may raise VllamaError.
     Raises VllamaError for everything that is wrong before models are served, and EngineMissing also
     if loading the first model finds that out.
     """
+    raise_file_limit()
+    sys.set_int_max_str_digits(MOST_DIGITS)
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
+    port = listener.getsockname()[1]
+
+    def with_port(read: Config) -> Config:
+        """Put the port that the kernel has chosen in the place of 0, here and after each reload."""
+        return read if read.port else replace(read, port=port)
+
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(listener, certificate, config, reporter, load))
+            return runner.run(
+                _serve(
+                    listener, certificate, with_port(config), reporter, lambda: with_port(load())
+                )
+            )
     finally:
         listener.close()
 
@@ -70,22 +88,28 @@ async def _serve(
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
-    keys = KeyRing(config.api_key, keys_file(config.data_dir), RealClock())
-    gateway = Gateway(guards(config), keys, metrics)
-    server = Server(App(gateway), drain_s=config.drain_timeout_s, certificate=certificate)
+    file = keys_file(config.data_dir)
+    keys = KeyRing(config.api_key, file, RealClock(), required=config.require_keys)
+    gateway = Gateway(InUse(Snapshot(config=config)), keys, metrics)
+    server = Server(
+        App(gateway),
+        drain_s=config.drain_timeout_s,
+        certificate=certificate,
+        buffer_bytes=config.max_buffer_size_bytes,
+    )
     failed: VllamaError | None = None
     with handled_signals(stop, reload), watch_loop(metrics):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             try:
-                daemon = await asyncio.to_thread(compose, config, reporter, load, metrics)
+                daemon = await executors.upkeep.run(compose, gateway, reporter, load)
             except VllamaError as error:
                 failed = error
                 gateway.fail(error)
                 server.stop()
             else:
                 _collect_garbage_rarely()
-                await daemon.run(gateway, listener, server, http, stop, reload)
+                await daemon.run(listener, server, http, stop, reload)
     if failed is not None:
         raise failed
     if stop.missing is not None:
@@ -93,22 +117,24 @@ async def _serve(
     return stop.code
 
 
-def compose(
-    config: Config, reporter: Reporter, load: Callable[[], Config], metrics: Metrics
-) -> Daemon:
+def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) -> Daemon:
     """Check what can be checked beforehand, and build the daemon; takes seconds, needs no loop.
 
-    Raises VllamaError for everything that is wrong.
+    Completes the snapshot in use. Raises VllamaError for everything that is wrong.
     """
+    in_use = gateway.in_use
+    config = in_use.config
     facts = gather_facts(config)
     check_upstreams(config)
-    check_engine(facts)
+    choose_engine(facts)  # one at least has to be here
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))
+    library.local.sweep()
     check_model(library, config.model)
     tracing = open_tracing(tracing_settings(config, environ()))
-    return Daemon(config, facts, library, reporter, load, metrics, tracing)
+    in_use.now = replace(in_use.now, facts=facts, library=library)
+    return Daemon(gateway, reporter, load, tracing)
 
 
 def _collect_garbage_rarely() -> None:

@@ -1,25 +1,23 @@
 """Helpers for asyncio: blocking work in its own thread, and clean-up that survives cancellation.
 
-Knows nothing of processes. The default executor is not used, because it has few threads, and
-waiting for a child that runs for days would occupy one of them.
+Knows nothing of processes. No executor is used, because ending a child must not wait for a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
+from vllama.base.executors import Job
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_S = 5.0
+
 T = TypeVar("T")
-
-
-def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call `callback` in `loop` from another thread; do nothing if the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        pass
 
 
 async def in_thread(name: str, work: Callable[[], T]) -> T:
@@ -27,28 +25,27 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 
     Cancellation does not wait for the thread.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
+    job = Job(work)
+    threading.Thread(target=job.do, name=name, daemon=True).start()
+    return await job.result
 
-    def settle(outcome: T | None, error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(outcome)  # type: ignore[arg-type]
 
-    def body() -> None:
+async def keep_running(
+    name: str, run: Callable[[], Awaitable[None]], is_over: Callable[[], bool]
+) -> None:
+    """Run one of the server's own tasks; one that fails is logged, and begins again after a pause.
+
+    Once `is_over`, it does not.
+    """
+    while True:
         try:
-            outcome = work()
-        except BaseException as error:
-            failure = error
-            post(loop, lambda: settle(None, failure))
-        else:
-            post(loop, lambda: settle(outcome, None))
-
-    threading.Thread(target=body, name=name, daemon=True).start()
-    return await result
+            return await run()
+        except Exception:
+            # boundary: what a server does for itself must not end it
+            log.exception("the task '%s' has failed", name)
+        if is_over():
+            return None
+        await asyncio.sleep(RESTART_PAUSE_S)
 
 
 async def finish(cleanup: Coroutine[object, object, T]) -> T:

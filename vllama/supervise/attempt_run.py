@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vllama.clock import Clock
+from vllama.base.clock import Clock
 from vllama.supervise.aio import finish, in_thread
 from vllama.supervise.leftovers import RunFile, make_scratch_folder, remove_scratch
 from vllama.supervise.logs import LogRing, Tailer

@@ -1,4 +1,4 @@
-"""External servers (`--upstream`): monitored, but never started or stopped.
+"""External servers (`--upstream`): probed, but never started or stopped.
 
 `AttachedProcess` has the interface of a supervised process, so that the scheduler need not know the
 difference. It may have several equal endpoints. An endpoint that fails is not used until it answers
@@ -8,12 +8,16 @@ again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 
-from vllama.errors import CoolingDown
+from vllama.base.clock import wait_for
+from vllama.base.errors import CoolingDown
 from vllama.supervise.logs import LogRing
-from vllama.supervise.probe import find_trouble, http_status
+from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
 
@@ -30,7 +34,7 @@ class AttachedProcess:
         self._all = endpoints
         self._path = path
         self._up: tuple[Endpoint, ...] = ()
-        self._ever_up = False
+        self._down_since_s: float | None = None  # Unix time; None: it has never answered
         self._state = State.STOPPED
         self._stop = asyncio.Event()
         self._probe_wanted = asyncio.Event()
@@ -75,11 +79,7 @@ class AttachedProcess:
             await self._probe_all()
             self._probed.set()
             down = len(self._up) < len(self._all)
-            try:
-                async with asyncio.timeout(RETRY_S if down else None):
-                    await self._probe_wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._probe_wanted, RETRY_S if down else math.inf)
             self._probe_wanted.clear()
         self._state = State.STOPPED
 
@@ -90,11 +90,7 @@ class AttachedProcess:
             self._probe_wanted.set()
             await self._probed.wait()
         if not self._up:
-            raise CoolingDown(
-                f"cannot reach {name_upstreams(self._all)}",
-                retry_after_s=RETRY_S,
-                hint="start that server, or correct its address in the settings",
-            )
+            raise make_outage(self._all, self._down_since_s)
         return self._up[0]
 
     def report_unreachable(self, endpoint: Endpoint) -> None:
@@ -121,12 +117,8 @@ class AttachedProcess:
 
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Return whether it answers within `limit_s` with a status below 500."""
-        status = await http_status(
-            endpoint,
-            endpoint.health_path or self._path,
-            timeout_s=limit_s,
-            api_key=endpoint.api_key,
-        )
+        path = endpoint.health_path or self._path
+        status = await http_status(endpoint, path, timeout_s=limit_s, api_key=endpoint.api_key)
         return status is not None and status < 500
 
     @property
@@ -151,110 +143,35 @@ class AttachedProcess:
 
     async def _probe_all(self) -> None:
         answers = await asyncio.gather(
-            *(
-                http_status(
-                    item,
-                    item.health_path or self._path,
-                    timeout_s=PROBE_TIMEOUT_S,
-                    api_key=item.api_key,
-                )
-                for item in self._all
-            )
+            *(self.check_health(item, PROBE_TIMEOUT_S) for item in self._all)
         )
-        self._set_up(
-            tuple(
-                item
-                for item, status in zip(self._all, answers, strict=True)
-                if status is not None and status < 500
-            )
-        )
+        self._set_up(tuple(itertools.compress(self._all, answers)))
 
     def _set_up(self, up: tuple[Endpoint, ...]) -> None:
         """Set the endpoints that answer, and notify the listener if others answer than before.
 
         A probe that finds nothing new tells nobody: the listener asks for a probe itself.
         """
-        before, self._up, self._ever_up = self._up, up, self._ever_up or bool(up)
-        self._state = State.READY if up else State.BACKOFF if self._ever_up else State.STARTING
+        before, self._up = self._up, up
+        if before and not up:
+            self._down_since_s = time.time()
+        was_up = self._down_since_s is not None
+        self._state = State.READY if up else State.BACKOFF if was_up else State.STARTING
         if up != before:
             self._listener()
 
 
+def make_outage(endpoints: Sequence[Endpoint], since_s: float | None) -> CoolingDown:
+    """Return the error of servers that do not answer; None: they have never answered."""
+    local = time.localtime(since_s)
+    since = "yet" if since_s is None else f"since {time.strftime('%Y-%m-%d %H:%M:%S', local)}"
+    return CoolingDown(
+        f"cannot reach {name_upstreams(endpoints)}: no answer {since}",
+        retry_after_s=RETRY_S,
+        hint="start that server, or correct its address in the settings",
+    )
+
+
 def name_upstreams(endpoints: Sequence[Endpoint]) -> str:
     """Return upstreams by their names; clients are told this, so addresses are left to the log."""
-    names = " or ".join(f"'{each.upstream}'" for each in endpoints if each.upstream)
-    return f"the upstream {names}".rstrip()
-
-
-CHECK_LIMIT_S = 3.0
-NOT_YET = "it has not been checked yet"
-
-
-class UpstreamMonitor:
-    """Checks each endpoint at intervals, and logs changes."""
-
-    def __init__(self, endpoints: Sequence[Endpoint], path: str) -> None:
-        """Prepare; `path` is asked of those that have no path of their own."""
-        self._path = path
-        self._troubles = dict.fromkeys(endpoints, NOT_YET)
-        self._replaced = asyncio.Event()
-
-    def use(self, endpoints: Sequence[Endpoint], path: str) -> None:
-        """Check other endpoints from now on."""
-        self._path = path
-        self._troubles = {each: self._troubles.get(each, NOT_YET) for each in endpoints}
-        self._replaced.set()
-
-    @property
-    def troubles(self) -> dict[str, str]:
-        """The reasons of the endpoints that cannot serve, by URL."""
-        return {endpoint.url: why for endpoint, why in self._troubles.items() if why}
-
-    def are_down(self, endpoints: Sequence[Endpoint]) -> bool:
-        """Return whether all of `endpoints` were found unable to serve when last checked."""
-        troubles = self.troubles
-        return bool(endpoints) and all(
-            troubles.get(each.url, NOT_YET) != NOT_YET for each in endpoints
-        )
-
-    @property
-    def all_down(self) -> bool:
-        """Whether there are endpoints that clients rely on, and none of them can serve."""
-        needed = [why for endpoint, why in self._troubles.items() if not endpoint.is_spare]
-        return bool(needed) and all(needed)
-
-    @property
-    def none_answers(self) -> bool:
-        """Whether there are endpoints, and none of them can serve, whether relied on or not."""
-        return bool(self._troubles) and all(self._troubles.values())
-
-    async def run(self) -> None:
-        """Check at intervals until cancelled."""
-        while True:
-            self._replaced.clear()
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._watch(each)) for each in self._troubles]
-                await self._replaced.wait()
-                for task in tasks:
-                    task.cancel()
-
-    async def check(self) -> None:
-        """Check all endpoints once, concurrently."""
-        await asyncio.gather(*(self._check(endpoint) for endpoint in self._troubles))
-
-    async def _watch(self, endpoint: Endpoint) -> None:
-        while True:
-            await self._check(endpoint)
-            await asyncio.sleep(endpoint.health_interval_s)
-
-    async def _check(self, endpoint: Endpoint) -> None:
-        path = endpoint.health_path or self._path
-        trouble = await find_trouble(endpoint, path, timeout_s=CHECK_LIMIT_S)
-        before = self._troubles.get(endpoint)
-        if before is None or trouble == before:
-            return
-        self._troubles[endpoint] = trouble
-        if trouble:
-            log.warning("the upstream at %s cannot serve: %s", endpoint.url, trouble)
-        else:
-            log.info("the upstream at %s answers", endpoint.url)
+    return " or ".join(dict.fromkeys(each.title for each in endpoints))

@@ -6,7 +6,9 @@ Knows no event loop: all methods block, and are called in the child's thread.
 from __future__ import annotations
 
 import binascii
+import contextlib
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -18,6 +20,16 @@ from typing import Self
 
 from vllama.supervise import shim
 from vllama.supervise.spec import Grace
+
+MOST_FILES = 32_768
+FILES, _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The soft limit of open files that engines get: the one that the server was started with."""
+
+
+def raise_file_limit() -> None:
+    """Raise this process's soft limit of open files towards the hard one, as Go programs do."""
+    with contextlib.suppress(OSError, ValueError):  # the system may allow less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(FILES, min(_HARD, MOST_FILES)), _HARD))
 
 
 class GuardFailed(Exception):
@@ -114,6 +126,7 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
         *("--status-fd", str(status_fd)),
         *("--grace", str(grace.term_s + grace.second_term_s)),
         *("--second-term", str(grace.term_s)),
+        *("--files", str(FILES)),
         *(("--scratch", str(command.scratch)) if command.scratch else ()),
         "--",
         *command.argv,

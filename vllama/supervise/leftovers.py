@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from vllama import private
+from vllama.base import private
 from vllama.supervise import shim, tree
 from vllama.supervise.logs import slug
 

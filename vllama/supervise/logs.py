@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from vllama import private
+from vllama.base import private
 
 OWN_LOG = "vllama.log"
 """The name of vllama's own log, in the folder with the logs of engines."""

@@ -20,7 +20,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -6,17 +6,22 @@ Knows no process: futures interrupt the wait, and a function reports progress.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import ssl
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Any
 
-from vllama.clock import Clock
+from vllama.base.clock import Clock
+from vllama.base.errors import describe_connection_error
+from vllama.supervise.hosts import reach
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
 _BODY_LIMIT_BYTES = 65536
+
+
+class NoAnswer(str):
+    """Why a server cannot serve: it is not even there to refuse a connection."""
+
+    __slots__ = ()
 
 
 class Readiness(StrEnum):
@@ -57,22 +62,16 @@ async def find_trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> st
         async with asyncio.timeout(timeout_s):
             status = await _exchange(endpoint, request)
     except TimeoutError:
-        return f"no answer within {timeout_s:g} s"
+        return NoAnswer(f"no answer within {timeout_s:g} s")
+    except ConnectionError as error:
+        return describe_connection_error(error)
     except OSError as error:
-        return _explain(error)
+        return NoAnswer(describe_connection_error(error))
     except (EOFError, ValueError, asyncio.LimitOverrunError):
         return "its answer is not HTTP"
     if status in (401, 403):
         return f"it refuses the key (HTTP {status})"
     return "" if status < 400 or status == 429 else f"it answers {path} with HTTP {status}"
-
-
-def _explain(error: OSError) -> str:
-    """Return the system's text; asyncio's own is "Connect call failed" for every number."""
-    foreign = isinstance(error, socket.gaierror | ssl.SSLError)  # not numbers of the system
-    if error.errno and not foreign:
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
 
 
 def _make_request(endpoint: Endpoint, path: str, api_key: str | None, post: bytes | None) -> bytes:
@@ -88,9 +87,7 @@ def _make_request(endpoint: Endpoint, path: str, api_key: str | None, post: byte
 
 
 async def _exchange(endpoint: Endpoint, request: bytes) -> int:
-    reader, writer = await asyncio.open_connection(
-        endpoint.host, endpoint.port, ssl=True if endpoint.scheme == "https" else None
-    )
+    reader, writer = await reach(endpoint, asyncio.open_connection)
     try:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

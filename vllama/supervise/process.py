@@ -19,9 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from vllama.errors import EngineStartFailed
+from vllama.base.errors import EngineStartFailed
+from vllama.base.executors import post
 from vllama.supervise import shim, tree
-from vllama.supervise.aio import finish, in_thread, post
+from vllama.supervise.aio import finish, in_thread
 from vllama.supervise.guard import Command, Guard, GuardFailed
 from vllama.supervise.spec import Grace
 

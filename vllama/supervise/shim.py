@@ -1,9 +1,9 @@
 """The guard: a small program between supervisor and engine, so that no engine outlives either.
 
 It is started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] [--scratch DIR]
--- argv…`` with the read end of a pipe as stdin. The supervisor holds the write end and never
-writes. When the supervisor dies, even by SIGKILL, the pipe closes. The guard is a separate program
-that uses only the standard library and knows nothing about the engine.
+[--files N] -- argv…`` with the read end of a pipe as stdin. The supervisor holds the write end and
+never writes. When the supervisor dies, even by SIGKILL, the pipe closes. The guard is a separate
+program that uses only the standard library and knows nothing about the engine.
 
 The engine's environment is passed encoded in one variable. Thus it does not affect the guard's
 Python (LD_PRELOAD, PYTHONPATH), nor the guard's Python the environment (PEP 538 sets LC_CTYPE).
@@ -22,6 +22,7 @@ Python (LD_PRELOAD, PYTHONPATH), nor the guard's Python the environment (PEP 538
 
 import binascii
 import os
+import resource
 import select
 import signal
 import sys
@@ -282,8 +283,6 @@ def report(status_fd: int, line: str) -> None:
 def exit_like(code: int) -> None:
     """Exit as the engine did."""
     if code < 0:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -300,6 +299,9 @@ def main(args: list[str]) -> None:
     status_fd = int(options["--status-fd"])
     grace_s = float(options["--grace"])
     os.set_inheritable(status_fd, False)
+    if "--files" in options:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(options["--files"]), hard))
     pairs = binascii.a2b_base64(os.environ[ENV_VARIABLE]).split(b"\0")
     env = dict(pair.split(b"=", 1) for pair in pairs if pair)
 

@@ -30,8 +30,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     `prefix` precedes every path; only external servers have one. `keeps_connections` False: the
     server closes the connection after an answer, even if it promised to keep it alive.
 
-    External servers only: `upstream` is the name that the user gave the server ("": none), `model`
-    is the model's name there (None: as everywhere), `weight` the
+    External servers only (`is_elsewhere`): `upstream` is the name that the user gave the server
+    ("": none), `model` is the model's name there (None: as everywhere), `weight` the
     share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
     GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: the
     server counts as ready without it.
@@ -50,6 +50,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     health_path: str | None = None
     health_interval_s: float = 5.0
     is_spare: bool = False
+    is_elsewhere: bool = False
+
+    @property
+    def title(self) -> str:
+        """What clients are told of it: never its address."""
+        if not self.is_elsewhere:
+            return "the engine"
+        return f"the upstream '{self.upstream}'" if self.upstream else "the upstream"
 
     @property
     def url(self) -> str:

@@ -3,17 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
-from vllama.clock import Clock
-from vllama.errors import Busy, CoolingDown, EngineCrashed, EngineStartFailed
+from vllama.base.clock import Clock
+from vllama.base.errors import Busy, CoolingDown, EngineCrashed, EngineStartFailed
 from vllama.supervise.attempt_run import AttemptRun
-from vllama.supervise.history import History
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
-from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, State
+from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Exit, State
 from vllama.supervise.tree import Activity, Footprint
+
+_MAX_ATTEMPTS = 20
+
+
+class History:
+    """The latest attempts; the last of them may be running."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._attempts: deque[Attempt] = deque(maxlen=_MAX_ATTEMPTS)
+        self.diagnosis: Diagnosis | None = None
+        self._began_s = 0.0
+        self._ready_s: float | None = None
+        self.ever_ready = False
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts, oldest first."""
+        return tuple(self._attempts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the running attempt became ready."""
+        return self._ready_s is not None
+
+    def begin(self, number: int, log_path: Path) -> None:
+        """Begin an attempt."""
+        self._began_s, self._ready_s = self._clock.monotonic(), None
+        started_s = self._clock.time()
+        self._attempts.append(Attempt(number=number, started_s=started_s, log_path=log_path))
+
+    def record_pid(self, pid: int) -> None:
+        """Record the engine's pid."""
+        self._attempts[-1] = replace(self._attempts[-1], pid=pid)
+
+    def record_ready(self) -> None:
+        """Record that the process serves."""
+        self.ever_ready = True
+        self._ready_s = self._clock.monotonic()
+        self._attempts[-1] = replace(self._attempts[-1], ready_s=self._clock.time())
+
+    def compute_durations(self) -> tuple[float, float]:
+        """Return the seconds for which it was starting, and then ready."""
+        now_s = self._clock.monotonic()
+        ready_s = now_s if self._ready_s is None else self._ready_s
+        return ready_s - self._began_s, now_s - ready_s
+
+    def record_end(self, ended: Exit | None, diagnosis: Diagnosis | None) -> None:
+        """Record how it ended, and why unless it was stopped. Later calls add to earlier ones."""
+        if diagnosis is not None:
+            self.diagnosis = diagnosis
+        if not self._attempts:
+            return
+        last = self._attempts[-1]
+        self._attempts[-1] = replace(
+            last,
+            ended_s=self._clock.time() if last.ended_s is None else last.ended_s,
+            exit=ended or last.exit,
+            diagnosis=diagnosis or last.diagnosis,
+        )
+
 
 PATIENCE_S = 2.5
 
@@ -129,16 +192,6 @@ class Status:
                 )
             await self._changed.wait()
         return self._endpoint
-
-    async def wait_not_ready(self, endpoint: Endpoint | None = None) -> None:
-        """Wait until the process no longer serves at `endpoint` (default: its present endpoint).
-
-        Returns as soon as the engine has exited or a stop begins, and at once if it does not serve
-        there. Every restart has another endpoint.
-        """
-        endpoint = endpoint or self._endpoint
-        while endpoint is not None and self._endpoint == endpoint:
-            await self._changed.wait()
 
     # --- for the owner -------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from vllama.clock import Clock
-from vllama.errors import VllamaError
+from vllama.base.clock import Clock
+from vllama.base.errors import VllamaError
 from vllama.supervise.aio import finish
 from vllama.supervise.attempt_run import KILL_AT_ONCE, AttemptRun
 from vllama.supervise.backoff import Restarts
@@ -260,7 +260,8 @@ class SupervisedProcess(Status):
             self._fail(diagnosis)
             return False
         hint = f"; {diagnosis.hint}" if diagnosis.hint else ""
-        log.warning("%s: %s; starting again in %g s%s", self.name, diagnosis.cause, delay_s, hint)
+        when = f"in {delay_s:g} s" if delay_s else "now"
+        log.warning("%s: %s; restarting %s%s", self.name, diagnosis.cause, when, hint)
         self._retry_at_s = self._clock.monotonic() + delay_s
         return True
 

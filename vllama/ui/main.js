@@ -98,12 +98,18 @@ class AppShell extends View {
 
   indicator() {
     const { status } = state.connection;
-    const words = { live: "Live", connecting: "Connecting", lost: "Not connected", forbidden: "Chat only" }[status];
+    const words = { live: "Live", connecting: "Connecting", lost: "Not connected", forbidden: "Chat only", locked: "No key" }[status];
     return html`<span class="connection ${status}"><i aria-hidden="true"></i>${words}</span>`;
   }
 
   banner() {
     const { status, reason, retryAt } = state.connection;
+    if (status === "locked") {
+      return html`<div class="banner calm">
+        <span>This server requires a key.</span>
+        <button @click=${useAnotherKey}>Enter a key</button>
+      </div>`;
+    }
     if (status === "forbidden") {
       return html`<div class="banner calm">
         <span>This key may chat; what the server does is shown to keys with the scope <code>read</code>.</span>
@@ -113,7 +119,7 @@ class AppShell extends View {
     if (status !== "lost") return nothing;
     const seconds = Math.max(0, Math.round((retryAt - Date.now()) / 1000));
     return html`<div class="banner">
-      <strong>Connection lost:</strong> ${reason.replace(/[.?!]$/, "")}. What you see may be out of date.
+      <strong>Connection lost:</strong> ${reason.replace(/[^.?!]$/, "$&.")} What you see may be out of date.
       <span aria-hidden="true">Next attempt ${seconds ? `in ${seconds} s` : "now"}.</span>
       <button @click=${reconnect}>Try now</button>
     </div>`;

@@ -66,7 +66,7 @@ async function exchange(path, { method = "GET", body, signal } = {}) {
     });
     if (response.ok) return response;
     if (response.status === 401 && (await renewKey(key))) continue;
-    throw new ServerError(await readError(response), response.status);
+    throw new ServerError(readError(await response.text(), response.status), response.status);
   }
 }
 
@@ -101,16 +101,20 @@ export async function* readObjects(response) {
   for await (const line of readLines(response)) {
     if (!line.trim()) continue;
     const value = JSON.parse(line);
-    if (value.error) throw new ServerError(value.error);
+    if (value.error) throw new ServerError(readError(line));
     yield value;
   }
 }
+
+/** Tell whether the user has given no key, though the server wants one. */
+export const isLocked = (error) => error instanceof ServerError && error.status === 401;
 
 /** Tell whether the server knows the key, and its scopes do not allow what was asked. */
 export const isForbidden = (error) => error instanceof ServerError && error.status === 403;
 
 /** Return what to show of something that was thrown. */
 export function explain(error) {
+  if (isLocked(error)) return "the server requires a key";
   if (error instanceof ServerError) return error.message;
   if (error?.name === "AbortError") return "stopped";
   return "cannot reach the server: the connection failed; is it still running?";
@@ -128,12 +132,16 @@ async function renewKey(refused) {
   return true;
 }
 
-async function readError(response) {
-  const text = await response.text();
+/** Tell whether a hint names commands, flags or variables: it is for whoever uses the terminal. */
+export const isForTerminal = (hint) => /\b(vllama|pip|sudo|chmod) [a-z]|--[a-z]|\b[A-Z]+_[A-Z_]+/.test(hint);
+
+/** Return the text of an error; the hint at its end stays only if it helps in a browser. */
+function readError(text, status) {
   try {
-    const { error } = JSON.parse(text);
-    return (typeof error === "string" ? error : error?.message) || text;
+    const { error, hint } = JSON.parse(text);
+    const message = (typeof error === "string" ? error : error?.message) || text;
+    return hint && isForTerminal(hint) && message.endsWith(`; ${hint}`) ? message.slice(0, -hint.length - 2) : message;
   } catch {
-    return text || `the server answered ${response.status}`;
+    return text || `the server answered ${status}`;
   }
 }

@@ -12,7 +12,7 @@ from vllama.engines.base import FailurePattern, Installation, Overhead, SearchPa
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import keep_fields
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format
 from vllama.supervise.spec import Endpoint, HttpProbe
 

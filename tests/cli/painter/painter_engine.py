@@ -14,7 +14,7 @@ from vllama_fake import FakeEngine
 from vllama.engines.base import Missing
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
-from vllama.environments.layout import Step
+from vllama.machine.environments.layout import Step
 
 
 @dataclass(frozen=True)

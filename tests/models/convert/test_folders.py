@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 
 from tests.models.convert.conftest import CONFIG, weights
-from vllama.errors import BadModelFile, DiskFull, VllamaError
+from vllama.base.errors import BadModelFile, DiskFull, VllamaError
 from vllama.models.convert.workspace import (
     check_folder,
     check_free_space,

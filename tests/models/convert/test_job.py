@@ -12,7 +12,7 @@ import pytest
 
 from tests.models.convert.conftest import VISION, local, repository
 from tests.models.convert.tools import Tools
-from vllama.errors import BadModelFile, DiskFull, VllamaError
+from vllama.base.errors import BadModelFile, DiskFull, VllamaError
 from vllama.models.convert.job import ConversionOptions, count_bytes_to_fetch
 from vllama.models.convert.prepare import prepare
 from vllama.models.types import Format

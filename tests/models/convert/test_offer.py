@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.models.convert.conftest import local, repository
-from vllama.errors import NoPlan
+from vllama.base.errors import NoPlan
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.types import Format
 

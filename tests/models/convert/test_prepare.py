@@ -6,7 +6,7 @@ import pytest
 
 from tests.models.convert.conftest import local, repository
 from tests.models.test_mistral_format import write_mistral_folder
-from vllama.errors import BadModelFile, BadRequest, ModelNotFound, NoPlan
+from vllama.base.errors import BadModelFile, BadRequest, ModelNotFound, NoPlan
 from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
 from vllama.models.convert.quantiser import (
     BITS,
     DIRECT,
@@ -15,7 +15,7 @@ from vllama.models.convert.quantiser import (
 )
 from vllama.models.convert.tool_run import find_cause
 from vllama.models.convert.work import parse_converter_progress, parse_quantiser_progress
-from vllama.models.quant import _FILE_TYPES
+from vllama.models.names.quant import _FILE_TYPES
 
 
 @pytest.mark.parametrize(

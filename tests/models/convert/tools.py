@@ -11,7 +11,7 @@ import sys
 import venv
 from pathlib import Path
 
-from vllama.environments.layout import Step, mark_complete
+from vllama.machine.environments.layout import Step, mark_complete
 from vllama.models.convert.converter import FOLDER, WITH_CPU
 from vllama.models.convert.quantiser import Quantiser
 

@@ -13,9 +13,15 @@ import pytest
 
 from tests.hub import Fault, StandInHub
 from tests.models.conftest import Events
-from vllama.errors import AuthRequired, ChecksumMismatch, DiskFull, SourceError, VllamaError
+from vllama.base.errors import (
+    AuthRequired,
+    Cancelled,
+    ChecksumMismatch,
+    DiskFull,
+    SourceError,
+    VllamaError,
+)
 from vllama.models.download.fetch import Fetcher, get_free_bytes
-from vllama.models.download.file_download import Cancelled
 from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.settings import ModelsSettings

@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hub import Fault, StandInHub
 from tests.models.conftest import Events
 from tests.models.download.test_file_download import BIG, Once, blobs, content, fetch
-from vllama.errors import SourceError
-from vllama.models.download.file_download import Cancelled
+from vllama.base.errors import Cancelled, SourceError
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.hf_cache import HfCacheStore
 
@@ -54,6 +55,24 @@ def test_a_page_instead_of_the_file_costs_nothing_that_is_here(
     assert content(fetch(settings)) == BIG
     # what arrived before the stop did not come again: the stop itself loses at most some pieces
     assert big.sent("cdn") - pages < len(BIG) + 300_000
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (206, {"Content-Range": "bytes 0-999/1000"}),
+        (416, {"Content-Range": "bytes */1000"}),
+        (200, {"Content-Type": "application/octet-stream"}),
+    ],
+)
+def test_a_file_shorter_than_announced_is_not_asked_for_again(
+    big: StandInHub, with_settings: Callable[..., ModelsSettings], status: int, headers: Any
+) -> None:
+    big.fault = Once(Fault(status=status, headers=headers), times=-1)
+    pause_s, began_s = 60.0, time.monotonic()
+    with pytest.raises(SourceError, match=r"cannot fetch 'm.gguf': .* has \d+ bytes, not"):
+        fetch(with_settings(backoff_s=pause_s))
+    assert time.monotonic() - began_s < pause_s
 
 
 def test_a_storage_that_asks_to_wait(big: StandInHub, settings: ModelsSettings) -> None:

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.errors import BadModelFile
-from vllama.models.gguf.header import TENSOR_TYPES, LongArray, NeedMore, parse_header, read_header
+from vllama.base.errors import BadModelFile
+from vllama.models.headers.gguf.header import (
+    TENSOR_TYPES,
+    LongArray,
+    NeedMore,
+    parse_header,
+    read_header,
+)
 from vllama.models.stores.packaged import PackagedStore
 
 

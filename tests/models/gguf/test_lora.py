@@ -7,9 +7,9 @@ import pytest
 
 from tests.models.stores.test_local import home, library, make  # noqa: F401
 from tests.tiny import write_tiny_gguf, write_tiny_lora
-from vllama.errors import BadRequest
-from vllama.models.gguf.header import read_header
-from vllama.models.info import apply_template, combine_headers, control_tokens
+from vllama.base.errors import BadRequest
+from vllama.models.headers.gguf.header import read_header
+from vllama.models.headers.info import apply_template, combine_headers, control_tokens
 from vllama.models.library import Library
 from vllama.models.types import Capability, ModelInfo
 

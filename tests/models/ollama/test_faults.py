@@ -29,7 +29,7 @@ from tests.registry import (
     OllamaModel,
     StandInRegistry,
 )
-from vllama.errors import (
+from vllama.base.errors import (
     AuthRequired,
     ChecksumMismatch,
     DiskFull,
@@ -114,6 +114,10 @@ def test_a_blob_that_the_registry_lacks(registry: StandInRegistry, library: Libr
         (Fault(status=403), AuthRequired, "does not allow"),
         (Fault(status=500), SourceError, "answered 500"),
         (Fault(status=302, headers={"Location": "/around"}), SourceError, "edirects"),
+        *(
+            (Fault(status=302, headers={"Location": f"http://{host}/"}), SourceError, "cannot")
+            for host in ("a..b", "127..0.1:1", "a" * 99, "[::1", "a:99999", "a:b", "é..é", "-")
+        ),
         (Fault(reset_after=0), Offline, "cannot reach"),
     ],
 )
@@ -129,6 +133,12 @@ def test_a_manifest_that_does_not_come(
     with pytest.raises(error, match=says):
         library.remote.pull(f"{registry.host}/library/tiny")
     assert not settings.ollama_dirs[0].exists()
+
+
+@pytest.mark.parametrize("host", ["127..0.1:1", "a..b", "a" * 99 + ".b", "x.-.y", "127.0.0.1-:1"])
+def test_a_host_that_no_name_server_knows(library: Library, host: str) -> None:
+    with pytest.raises(VllamaError, match=r"cannot|invalid"):
+        library.remote.pull(f"http://{host}/library/tiny", insecure=True)
 
 
 def test_an_overloaded_registry_is_asked_again(registry: StandInRegistry, library: Library) -> None:
@@ -293,8 +303,25 @@ def test_what_was_never_finished_goes_after_a_while(
         path.write_text("x")
         if path != new:
             os.utime(path, (1, 1))
+    stray, fresh = old.parent / ".abcdefgh", old.parent / ".bcdefghi"
+    for path in (stray, fresh):
+        path.write_text("{}")
+    os.utime(stray, (1, 1))
     library.remote.pull(f"{registry.host}/library/tiny")
     assert [p.name for p in old.parent.glob("*.partial*")] == [new.name]
+    assert fresh.exists() and not stray.exists()
+
+
+def test_whoever_may_not_write_cannot_hold_a_lock(
+    registry: StandInRegistry, settings: ModelsSettings, library: Library
+) -> None:
+    before = os.umask(0)
+    try:
+        library.remote.pull(f"{registry.host}/library/tiny")
+    finally:
+        os.umask(before)
+    locks = list(stored(settings).folder.rglob("*.lock"))
+    assert locks and {path.stat().st_mode & 0o777 for path in locks} == {0o660}
 
 
 @pytest.mark.slow

@@ -30,18 +30,18 @@ from tests.registry import (
     push,
     store,
 )
-from vllama.errors import (
+from vllama.base.errors import (
     AuthRequired,
     BadRequest,
+    Cancelled,
     ChecksumMismatch,
     ModelNotFound,
     Offline,
     VllamaError,
 )
-from vllama.models.download.file_download import Cancelled
 from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.library import Library, open_library
-from vllama.models.ref import CloudDisabled
+from vllama.models.names.ref import CloudDisabled
 from vllama.models.settings import ModelsSettings
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.registry import PARAMS, OllamaModel, store
 from tests.registry.models import CONFIG, IMAGE
 from tests.tiny import write_tiny_gguf, write_tiny_lora
-from vllama.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
+from vllama.base.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.library import Library, open_library
+from vllama.models.names.ref import ModelRef
 from vllama.models.ollama.layout import OllamaModels, StoredName, find_target
 from vllama.models.ollama.manifest import find_digests, parse_manifest
-from vllama.models.ref import ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.types import Capability, Format

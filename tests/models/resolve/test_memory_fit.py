@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts
-from vllama.errors import BadModelFile, Offline, SourceError, VllamaError
+from vllama.base.errors import BadModelFile, Offline, SourceError, VllamaError
 from vllama.models.resolve.candidates import Candidate
 from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
 from vllama.models.sources.base import Repository
 from vllama.models.types import Format, ModelInfo, SourceFile, Variant
 from vllama.plan.fitting import FitsHere
+from vllama.plan.types import RESERVE_BYTES
 
 # Llama 3.1 8B: a cache of 512 MiB and buffers of some 340 MiB with 4096 tokens
 LLAMA = replace(
@@ -53,7 +54,6 @@ def resolution(repo: Repository, quant: str = "Q4_K_M") -> Resolution:
             found="named",
             reason="it is the usual one" if v == taken else f"{quant} was taken",
             taken=v == taken,
-            quant=v.quant,
             variant=v,
             repository=repo,
         )
@@ -76,8 +76,8 @@ def choose(
     installed=(LLAMA_CPP_HERE,),
     **preferences,
 ) -> Resolution:
-    machine = replace(platform, ram_total_bytes=int(usable_gib * GIB))
-    here = facts(machine, installed, reserve_bytes=0, **preferences)
+    machine = replace(platform, ram_total_bytes=int(usable_gib * GIB) + RESERVE_BYTES)
+    here = facts(machine, installed, **preferences)
     search = iter(found or (resolution(repository("o/Llama-8B-GGUF", SIZES)),))
     return choose_fitting(search, FitsHere(here), read, lambda: family, named=named)
 
@@ -145,6 +145,22 @@ def test_nothing_fits() -> None:
     assert found.shortage.hint == "take a smaller model of the family: llama3:1b"
 
 
+def test_where_nothing_fits_nothing_is_taken_and_something_helps() -> None:
+    for found in (choose(1.5), choose(2, resolution(repository("o/One-GGUF", {"Q4_K_M": 4.6})))):
+        assert found.shortage is not None
+        assert found.shortage.hint == (
+            "take a smaller model, or a repository with smaller quantisations of this one"
+        )
+        assert not any(one.taken for one in found.candidates)
+        assert all("was taken" not in one.reason for one in found.candidates)
+        (usual,) = [one for one in found.candidates if one.quant == "Q4_K_M"]
+        assert usual.reason.startswith("it needs 5.4 GiB, ")
+    named = choose(6, resolution(repository("o/Llama-8B-GGUF", SIZES), "Q8_0"), named=True)
+    reasons = {one.quant: (one.taken, one.reason) for one in named.candidates}
+    assert reasons["Q8_0"] == (False, "it needs 8.8 GiB, 6.0 GiB usable")
+    assert not any(taken for taken, _ in reasons.values())
+
+
 def test_a_context_that_was_asked_for_is_kept_and_a_smaller_one_named() -> None:
     found = choose(5.6, context_length=131_072)
     assert found.shortage is not None
@@ -174,7 +190,7 @@ def test_the_end_of_the_search_is_no_error_of_its_own() -> None:
         yield few
         raise SourceError("cannot ask the hub")
 
-    machine = facts(replace(CPU, ram_total_bytes=4 * GIB), reserve_bytes=0)
+    machine = facts(replace(CPU, ram_total_bytes=4 * GIB + RESERVE_BYTES))
     found = choose_fitting(search(), FitsHere(machine), header, lambda: (), named=False)
     assert found.shortage is not None
 
@@ -205,9 +221,7 @@ def test_quantised_safetensors_only_where_only_they_fit() -> None:
         tokenizer = SourceFile(path="tokenizer.json", size_bytes=0)
         variant = Variant(format=Format.SAFETENSORS, quant=quant, files=(file, tokenizer))
         repo = Repository(hub_id=name, commit="c", variants=(variant,))
-        one = Candidate(
-            hub_id=name, found="", reason="", quant=quant, variant=variant, repository=repo
-        )
+        one = Candidate(hub_id=name, found="", reason="", variant=variant, repository=repo)
         return Resolution(repository=repo, variant=variant, candidates=(one,))
 
     gpu = replace(H100.accelerators[0], total_bytes=24 * GIB)

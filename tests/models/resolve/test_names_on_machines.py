@@ -25,8 +25,8 @@ from tests.facts import (
 from tests.hub import StandInHub
 from tests.hub.large import make_gguf, make_model, make_safetensors
 from vllama import config
-from vllama.errors import VllamaError
-from vllama.hardware.types import Platform
+from vllama.base.errors import VllamaError
+from vllama.machine.types import Platform
 from vllama.models.library import Library, open_library
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere

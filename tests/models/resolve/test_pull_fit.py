@@ -12,13 +12,14 @@ from tests.facts import CPU, GIB, facts
 from tests.hub import StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.errors import NotEnoughMemory
-from vllama.models.gguf.header import read_header
-from vllama.models.info import combine_headers
+from vllama.base.errors import NotEnoughMemory
+from vllama.models.headers.gguf.header import read_header
+from vllama.models.headers.info import combine_headers
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
 from vllama.plan.fitting import FitsHere
+from vllama.plan.types import RESERVE_BYTES
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"
 FORM = "bartowski/Llama-3.2-3B-Instruct-GGUF"
@@ -47,7 +48,7 @@ def library(
 
 
 def with_memory(total_bytes: int) -> FitsHere:
-    return FitsHere(facts(replace(CPU, ram_total_bytes=total_bytes), reserve_bytes=0))
+    return FitsHere(facts(replace(CPU, ram_total_bytes=total_bytes + RESERVE_BYTES)))
 
 
 def needed(path: Path) -> int:

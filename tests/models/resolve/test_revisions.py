@@ -10,7 +10,7 @@ import pytest
 from tests.hub import StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.errors import ModelNotFound
+from vllama.base.errors import ModelNotFound
 from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
 from vllama.models.library import Library, open_library

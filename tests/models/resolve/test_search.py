@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.hub import Fault, StandInHub
-from vllama.errors import AuthRequired, ModelNotFound, NoPlan, Offline, SourceError, VllamaError
-from vllama.models.ref import ModelRef
+from vllama.base.errors import (
+    AuthRequired,
+    ModelNotFound,
+    NoPlan,
+    Offline,
+    SourceError,
+    VllamaError,
+)
+from vllama.models.names.ref import ModelRef
 from vllama.models.resolve.candidates import find_quantised_safetensors
 from vllama.models.resolve.search import Resolution, iterate_resolutions
 from vllama.models.settings import ModelsSettings

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hub import Fault, StandInHub
 from tests.hub.repos import HubRepo
-from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError, VllamaError
+from vllama.base.errors import AuthRequired, ModelNotFound, Offline, SourceError, VllamaError
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Transient
 from vllama.models.sources.hf import HuggingFace

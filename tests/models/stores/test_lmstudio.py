@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.conftest import Events
-from vllama.errors import BadRequest, ModelNotFound
+from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.lmstudio import LMStudioStore

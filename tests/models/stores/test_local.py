@@ -12,16 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import TEMPLATE, write_tiny_gguf
-from vllama.errors import (
-    BadModelFile,
-    BadRequest,
-    DiskFull,
-    InvalidModelRef,
-    VllamaError,
-)
+from vllama.base.errors import BadModelFile, BadRequest, DiskFull, InvalidModelRef, VllamaError
 from vllama.models.create import Recipe, check_new_name, choose_quant, copy, create, make_bundle
 from vllama.models.library import Library, open_library
-from vllama.models.ref import CloudDisabled, ModelRef
+from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.blobs import ORPHAN_S, BlobStore
 
@@ -259,6 +253,25 @@ def test_replacing_a_model_frees_its_upload(library: Library, home: Path, tiny: 
     base = make_bundle([("t.gguf", library.local.blobs.path(second))])
     create(library, Recipe(name="one", base=base))
     assert blobs(home) == [second.replace(":", "-")]
+
+
+def test_what_a_killed_server_has_left_half_written_goes_at_the_next_start(
+    library: Library, home: Path, tiny: Path
+):
+    make(library, "one")
+    blob_folder = library.local.blobs.path("sha256:" + "0" * 64).parent
+    records = [path for path in home.rglob("*.json") if "one" in str(path)]
+    folders = [blob_folder, *(path.parent for path in records)]
+    assert len(folders) > 1
+    blob_folder.mkdir(exist_ok=True)
+    old, new = ([folder / f".upload-{age}" for folder in folders] for age in ("old", "new"))
+    for path in (*old, *new):
+        path.write_text("x")
+        if path in old:
+            os.utime(path, (1, 1))
+    library.local.sweep()
+    assert [path.exists() for path in (*old, *new)] == [False] * len(old) + [True] * len(new)
+    assert library.find("one")
 
 
 def test_forgotten_uploads_go_with_the_next_removal(library: Library, home: Path, tiny: Path):

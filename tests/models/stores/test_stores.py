@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.models.hub_cache import HubRepo, find_repository
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.stores.base import Store, compute_digest
 from vllama.models.stores.folder import FolderStore
 from vllama.models.stores.hf_cache import HfCacheStore

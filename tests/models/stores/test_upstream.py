@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ import pytest
 from tests.tiny import write_tiny_gguf
 from vllama.cli.model_view import make_rows
 from vllama.config.parse import upstream_traits
-from vllama.models.info import build_model_info
+from vllama.models.headers.info import build_model_info
 from vllama.models.library import Library, open_library
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.settings import ModelsSettings, UpstreamSettings
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.stores.upstream_model import ANYTHING
@@ -222,6 +223,12 @@ def test_a_model_is_only_on_the_servers_that_list_it() -> None:
     assert urls == {"a": (one, away), "both": (one, two, away), "b": (two, away)}
 
 
+@pytest.mark.parametrize("created", [1e999, -1e999, -5, 10**30, "x", True])
+def test_a_time_that_cannot_be_is_as_good_as_none(created: Any) -> None:
+    with serving({"id": "odd", "created": created}) as url:
+        assert only(url).modified_s == 0.0
+
+
 def test_an_answer_of_the_wrong_kind_is_as_good_as_none() -> None:
     page = (200, ["a", "page"])
     with serving(
@@ -232,6 +239,25 @@ def test_an_answer_of_the_wrong_kind_is_as_good_as_none() -> None:
     ) as url:
         info = only(url).info
     assert (info.context_length, info.capabilities) == (None, ANYTHING)
+
+
+def test_one_thread_waits_for_a_server_that_has_fallen_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vllama.models.stores.upstream.KEEP_S", 0.0)
+    monkeypatch.setattr("vllama.models.stores.upstream_server.TIMEOUT_S", 60.0)
+    with serving({"id": "m"}) as url:
+        store = make_store(url)
+        assert [bundle.name for bundle in store.list()] == ["m:latest"]
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))) as silent:
+        asking = threading.Thread(target=store.list)
+        asking.start()
+        connection, _ = silent.accept()
+        assert [bundle.name for bundle in store.list()] == ["m:latest"]
+        assert store.find(ModelRef.parse("m")) and store.find_link(f"{url}#m")
+        assert asking.is_alive()
+        connection.close()
+    asking.join()
 
 
 def test_names_are_found_in_any_case() -> None:

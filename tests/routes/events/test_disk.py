@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.manual_clock import ManualClock
 from tests.tiny import write_tiny_gguf
-from vllama.clock import ManualClock
+from vllama.config import Config
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
 from vllama.routes.events.disk import Disk
+from vllama.routes.in_use import InUse, Snapshot
 
 
 def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     library: Library = open_library(ModelsSettings(folders=(folder,), hf_cache_dir=tmp_path / "hf"))
-    catalog = Catalog(library, ManualClock(), paths=True)
+    catalog = Catalog(InUse(Snapshot(config=Config(), library=library)), ManualClock())
 
     async def look_again() -> tuple[int, int]:
         await disk.look()

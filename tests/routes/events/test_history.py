@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.scheduler.world import World, in_loop, model, use
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.plan.types import Need
 from vllama.routes.events.activity import Activity
 from vllama.routes.events.history import MAX_SAMPLES, History
-from vllama.routes.running import RunningRequests
+from vllama.routes.recording.running import RunningRequests
 
 GIB = 1024**3
 PLATFORM = Platform(

@@ -8,10 +8,10 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
-from tests.http.test_connection import running, until
-from vllama.http.request import Request
-from vllama.routes.event_stream import stream_events
+from tests.net.http.test_connection import running, until
+from vllama.net.http.request import Request
 from vllama.routes.events.hub import Hub
+from vllama.routes.server.state import stream_events
 
 MIB = 1024 * 1024
 GET = b"GET /api/events HTTP/1.1\r\nhost: a\r\n\r\n"

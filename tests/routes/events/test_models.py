@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler.world import NOT_STARTED, World, in_loop, model, reach, use
-from vllama.errors import EngineStartFailed, NotEnoughMemory
+from vllama.base.errors import EngineStartFailed, NotEnoughMemory
 from vllama.plan.types import Need
 from vllama.routes.events.models import make_rows
 from vllama.scheduler.scheduler import Scheduler

@@ -49,13 +49,12 @@ def compute_answer_limit(
 ) -> int | None:
     """Return the most tokens of an answer; None if only the end of the engine's context ends it.
 
-    `asked` None is no limit of the request's own. `shift` False: the answer ends where the context
-    is full, which only can be told with `prompt_tokens`.
+    `asked` None: neither the request nor a setting limits it. `shift` False: the answer ends where
+    the context is full, which only can be told with `prompt_tokens`.
     """
     limit = OPEN_ENDED * traits.window
-    for most in (asked, traits.max_answer_tokens):
-        if most is not None:
-            limit = min(limit, most)
+    if asked is not None:
+        limit = min(limit, asked)
     if prompt_tokens is not None:
         if not shift:
             limit = min(limit, traits.window - prompt_tokens)

@@ -8,12 +8,17 @@ times as fast as decoding into dictionaries.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from vllama.base.errors import EngineCrashed, UpstreamError
+from vllama.chat.engine.counts import Count, Milliseconds, clean_usage, warn_of_counts
 from vllama.chat.error_text import clean_text
-from vllama.errors import EngineCrashed, UpstreamError
+from vllama.chat.go_json import MAX_NAMES, has_too_many_values, read_float
+
+BROKEN_EVENT = "the engine sent an event that is not valid JSON"
 
 
 class FunctionDelta(msgspec.Struct, gc=False, omit_defaults=True):
@@ -68,11 +73,11 @@ class EngineUsage(msgspec.Struct, gc=False):
 class Timings(msgspec.Struct, gc=False):
     """llama-server's own measurements, in its last chunk."""
 
-    prompt_n: int | None = None
-    cache_n: int | None = None
-    prompt_ms: float | None = None
-    predicted_n: int | None = None
-    predicted_ms: float | None = None
+    prompt_n: Count | None = None
+    cache_n: Count | None = None
+    prompt_ms: Milliseconds | None = None
+    predicted_n: Count | None = None
+    predicted_ms: Milliseconds | None = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -111,17 +116,39 @@ class Event:
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
+_decode_large = msgspec.json.Decoder(Chunk, float_hook=read_float).decode  # see `go_json`
 
 
 def decode_event(payload: bytes) -> Event:
     """Decode one event. Raises UpstreamError for one that is broken or reports an error."""
+    if has_too_many_values(payload):
+        raise UpstreamError("cannot use the engine's answer: an event has too many values")
     try:
-        chunk = _decode(payload)
+        chunk = _decode(payload) if len(payload) <= MAX_NAMES else _decode_large(payload)
+    except msgspec.ValidationError:
+        payload, chunk = _decode_without_counts(payload)
     except (ValueError, RecursionError):
-        raise UpstreamError("the engine sent an event that is not valid JSON") from None
+        raise UpstreamError(BROKEN_EVENT) from None
     if chunk.choices is None or chunk.error is not None:
         check_error(chunk)
-    return Event(payload, chunk)
+    event = Event(payload, chunk)
+    if chunk.usage is not None and (cleaned := clean_usage(chunk.usage)) != chunk.usage:
+        chunk.usage, event.changed = cleaned, True
+    return event
+
+
+def _decode_without_counts(payload: bytes) -> tuple[bytes, Chunk]:
+    """Take the numbers out of an event, if these are what cannot be read, and decode it."""
+    try:
+        fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        for name in ("timings", "usage"):
+            if fields.pop(name, None) is not None:
+                warn_of_counts(f"the {name}")
+                with suppress(msgspec.ValidationError):
+                    return (payload := msgspec.json.encode(fields)), _decode(payload)
+    except (ValueError, RecursionError):
+        pass
+    raise UpstreamError(BROKEN_EVENT)
 
 
 def plain_text(chunk: Chunk) -> str | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.engine.traits import Traits
+from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import Message
-from vllama.errors import BadRequest, CapabilityMissing
-from vllama.parsers.call_values import ToolCall
 
 KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
 _SIGNATURES = (

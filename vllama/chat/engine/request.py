@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.fields import (
     engine_body,
     need_completions,
@@ -23,7 +24,6 @@ from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import encode_json
 from vllama.chat.request import Call, PreparedChat, Sampling
 from vllama.chat.schema import check_schema
-from vllama.errors import BadRequest
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"

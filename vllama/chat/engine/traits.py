@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from vllama.chat.engine.events import EngineUsage
+from vllama.chat.engine.request_fields import HARMLESS
 
 MAX_KEPT = 64
 T = TypeVar("T")
@@ -66,10 +67,8 @@ class Traits:
 
     # -- capacity and names --
     context_length: int  # tokens of one request
-    # what one request asked for where that is less; never set by an adapter (`chat.context`)
+    # what one request asked for where that is less; never set by an adapter (`chat.engine.context`)
     num_ctx: int | None = None
-    # the server's ceiling for an answer (`--max-tokens`); never set by an adapter
-    max_answer_tokens: int | None = None
     # when the context is full it drops the oldest half and goes on: only a limit ends an answer
     shifts_context: bool = False
     max_concurrency: int = 1  # requests that it answers at once; vllama queues the others
@@ -88,6 +87,8 @@ class Traits:
     takes_logprobs: bool = True
     takes_reasoning_effort: bool = False
     takes_template_kwargs: bool = False  # `chat_template_kwargs`, by which thinking is switched
+    # fields of a request, besides OpenAI's, that a client may use: known to be harmless
+    passed_fields: frozenset[str] = HARMLESS
     # a client may not send these through /v1: llama.cpp's Python server crashes on a bad grammar
     refused_fields: frozenset[str] = frozenset({"grammar"})
     request_id_header: str | None = None  # where it takes an id of any form
@@ -112,12 +113,14 @@ class Traits:
     silent_tool_choice: str | None = None
     schema_style: SchemaStyle = SchemaStyle.OPENAI
     formats_completions: bool = True  # completions take a format too, not only chats
-    # the field of a completion that takes a bare schema in place of `response_format`
-    completion_grammar: str | None = None  # the field that takes a grammar
+    # the fields of a completion that take a grammar, or a bare schema, not `response_format`
+    completion_grammar: str | None = None
     completion_schema: str | None = None
 
     # -- routes --
     completes: bool = True  # it has a route for completions
+    # it is an Ollama or a vllama: its completions are chats, its `/api/generate` takes raw prompts
+    generates: bool = False
     takes_prompt_lists: bool = False
     completes_chats: bool = False  # vllama may render a chat and send it as a completion
     # plain chats are better sent so: its own chats are slower, or do not keep to a format

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from vllama.base.units import format_go_duration
 from vllama.cli.output import console, is_terminal, say_aside
-from vllama.units import format_go_duration
 
 if TYPE_CHECKING:
     from rich.status import Status

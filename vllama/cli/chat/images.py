@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vllama.errors import VllamaError
+from vllama.base.errors import VllamaError
 
 MAX_BYTES = 100 * 1024 * 1024
 _ENDING = r"\.(?:png|jpe?g|webp)"

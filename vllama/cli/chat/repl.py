@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama import config, private
+from vllama import config
+from vllama.base import private
+from vllama.base.errors import VllamaError
 from vllama.cli.chat.answer_view import AnswerPrinter
 from vllama.cli.chat.session import Session
 from vllama.cli.chat.slash_commands import Commands
 from vllama.cli.editor import edit_text
 from vllama.cli.output import say, show_error
-from vllama.errors import VllamaError
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -32,7 +33,7 @@ def converse(session: Session, history: Path | None) -> None:
     """
     _show_earlier(session)
     keyboard = Keyboard(history)
-    commands = Commands(session, keyboard)
+    commands = Commands(session, keyboard.remember)
     while True:
         try:
             text = keyboard.read()

@@ -7,12 +7,12 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
 from vllama.cli.chat.images import find_images, take_images
 from vllama.cli.client import Client, Reply
 from vllama.cli.output import say_aside, show_warning
 from vllama.cli.progress import PullDisplay, read_event
-from vllama.errors import ModelNotFound, VllamaError
 
 STILL_READING = "the engine may still be reading the message that was cancelled"
 

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
+from vllama.base.errors import ModelNotFound
+from vllama.base.spelling import find_similar
 from vllama.cli.chat.images import names_image
 from vllama.cli.chat.session import Session
 from vllama.cli.model_view import COLUMNS as LIST_COLUMNS
 from vllama.cli.model_view import OPTIONAL_COLUMNS, format_sections, make_rows, make_sections
 from vllama.cli.output import say, show_error, show_table, show_warning
-from vllama.errors import ModelNotFound
 from vllama.models.modelfile import parse_parameter
 
 PART_NAMES = {"template": "prompt template"}
 
 
-class Remembering(Protocol):
-    """Something that can keep a history."""
-
-    def remember(self, on: bool) -> None:
-        """Keep a history from now on, or none."""
-        ...
-
-
 class Commands:
     """Carries out slash commands on the session and the keyboard's history."""
 
-    def __init__(self, session: Session, keyboard: Remembering) -> None:
+    def __init__(self, session: Session, remember: Callable[[bool], object]) -> None:
+        """`remember` has the keyboard keep a history from now on, or none."""
         self._session = session
-        self._keyboard = keyboard
+        self._remember = remember
         self._table: dict[str, Callable[[Sequence[str], str], bool]] = {
             "/set": self._set,
             "/show": self._show,
@@ -58,8 +52,7 @@ class Commands:
         name, _, rest = text.strip().partition(" ")
         handler = self._table.get(name)
         if handler is None:
-            say(f"Unknown command '{name}'. Type /? for help")
-            return False
+            return self._refuse(name, self._table)
         return handler(_words(rest), rest.strip())
 
     def _set(self, words: Sequence[str], rest: str) -> bool:
@@ -78,7 +71,7 @@ class Commands:
                 session.system = _unquoted(rest.removeprefix("system").strip())
                 say("Set system message.")
             case ["history" | "nohistory" as choice]:
-                self._keyboard.remember(choice == "history")
+                self._remember(choice == "history")
             case ["wordwrap" | "nowordwrap" as choice]:
                 session.wrap = choice == "wordwrap"
                 say(f"Set '{choice}' mode.")
@@ -101,7 +94,7 @@ class Commands:
             case [] | ["system"]:
                 say(SET_HELP)
             case _:
-                say(f"Unknown command '/set {words[0]}'. Type /? for help")
+                return self._refuse(f"/set {words[0]}", _list_commands(SET_HELP))
         return False
 
     def _show(self, words: Sequence[str], rest: str) -> bool:
@@ -120,7 +113,13 @@ class Commands:
             case []:
                 say(SHOW_HELP)
             case _:
-                say(f"Unknown command '/show {words[0]}'. Type /? for help")
+                return self._refuse(f"/show {words[0]}", _list_commands(SHOW_HELP))
+        return False
+
+    def _refuse(self, command: str, known: Iterable[str]) -> bool:
+        near = find_similar(command, known, most=1)
+        meant = f"Did you mean '{near[0]}'? " if near else ""
+        say(f"Unknown command '{command}'. {meant}Type /? for help")
         return False
 
     def _show_parameters(self) -> None:
@@ -197,6 +196,11 @@ class Commands:
         more = IMAGES if self._session.sees and not words else ""
         say(texts.get(words[0] if words else "", HELP) + more)
         return False
+
+
+def _list_commands(page: str) -> list[str]:
+    """Return the commands that a help page lists, without their arguments: `/set verbose`."""
+    return re.findall(r"^  (/\w+ \w+)", page, re.MULTILINE)
 
 
 def _words(text: str) -> list[str]:

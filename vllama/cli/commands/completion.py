@@ -26,9 +26,9 @@ def completion(
     """Print a script that completes commands in a shell."""
     from typer.completion import shell_complete
 
+    from vllama.base.errors import ConfigError
     from vllama.cli.output import say
     from vllama.cli.parser import COMPLETION_VARIABLE, root
-    from vllama.errors import ConfigError
 
     if shell not in SHELLS:
         raise ConfigError(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from vllama.cli.complete import complete_words
-from vllama.cli.options import AsJson, argument
+from vllama.cli.options import AsJson, argument, check_action, option
 
 EXAMPLES = """\
 \b
@@ -34,18 +33,11 @@ def configure(
             "ACTION", "show, edit or schema. [show]", complete_words("show", "edit", "schema")
         ),
     ] = ("show"),
-    file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
-    ] = None,
+    file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the settings and where each comes from; edit or describe the config file."""
-    from vllama.errors import ConfigError
-
-    if action not in ACTIONS:
-        raise ConfigError(
-            f"cannot do '{action}' with the settings", hint=f"choose one of {', '.join(ACTIONS)}"
-        )
+    check_action(action, ACTIONS, "the settings")
     ACTIONS[action](file, as_json)
 
 
@@ -68,38 +60,54 @@ def show(file: Path | None, as_json: bool) -> None:
 
 
 def edit(file: Path | None, as_json: bool) -> None:
-    """Open the config file in the user's editor; keep only what can be read afterwards."""
-    from vllama import config, private
+    """Open the config file in the user's editor; keep only what can be read afterwards.
+
+    What somebody else has written meanwhile is not overwritten: the edit stays in a draft then.
+    """
+    from vllama import config
+    from vllama.base import private
+    from vllama.base.errors import ConfigError
     from vllama.cli.editor import edit_text
     from vllama.cli.output import say
-    from vllama.errors import ConfigError
 
     environ = config.environ()
-    path = file or config.named_file(environ)
+    path = Path(os.path.realpath(file or config.named_file(environ)))  # a link stays one
     try:
-        before = path.read_text()
-    except FileNotFoundError:
-        before = NEW_FILE
+        before = read_text(path)
+        text = NEW_FILE if before is None else before
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f'cannot edit the config file "{path}": {error}') from None
-    after = edit_text(before, environ, name=path.name)
-    if after.strip() == before.strip():
+    after = edit_text(text, environ, name=path.name)
+    if after.strip() == text.strip():
         say("nothing was changed")
         return
-    draft = path.with_suffix(".draft.toml")
     try:
-        private.make_folder(draft.parent)
-        private.replace(draft, after.rstrip() + "\n")
+        private.make_folder(path.parent)
+        draft = private.create_unique(path.parent, f"{path.stem}.draft-", ".toml", after + "\n")
         try:
             config.load({}, environ, draft)
         except ConfigError as error:
             raise ConfigError(
                 error.message, hint=f'"{path}" is as it was; what you wrote is in "{draft}"'
             ) from None
-        draft.replace(path)
+        with private.lock_folder(path.parent):
+            if read_text(path) != before:
+                raise ConfigError(
+                    f'cannot write the config file "{path}": it has changed since you opened it',
+                    hint=f'what you wrote is in "{draft}": open the file again and add it there',
+                )
+            draft.replace(path)
     except OSError as error:
         raise ConfigError(f'cannot write the config file "{path}": {error.strerror}') from None
     say(f"{path} is written; a server takes it over on SIGHUP, or when it starts again")
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file, None if there is none. Raises OSError, UnicodeDecodeError."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def print_schema(file: Path | None, as_json: bool) -> None:

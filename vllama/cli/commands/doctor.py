@@ -10,8 +10,8 @@ from vllama.cli.options import AsJson
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vllama.admin.doctor.check import Finding
     from vllama.config import Config
-    from vllama.doctor.check import Finding
 
 EXAMPLES = """\
 \b
@@ -31,9 +31,9 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 def doctor(as_json: AsJson = False) -> int:
     """Look for what keeps models from running here."""
     from vllama import config
+    from vllama.admin.doctor.check import failed
+    from vllama.base.errors import ConfigError
     from vllama.config import Config
-    from vllama.doctor.check import failed
-    from vllama.errors import ConfigError
 
     try:
         settings = config.load({}, config.environ())
@@ -52,9 +52,9 @@ def examine(
 ) -> int:
     """Run the checks, print the findings, and return the exit code."""
     from vllama import config
+    from vllama.admin.doctor.check import Once, Status, run
+    from vllama.admin.doctor.checks import all_checks, engine_checks
     from vllama.cli.output import show_json
-    from vllama.doctor.check import Once, Status, run
-    from vllama.doctor.checks import all_checks, engine_checks
     from vllama.server.preflight import gather_facts
 
     config.prepare_environment()
@@ -81,7 +81,7 @@ def examine(
 
 def show(found: Sequence[tuple[str, Finding]]) -> None:
     """Print one line for each finding, and its hint below."""
-    from vllama.cli.output import console, is_terminal, say
+    from vllama.cli.output import console, is_terminal, say, wrap_words
 
     fancy = is_terminal(sys.stdout)
     width = max(len(name) for name, _ in found)
@@ -97,11 +97,13 @@ def show(found: Sequence[tuple[str, Finding]]) -> None:
         from rich.text import Text
 
         out, style = console(), STYLES[finding.status]
+        text = wrap_words(finding.text, sys.stdout, width + 5)
         out.print(
             Text.assemble(
                 (f" {MARKS[finding.status]} ", style), (shown.ljust(width), "bold"), "  ",
-                (finding.text, "" if finding.status != "skipped" else "dim"),
+                (text, "" if finding.status != "skipped" else "dim"),
             )
         )  # fmt: skip
         if finding.hint:
-            out.print(Text.assemble(" " * (width + 5), (finding.hint, "cyan")))
+            hint = wrap_words(finding.hint, sys.stdout, width + 5)
+            out.print(Text.assemble(" " * (width + 5), (hint, "cyan")))

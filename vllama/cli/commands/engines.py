@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllama.cli.complete import complete_engine, complete_words
-from vllama.cli.options import argument, yes_option
+from vllama.cli.options import argument, check_action, option, yes_option
+from vllama.engines.registry import ask_preference
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from vllama.config import Config
     from vllama.engines.base import Engine
-    from vllama.hardware.types import Platform
+    from vllama.machine.types import Platform
 
 EXAMPLES = """\
 \b
@@ -55,26 +56,19 @@ def engines(
         ),
     ] = None,
     yes: Annotated[bool, yes_option()] = False,
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="With install: take newer versions.")
-    ] = False,
+    upgrade: Annotated[bool, option("--upgrade", "With install: take newer versions.")] = False,
     compiled: Annotated[
         bool,
-        typer.Option(
-            "--compile", help="With install: build it from source for this machine's processor."
-        ),
+        option("--compile", "With install: build it from source for this machine's processor."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With list, doctor: print JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import load_settings
-    from vllama.errors import ConfigError
 
     names = names or []
-    if action not in ACTIONS:
-        raise ConfigError(
-            f"cannot do '{action}' with engines", hint=f"choose one of {', '.join(ACTIONS)}"
-        )
+    check_action(action, ACTIONS, "engines")
     if action in ("install", "remove", "check") and not names:
         raise ConfigError(
             f"cannot {action}: no engine is named", hint="see which there are: vllama engines"
@@ -102,7 +96,7 @@ def engines(
 
 def show_list(settings: Config, *, as_json: bool) -> None:
     """Print all engines: which are installed, which suit, and how to get the others."""
-    from vllama.cli.output import say, show_json, show_table
+    from vllama.cli.output import say, say_prose, show_json, show_table
     from vllama.plan.engine_report import report_engines
     from vllama.server.preflight import gather_facts
 
@@ -112,19 +106,19 @@ def show_list(settings: Config, *, as_json: bool) -> None:
         return
     show_table(COLUMNS, [table_cells(one) for one in told["engines"]], OPTIONAL_COLUMNS)
     say()
-    say(f"This machine: {told['platform']}")
+    say_prose(f"This machine: {told['platform']}")
     say("To install one: vllama engines install NAME")
     if told["chosen"]:
-        say(f"Chosen here: {told['chosen']}")
+        say_prose(f"Chosen here: {told['chosen']}")
         return
-    say(f"Chosen here: none ({told['error']})")
+    say_prose(f"Chosen here: none ({told['error']})")
     if told["hint"]:
-        say(f"To have one, {told['hint']}")
+        say_prose(f"To have one, {told['hint']}")
 
 
 def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of one engine's row."""
-    from vllama.units import format_bytes_decimal
+    from vllama.base.units import format_bytes_decimal
 
     get = ""
     if not one["installed"]:
@@ -153,14 +147,14 @@ def install_one(
     import asyncio
 
     from vllama.cli.engine_install import confirm_install, describe_offer, install_with_progress
-    from vllama.cli.output import say, say_aside, show_warning
+    from vllama.cli.output import say_aside, say_prose, show_warning
     from vllama.engines.install import check_installation, make_offer, uninstall
 
     engine, platform, environments = find_engine(settings, name)
     chosen = make_offer(engine, platform, environments, compiled=compiled, extra_args=extra_args)
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
-        say(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
+        say_prose(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
         return
     if problem:
         show_warning(problem)
@@ -171,8 +165,8 @@ def install_one(
     if problem:  # the installer counts a damaged package as installed
         uninstall(engine, environments)
     installation = install_with_progress(chosen)
-    say(f"{engine.title} {installation.version} is installed in {chosen.folder}")
-    if not engine.preference(platform)[0]:
+    say_prose(f"{engine.title} {installation.version} is installed in {chosen.folder}")
+    if not ask_preference(engine, platform)[0]:
         say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
 
 
@@ -190,12 +184,12 @@ def check_adapter(target: str) -> int:
 
 def remove_one(settings: Config, name: str, *, yes: bool) -> None:
     """Remove one engine's environment, if the user agrees. Raises VllamaError, Abort."""
+    from vllama.base.errors import EngineMissing
     from vllama.cli.engine_install import confirm_install
     from vllama.cli.output import say
     from vllama.engines.base import Installation
     from vllama.engines.install import uninstall
     from vllama.engines.registry import locate_engine
-    from vllama.errors import EngineMissing
 
     engine, _, environments = find_engine(settings, name)
     folder = environments / engine.name
@@ -204,9 +198,9 @@ def remove_one(settings: Config, name: str, *, yes: bool) -> None:
     if uninstall(engine, environments):
         say(f"{engine.title} is removed")
         return
-    from vllama import config
+    from vllama.engines.registry import make_search_paths
 
-    found = locate_engine(engine, config.places(settings))
+    found = locate_engine(engine, make_search_paths(settings))
     if isinstance(found, Installation):
         raise EngineMissing(
             f"cannot remove {engine.title}: it was not installed by vllama, but comes "
@@ -219,7 +213,7 @@ def remove_one(settings: Config, name: str, *, yes: bool) -> None:
 def find_engine(settings: Config, name: str) -> tuple[Engine, Platform, Path]:
     """Return an engine by its name, this machine, and where environments are."""
     from vllama.engines.registry import find_engine, load_adapters
-    from vllama.hardware.detect import detect
+    from vllama.machine.detect import detect
 
     engines, broken = load_adapters()
     engine = find_engine(engines.values(), name, broken)

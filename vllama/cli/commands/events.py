@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from vllama.base.log_lines import escape_control
 from vllama.cli.options import AsJson
-from vllama.log_lines import escape_control
 
 EXAMPLES = """\
 \b

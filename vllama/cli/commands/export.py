@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from vllama.cli.options import argument
+from vllama.cli.options import argument, option
 
 EXAMPLES = """\
 \b
@@ -24,17 +22,17 @@ models. Models that were pulled are pulled again. The server may run meanwhile.
 def export(
     file: Annotated[Path, argument("FILE", "The file to write, a tar.gz.")],
     weights: Annotated[
-        bool, typer.Option("--with-weights", help="With the files of created models (GGUF).")
+        bool, option("--with-weights", "With the files of created models (GGUF).")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    force: Annotated[bool, option("--force", "Replace FILE if it exists.")] = False,
 ) -> None:
     """Write configuration, keys, usage and created models to a file."""
     import time
 
-    from vllama.backup.exporting import export as write
+    from vllama.admin.backup.exporting import export as write
+    from vllama.base.units import format_bytes_decimal
     from vllama.cli.context import load_settings
     from vllama.cli.output import say, say_aside, show_warning
-    from vllama.units import format_bytes_decimal
 
     done = write(file, load_settings(), weights=weights, force=force, now_s=time.time())
     for name in done.parts:

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from vllama.cli.options import argument
+from vllama.cli.options import argument, option
 
 EXAMPLES = """\
 \b
@@ -23,13 +21,13 @@ the config file after a reload (vllama service, kill -HUP).
 
 def import_(
     file: Annotated[Path, argument("FILE", "A file of 'vllama export'.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, option("--force", "Replace what is there.")] = False,
 ) -> None:
     """Take over configuration, keys, usage and created models from a file."""
     from vllama import config
-    from vllama.backup.importing import import_archive
+    from vllama.admin.backup.importing import import_archive
+    from vllama.base.errors import ConfigError
     from vllama.cli.output import say, say_aside, show_warning
-    from vllama.errors import ConfigError
 
     config.prepare_environment()
     environ = config.environ()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from vllama.cli.complete import complete_key, complete_words
-from vllama.cli.options import AsJson, argument
+from vllama.cli.options import AsJson, argument, check_action, option
 
 if TYPE_CHECKING:
+    from vllama.accounts.keys.key import Key
     from vllama.config import Config
-    from vllama.keys.key import Key
 
 EXAMPLES = """\
 \b
@@ -23,14 +21,18 @@ Examples:
   vllama keys add guest --expires 30d
   vllama keys change ci --rate 120/min --tokens none
   vllama keys rotate ci              a new secret for the same key
+  vllama keys rotate ci --overlap 24h     the old one goes on working for a day
   vllama keys revoke guest
   vllama keys rm guest               the revoked key leaves the list; its usage stays
   vllama keys list
+  vllama keys open                   after the last key: requests need none again
 
 Running servers with the same data folder accept every change at once. With the first key, a
 server refuses all requests without one. See docs/guide/keys.md.
 """
-ACTIONS = ("list", "add", "change", "rotate", "revoke", "rm")
+ACTIONS = ("list", "add", "change", "rotate", "revoke", "rm", "open")
+ALIASES = {"remove": "rm"}
+ADMIN = "admin"
 DONE = {"change": "changed", "revoke": "revoked", "rm": "removed"}
 NONE = "none"
 COLUMNS = (
@@ -41,82 +43,81 @@ OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "MODELS", "KEY", "SCOPE")
 
 def keys(
     action: Annotated[
-        str,
-        argument("ACTION", "list, add, change, rotate, revoke or rm.", complete_words(*ACTIONS)),
+        str, argument("ACTION", f"One of {', '.join(ACTIONS)}.", complete_words(*ACTIONS))
     ] = "list",
     name: Annotated[str | None, argument("NAME", "The key's name.", complete_key)] = None,
     scope: Annotated[
-        list[str] | None,
-        typer.Option("--scope", metavar="SCOPES", help="infer, read, admin; several by commas."),
+        list[str] | None, option("--scope SCOPES", "infer, read, admin; several by commas.")
     ] = None,
     models: Annotated[
-        list[str] | None,
-        typer.Option("--models", metavar="GLOB", help="Models it may use, such as 'qwen3*'."),
+        list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
     ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/PERIOD", help="Requests, such as 60/min.")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="N/day", help="Tokens, such as 1M/day.")
-    ] = None,
-    concurrent: Annotated[
-        str | None, typer.Option("--concurrent", metavar="N", help="Requests at once.")
-    ] = None,
+    rate: Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")] = None,
+    tokens: Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")] = None,
+    concurrent: Annotated[str | None, option("--concurrent N", "Requests at once.")] = None,
     priority: Annotated[
-        str | None,
-        typer.Option("--priority", metavar="N", help="Turns in a queue for each of others'."),
+        str | None, option("--priority N", "Turns in a queue for each of others'.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="AGE", help="How long it holds, such as 30d.")
+        str | None, option("--expires AGE", "How long it holds, such as 30d.")
+    ] = None,
+    overlap: Annotated[
+        str | None, option("--overlap AGE", "How long a rotated key's old secret works.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Manage the keys of the server: list, add, change, rotate, revoke, remove."""
+    """Manage the keys of the server: list, add, change, rotate, revoke, rm, open."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import load_settings
-    from vllama.errors import ConfigError
 
-    if action not in ACTIONS:
-        raise ConfigError(
-            f"cannot do '{action}' with keys", hint=f"choose one of {', '.join(ACTIONS)}"
-        )
+    action = ALIASES.get(action, action)
+    check_action(action, ACTIONS, "keys")
     settings = load_settings()
     options = {
         "scope": scope, "models": models, "rate": rate, "tokens": tokens, "concurrent": concurrent,
-        "priority": priority, "expires": expires,
+        "priority": priority, "expires": expires, "overlap": overlap,
     }  # fmt: skip
-    given = {option: value for option, value in options.items() if value}
-    if given and action not in ("add", "change"):
-        raise ConfigError(f"cannot {action} a key with --{next(iter(given))}")
+    given = {flag: value for flag, value in options.items() if value}
+    for flag in given:
+        if action not in (("rotate",) if flag == "overlap" else ("add", "change")):
+            raise ConfigError(f"cannot {action} a key with --{flag}")
     if action == "list":
         show_keys(settings, name or "", as_json=as_json)
         return
-    if name is None:
+    if name is None and action != "open":
         hint = "vllama keys add NAME" if action == "add" else "vllama keys list"
         raise ConfigError(f"cannot {action} a key: none is named", hint=hint)
-    change_file(settings, action, name, given, as_json=as_json)
+    change_file(settings, action, name or "", given, as_json=as_json)
 
 
 def change_file(
     settings: Config, action: str, name: str, given: dict[str, Any], *, as_json: bool
 ) -> None:
     """Change the file of keys, and show what comes of it."""
+    from vllama.accounts.keys import changes
+    from vllama.accounts.keys.key import make_secret
+    from vllama.accounts.keys.store import change_keys
     from vllama.cli.output import say, say_aside, show_json
     from vllama.config import keys_file
-    from vllama.keys import changes
-    from vllama.keys.key import make_secret
-    from vllama.keys.store import change_keys
 
     secret = make_secret() if action in ("add", "rotate") else ""
     now_s, fields = time.time(), read_fields(given)
+    overlap_s = fields.pop("overlap_s", 0.0)
     file = keys_file(settings.data_dir)
-    is_first = not file.exists() and not settings.api_key
+    if action == "add":
+        offer_admin(settings, fields)
+    is_first = not settings.wants_keys
+    if action == "open":
+        change_keys(file, lambda _: None, opens=True)
+        say("requests without a key are accepted again")
+        return
 
     def change(known: dict[str, Key]) -> Key:
         match action:
             case "add":
                 return changes.add_key(known, name, secret, fields, now_s)
             case "rotate":
-                return changes.rotate_key(known, name, secret)
+                return changes.rotate_key(known, name, secret, overlap_s=overlap_s, now_s=now_s)
             case "revoke":
                 return changes.revoke_key(known, name, now_s)
             case "rm":
@@ -136,40 +137,76 @@ def change_file(
         say_aside("for the commands: export OLLAMA_API_KEY=KEY, of a key with --scope admin")
     if secret:
         warn_of_other_server(settings, secret)
+    if action in ("revoke", "rm"):
+        show_way_out(settings)
+
+
+def offer_admin(settings: Config, fields: dict[str, Any]) -> None:
+    """Before the first keys without an admin's: warn, and offer to add one of an admin."""
+    from vllama.accounts.keys.key import Scope
+    from vllama.accounts.keys.store import read_keys
+    from vllama.cli.output import can_ask, confirm, show_warning
+    from vllama.config import keys_file
+
+    known, now_s = read_keys(keys_file(settings.data_dir)), time.time()
+    has_admin = any(key.allows(Scope.ADMIN) and not key.find_fault(now_s) for key in known)
+    if has_admin or settings.api_key or Scope.ADMIN in fields.get("scopes", ()):
+        return
+    show_warning("no key has the scope 'admin': the server's own user cannot pull, remove or stop")
+    is_free = ADMIN not in [key.name for key in known]
+    if is_free and can_ask() and confirm(f"Add the key '{ADMIN}' for yourself first?"):
+        change_file(settings, "add", ADMIN, {"scope": [ADMIN]}, as_json=False)
+
+
+def show_way_out(settings: Config) -> None:
+    """Say how to open a server that wants keys and has none."""
+    from vllama.accounts.keys.store import read_file
+    from vllama.cli.output import say_aside
+    from vllama.config import keys_file
+
+    content = read_file(keys_file(settings.data_dir))
+    if content.open or settings.api_key or settings.require_keys:
+        return
+    if all(key.find_fault(time.time()) for key in content.keys):
+        say_aside("no key can be used, and the server still refuses requests without one;")
+        say_aside("to accept them again: vllama keys open")
 
 
 def read_fields(given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a key that options set; `none` removes a limit. Raises ConfigError."""
-    from vllama.errors import ConfigError
-    from vllama.keys import amounts, changes
+    from vllama.accounts.keys import amounts, changes
+    from vllama.base.errors import ConfigError
 
     readers = {
         "scope": ("scopes", changes.read_scopes),
         "models": ("models", changes.read_patterns),
         "rate": ("rate", amounts.parse_rate),
-        "tokens": ("tokens", amounts.parse_daily_tokens),
+        "tokens": ("tokens", amounts.parse_tokens),
         "concurrent": ("concurrent", amounts.parse_count),
         "priority": ("priority", changes.read_priority),
         "expires": ("expires_s", lambda text: time.time() + amounts.parse_age(text)),
+        "overlap": ("overlap_s", amounts.parse_age),
     }
     fields: dict[str, Any] = {}
-    for option, value in given.items():
-        field, read = readers[option]
-        if value in (NONE, [NONE]) and option not in ("scope", "priority"):
-            fields[field] = () if option == "models" else None
+    for flag, value in given.items():
+        field, read = readers[flag]
+        if value in (NONE, [NONE]) and flag not in ("scope", "priority", "overlap"):
+            fields[field] = () if flag == "models" else None
             continue
         try:
             fields[field] = read(value)
         except ValueError as error:
-            raise ConfigError(f"cannot use --{option}: {error}") from None
+            raise ConfigError(f"cannot use --{flag}: {error}") from None
+    if limit := fields.get("tokens"):
+        fields |= {"tokens": limit.count, "tokens_period": limit.period}
     return fields
 
 
 def warn_of_other_server(settings: Config, secret: str) -> None:
     """Warn if a server runs at the usual address and does not know the new key."""
+    from vllama.base.errors import ServerUnreachable, VllamaError
     from vllama.cli.client import Client
     from vllama.cli.output import show_warning
-    from vllama.errors import ServerUnreachable, VllamaError
 
     try:
         with Client(settings.url, key=secret) as client:
@@ -186,9 +223,9 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
 
 def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     """Print the keys whose names begin with `prefix`."""
+    from vllama.accounts.keys.store import read_keys
     from vllama.cli.output import say_aside, show_json, show_table
     from vllama.config import keys_file
-    from vllama.keys.store import read_keys
 
     file = keys_file(settings.data_dir)
     found = [key for key in read_keys(file) if key.name.startswith(prefix)]
@@ -198,12 +235,13 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     show_table(COLUMNS, [list_cells(key) for key in found], optional=OPTIONAL_COLUMNS)
     if not found:
         say_aside(f"there are no keys in '{file}'; to add one: vllama keys add NAME")
+    show_way_out(settings)
 
 
 def list_cells(key: Key) -> tuple[str, ...]:
     """Return the cells of one key."""
-    from vllama.keys.amounts import format_count
-    from vllama.units import format_until
+    from vllama.accounts.keys.amounts import format_count
+    from vllama.base.units import format_until
 
     if key.revoked_s is not None:
         end = "Revoked"
@@ -212,13 +250,16 @@ def list_cells(key: Key) -> tuple[str, ...]:
     else:
         left_s = key.expires_s - time.time()
         end = "Expired" if left_s <= 0 else format_until(left_s)
+    shown = key.shown
+    if (old := key.replaced) and old.works(time.time()):
+        shown += f"; {old.shown} until {format_until(old.until_s - time.time())}"
     return (
         key.name,
-        key.shown,
+        shown,
         ",".join(key.scopes),
         ",".join(key.models) or "all",
         str(key.rate or "-"),
-        f"{format_count(key.tokens)}/day" if key.tokens else "-",
+        f"{format_count(key.tokens)}/{key.tokens_period}" if key.tokens else "-",
         str(key.concurrent or "-"),
         str(key.priority),
         end,
@@ -227,21 +268,24 @@ def list_cells(key: Key) -> tuple[str, ...]:
 
 def describe_key(key: Key) -> dict[str, Any]:
     """Return a key as JSON shows it, without what identifies its secret."""
-    from vllama.units import rfc3339_local
+    from vllama.base.units import rfc3339_local
 
     def show(time_s: float | None) -> str | None:
         return None if time_s is None else rfc3339_local(time_s)
 
+    old = key.replaced
     return {
         "name": key.name,
         "shown": key.shown,
         "scopes": [str(scope) for scope in key.scopes],
         "models": list(key.models),
         "rate": str(key.rate) if key.rate else None,
-        "tokens_per_day": key.tokens,
+        "tokens": f"{key.tokens}/{key.tokens_period}" if key.tokens else None,
+        "tokens_per_day": key.tokens if key.tokens_period == "day" else None,
         "concurrent": key.concurrent,
         "priority": key.priority,
         "created_at": show(key.created_s),
         "expires_at": show(key.expires_s),
         "revoked_at": show(key.revoked_s),
+        "replaced": {"shown": old.shown, "until": show(old.until_s)} if old else None,
     }

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllama.cli.options import argument, model_option, yes_option
+from vllama.cli.complete import complete_model
+from vllama.cli.options import argument, option, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from vllama.integrations.settings_files import Change, Keeper
-    from vllama.integrations.types import Integration, Places, Target
+    from vllama.cli.launch.settings_files import Change, Keeper
+    from vllama.cli.launch.types import Integration, Places, Target
 
 EXAMPLES = """\
 \b
@@ -34,7 +35,7 @@ copied; comments and other keys stay.
 
 def complete_tool(incomplete: str) -> list[str]:
     """Return the tools that begin so, for the shell."""
-    from vllama.integrations.registry import INTEGRATIONS
+    from vllama.cli.launch.registry import INTEGRATIONS
 
     return [tool.name for tool in INTEGRATIONS if tool.name.startswith(incomplete)]
 
@@ -45,23 +46,23 @@ def launch(
         str | None, argument("TOOL", "Name of the tool; none lists them.", complete_tool)
     ] = None,
     model: Annotated[
-        str | None, model_option("--model", "-m", help="Model that the tool shall use.")
+        str | None, option("--model -m NAME", "Model for the tool.", complete_model)
     ] = None,
     config_only: Annotated[
-        bool, typer.Option("--config", help="Write the settings, do not start the tool.")
+        bool, option("--config", "Write the settings, do not start the tool.")
     ] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Put the tool's settings back as they were.")
+        bool, option("--restore", "Put the tool's settings back as they were.")
     ] = False,
     yes: Annotated[bool, yes_option()] = False,
 ) -> int:
     """Set up a tool to use this server, and start it."""
     from vllama import config
-    from vllama.cli.commands.launch_target import choose_target
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import load_settings
-    from vllama.errors import ConfigError
-    from vllama.integrations.registry import check_system, find
-    from vllama.integrations.types import Places
+    from vllama.cli.launch.registry import check_system, find
+    from vllama.cli.launch.target import choose_target
+    from vllama.cli.launch.types import Places
 
     settings = load_settings()
     places = Places(
@@ -84,6 +85,10 @@ def launch(
         return _restore(chosen, keeper, yes=yes)
     check_system(chosen, places.system)
     target = choose_target(settings, model, chosen, needs_server=not config_only, yes=yes)
+    if target.has_key and chosen.refuses_key:
+        raise ConfigError(
+            f"cannot use {chosen.title} with a server that requires a key: {chosen.refuses_key}"
+        )
     if config_only or not chosen.overrides:
         _write(chosen, target, places, keeper, told=config_only, yes=yes)
     if not config_only:
@@ -92,15 +97,15 @@ def launch(
 
 
 def _keeper(folder: Path, tool: Integration) -> Keeper:
-    from vllama.integrations.settings_files import Keeper
+    from vllama.cli.launch.settings_files import Keeper
 
     return Keeper(folder / (tool.shares or tool.name))
 
 
 def _show_all(folder: Path, places: Places) -> None:
     """List the tools for this system, and what was changed in their settings."""
+    from vllama.cli.launch.registry import INTEGRATIONS, is_made_for, program
     from vllama.cli.output import show_table
-    from vllama.integrations.registry import INTEGRATIONS, is_made_for, program
 
     show_table(
         ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
@@ -121,13 +126,13 @@ def _write(
     tool: Integration, target: Target, places: Places, keeper: Keeper, *, told: bool, yes: bool
 ) -> None:
     """Write the tool's settings after showing the changes; `told`: also say what is left to do."""
+    from vllama.cli.launch.settings_files import plan
     from vllama.cli.output import say, say_aside
-    from vllama.integrations.settings_files import plan
 
     if tool.edits is None:
         if told:
             say_aside(f"{tool.title} takes its settings from the environment:")
-            for name, value in tool.start(target, places, ()).environ.items():
+            for name, value in tool.make_start(target, places, ()).environ.items():
                 say(f"export {name}={_quoted(value)}")
         return
     changes = [change for change in plan(tool.edits(target, places)) if change.is_one]
@@ -140,6 +145,8 @@ def _write(
         say_aside("the settings are written already")
     if tool.after and (told or changes):
         say_aside(tool.after)
+    if told and target.has_key and tool.key_variable:
+        say_aside(f"it takes the server's key from a variable: export {tool.key_variable}=KEY")
 
 
 def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
@@ -186,8 +193,8 @@ def _show_changes(changes: Sequence[Change]) -> None:
 
 def _confirm(question: str, *, yes: bool) -> None:
     """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.output import confirm, is_terminal, say_aside
-    from vllama.errors import ConfigError
 
     if yes:
         return
@@ -200,15 +207,15 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
     """Replace this process by the tool."""
-    from vllama.errors import VllamaError
-    from vllama.integrations.registry import program
+    from vllama.base.errors import VllamaError
+    from vllama.cli.launch.registry import program
 
     found = program(tool, places)
     if found is None:
         raise VllamaError(
             f"cannot start {tool.title}: it is not installed", hint=f"to install it: {tool.install}"
         )
-    start = tool.start(target, places, args)
+    start = tool.make_start(target, places, args)
     sys.stdout.flush()
     try:
         os.execve(found[0], [*found, *start.args], {**places.environ, **start.environ})

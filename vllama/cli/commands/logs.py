@@ -1,6 +1,6 @@
 """`vllama logs`: the log of an engine or of vllama itself, read from this disk.
 
-Each start of an engine is an attempt with its own log; the newest of each model are kept.
+Each start of an engine is an attempt with its own log; the newest five of each model are kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from vllama.cli.options import model_argument
+from vllama.cli.options import model_argument, option
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -43,31 +41,23 @@ def logs(
         str | None, model_argument("Model whose engine is meant; without one, vllama itself.")
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Go on with what is added, new starts included."),
+        bool, option("--follow -f", "Go on with what is added, new starts included.")
     ] = False,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", min=1, metavar="N", help="The start to show. [the newest]"),
+        option("--attempt N", "The start to show, one of the newest five. [the newest]", min=1),
     ] = None,
     lines: Annotated[
-        int | None,
-        typer.Option(
-            "--lines",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Only the last N lines. [all; with --follow 20]",
-        ),
+        int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
     ] = None,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show all lines, also those about each tensor.")
+        bool, option("--debug", "Show all lines, also those about each tensor.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON, an object a line.")] = False,
 ) -> None:
     """Show the log of a model's engine, or of vllama itself."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import load_settings
-    from vllama.errors import ConfigError
 
     settings = load_settings()
     if lines is None and follow:
@@ -137,8 +127,8 @@ class _Engine:
 
     def _resolved(self) -> list[str]:
         """Return the full name of the model on this disk, if there is one."""
+        from vllama.base.errors import VllamaError
         from vllama.cli.context import local_library
-        from vllama.errors import VllamaError
 
         try:
             return [local_library(self._settings).find(self._model).name]
@@ -154,7 +144,7 @@ class _Engine:
         return found[here + 1] if here + 1 < len(found) else None
 
     def _numbered(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
-        from vllama.errors import ModelNotFound
+        from vllama.base.errors import ModelNotFound
         from vllama.supervise.logs import read_number
 
         for name, path in reversed(found):
@@ -168,7 +158,7 @@ class _Engine:
         )
 
     def _fail(self) -> None:
-        from vllama.errors import ModelNotFound
+        from vllama.base.errors import ModelNotFound
 
         names = self._book.list_names()
         hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
@@ -196,8 +186,8 @@ class _Engine:
 
 def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) -> None:
     """Show vllama's own log."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.output import is_terminal, say
-    from vllama.errors import ConfigError
     from vllama.supervise.log_reader import Reader
     from vllama.supervise.logs import OWN_LOG
 
@@ -229,7 +219,7 @@ def _coloured(line: str) -> None:
 
 def _readable(line: str) -> tuple[str, str]:
     """Return the level of a line of our own log and its text for people."""
-    from vllama.log_lines import as_text
+    from vllama.base.log_lines import as_text
 
     try:
         fields = json.loads(line)

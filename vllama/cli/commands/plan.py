@@ -28,11 +28,12 @@ def plan(
 ) -> int:
     """Show what serve would do with a model, and why."""
     from vllama import config
+    from vllama.base.errors import NotEnoughMemory, VllamaError
     from vllama.cli.context import local_library
     from vllama.cli.output import show_error, show_json
     from vllama.config.parse import whole_path
-    from vllama.errors import NotEnoughMemory, VllamaError
     from vllama.plan.preview import preview_plan
+    from vllama.scheduler.room import Room, add_room, find_free
     from vllama.server.preflight import gather_facts
 
     settings = config.load(flags, config.environ())
@@ -40,6 +41,8 @@ def plan(
     try:
         library, facts = local_library(settings), gather_facts(settings)
         result = preview_plan(library, facts, config.environ(), name)
+        free = find_free(facts.platform, facts.reserve_bytes)
+        result = add_room(result, Room(free=free))
     except VllamaError as error:
         if as_json:
             show_json({"model": model, "error": error.message, "hint": error.hint})
@@ -71,10 +74,10 @@ def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def show(result: Mapping[str, Any]) -> None:
     """Print the report for a person."""
+    from vllama.base.units import format_bytes_binary as in_memory
+    from vllama.base.units import format_bytes_decimal
     from vllama.cli.model_view import format_sections
-    from vllama.cli.output import say
-    from vllama.units import format_bytes_binary as in_memory
-    from vllama.units import format_bytes_decimal
+    from vllama.cli.output import say, say_prose
 
     def mark(row: Mapping[str, Any]) -> str:
         return "→" if row["taken"] else " "
@@ -107,7 +110,7 @@ def show(result: Mapping[str, Any]) -> None:
         memory = result["memory"]
         kind = "GPU memory" if memory["device"] == "gpu" else "memory"
         here: list[tuple[str, list[tuple[str, ...]]]] = [
-            (f"Takes of the {kind}", [
+            (f"Needed {kind}", [
                 (name.removesuffix("_bytes").replace("_", " "), in_memory(memory[name]))
                 for name in memory if name != "device"
             ]),
@@ -121,11 +124,15 @@ def show(result: Mapping[str, Any]) -> None:
             ]),
         ]  # fmt: skip
         sections += [] if remote else here
+    if now := result["now"]:
+        sections += [("Now", [(line,) for line in (now["summary"], now["hint"]) if line])]
     if "error" not in result:
         sections += [
-            ("Because", [(reason,) for reason in result["reasons"]]),
+            ("Reasons", [(reason,) for reason in result["reasons"]]),
             ("If that fails", list_fallbacks(result)),
-            ("Command", [(shlex.join(result["command"]),)] if result["command"] else []),
         ]  # fmt: skip
     for line in format_sections([(title, rows) for title, rows in sections if rows]):
-        say(line)
+        say_prose(line)
+    if "error" not in result and result["command"]:
+        for line in format_sections([("Command", [(shlex.join(result["command"]),)])]):
+            say(line)

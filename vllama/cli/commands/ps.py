@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from vllama.cli.options import AsJson, argument
+from vllama.cli.options import AsJson, argument, option
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -36,14 +34,14 @@ NO_ANSWER = "No answer"  # vllama cannot restart an upstream
 def ps(
     prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
     requests: Annotated[
-        bool, typer.Option("--requests", help="List the requests that run or wait instead.")
+        bool, option("--requests", "List the requests that run or wait instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the models that are loaded, or the requests that run."""
+    from vllama.base.units import format_bytes_decimal
     from vllama.cli.context import connect
     from vllama.cli.output import say_aside, show_json, show_table
-    from vllama.units import format_bytes_decimal
 
     with connect() as client:
         if requests:
@@ -89,8 +87,8 @@ def ps(
 
 def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
     """Show the requests to models whose names begin with `prefix`, the oldest first."""
+    from vllama.base.units import format_ago, parse_rfc3339
     from vllama.cli.output import say_aside, show_json, show_table
-    from vllama.units import format_ago, parse_rfc3339
 
     found = [row for row in client.get("/api/requests")["requests"] if has_prefix(row, prefix)]
     if as_json:
@@ -167,7 +165,7 @@ def describe_processor(size_bytes: int, vram_bytes: int) -> str:
 
 def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
     """Say when a model will be unloaded, or its state if it is not ready."""
-    from vllama.units import format_until, parse_rfc3339
+    from vllama.base.units import format_until, parse_rfc3339
 
     if state := STATES.get(str(model.get("state", ""))):
         return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state

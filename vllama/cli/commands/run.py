@@ -8,10 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
-
 from vllama.cli.complete import complete_words
-from vllama.cli.options import Insecure, argument, model_argument
+from vllama.cli.options import Insecure, argument, model_argument, option
 
 EXAMPLES = """\
 \b
@@ -30,52 +28,41 @@ def run(
     prompt: Annotated[
         list[str] | None, argument("PROMPT", "The question; text on stdin comes before it.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show times and rates.")] = False,
+    verbose: Annotated[bool, option("--verbose", "Show times and rates.")] = False,
     keepalive: Annotated[
-        str | None,
-        typer.Option(
-            "--keepalive", metavar="DURATION", help="How long the model stays loaded (5m)."
-        ),
+        str | None, option("--keepalive DURATION", "How long the model stays loaded (5m).")
     ] = None,
     format_: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="FORM",
-            help="Form of the answer: json, or a JSON schema.",
-            autocompletion=complete_words("json"),
+        option(
+            "--format FORM",
+            "Form of the answer: json, or a JSON schema.",
+            complete=complete_words("json"),
         ),
     ] = None,
     think: Annotated[
         str | None,
-        typer.Option(
-            "--think",
-            metavar="LEVEL",
-            help="Think first, or not: --think, --think=false, --think=high.",
-            autocompletion=complete_words("true", "false", *LEVELS),
+        option(
+            "--think LEVEL",
+            "Think first, or not: --think, --think=false, --think=high.",
+            complete=complete_words("true", "false", *LEVELS),
         ),
     ] = None,
-    hidethinking: Annotated[
-        bool, typer.Option("--hidethinking", help="Do not show what it thinks.")
-    ] = False,
-    nowordwrap: Annotated[
-        bool, typer.Option("--nowordwrap", help="Leave long lines as they are.")
-    ] = False,
+    hidethinking: Annotated[bool, option("--hidethinking", "Do not show what it thinks.")] = False,
+    nowordwrap: Annotated[bool, option("--nowordwrap", "Leave long lines as they are.")] = False,
     truncate: Annotated[
-        bool | None,
-        typer.Option("--truncate/--no-truncate", help="Embedding: cut a text that is too long."),
+        bool | None, option("--truncate/--no-truncate", "Embedding: cut a text that is too long.")
     ] = None,
     dimensions: Annotated[
-        int | None,
-        typer.Option("--dimensions", min=1, metavar="N", help="Embedding: length of the vector."),
+        int | None, option("--dimensions N", "Embedding: length of the vector.", min=1)
     ] = None,
     insecure: Insecure = False,
 ) -> None:
     """Ask a model: once with a prompt, else in a conversation."""
+    from vllama.base.errors import VllamaError
     from vllama.cli.chat.session import Session
     from vllama.cli.context import connect, load_settings
     from vllama.cli.output import is_terminal, say
-    from vllama.errors import VllamaError
 
     settings = load_settings()
     with connect(settings) as client:
@@ -123,8 +110,8 @@ def join_prompt(words: Sequence[str], piped: str) -> str:
 
 def parse_keep_alive_flag(text: str | None) -> object:
     """Read `--keepalive`: a duration as it is, bare digits as seconds. Raises ConfigError."""
-    from vllama.errors import ConfigError
-    from vllama.units import parse_keep_alive
+    from vllama.base.errors import ConfigError
+    from vllama.base.units import parse_keep_alive
 
     if text is None:
         return None
@@ -140,7 +127,7 @@ def parse_keep_alive_flag(text: str | None) -> object:
 
 def parse_format(text: str | None) -> object:
     """Read `--format`: `json` or a JSON schema. Raises ConfigError."""
-    from vllama.errors import ConfigError
+    from vllama.base.errors import ConfigError
 
     if not text or text == "json":
         return text or None
@@ -158,7 +145,7 @@ def parse_format(text: str | None) -> object:
 
 def parse_think(text: str | None) -> bool | str | None:
     """Read `--think`. Raises ConfigError."""
-    from vllama.errors import ConfigError
+    from vllama.base.errors import ConfigError
 
     match (text or "").lower():
         case "":

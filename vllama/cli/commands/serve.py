@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vllama.cli.options import Flags, model_argument, with_settings, yes_option
+from vllama.cli.options import Flags, model_argument, option, with_settings, yes_option
 
 EXAMPLES = """\
 \b
@@ -29,18 +29,16 @@ def serve(
     context: typer.Context,
     flags: Flags,
     name: Annotated[str | None, model_argument("The model to load at once, as --model.")] = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Config file to use.")
-    ] = None,
+    config_file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
     yes: Annotated[bool, yes_option("Install an engine that is missing, unasked.")] = False,
 ) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama import config
+    from vllama.base.errors import ConfigError, EngineMissing, VllamaError
     from vllama.cli.reporter import LogReporter, TerminalReporter
     from vllama.cli.server_log import set_up_logging
-    from vllama.errors import ConfigError, EngineMissing, VllamaError
     from vllama.server import startup
-    from vllama.server.folders import move_unwritable
+    from vllama.server.preflight import move_unwritable
     from vllama.supervise.logs import OWN_LOG
 
     if name and flags["model"]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vllama.cli.complete import complete_words
-from vllama.cli.options import argument
+from vllama.cli.options import argument, check_action, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vllama.service.manager import Service
+    from vllama.admin.service.manager import Service
 
 EXAMPLES = """\
 \b
@@ -54,18 +54,14 @@ def service(
         argument("ACTION", "install, uninstall, status, logs or show.", complete_words(*Action)),
     ],
     system: Annotated[
-        bool, typer.Option("--system", help="For the whole machine (Linux, needs root).")
+        bool, option("--system", "For the whole machine (Linux, needs root).")
     ] = False,
 ) -> int:
     """Run the server as a service: install, uninstall, status, logs, show."""
+    from vllama.admin.service import manager
     from vllama.cli.output import say, say_aside
-    from vllama.errors import ConfigError
-    from vllama.service import manager
 
-    if action not in tuple(Action):
-        raise ConfigError(
-            f"cannot do '{action}' with the service", hint=f"choose one of {', '.join(Action)}"
-        )
+    check_action(action, tuple(Action), "the service")
     words: Sequence[str] = context.obj or ()
     made = make_service(words if action in (Action.INSTALL, Action.SHOW) else (), system=system)
     if action == Action.SHOW:
@@ -90,9 +86,9 @@ def service(
 def make_service(words: Sequence[str], *, system: bool) -> Service:
     """Return the service that runs `vllama serve` with these words. Raises ConfigError."""
     from vllama import config
+    from vllama.admin.service.manager import make_launchd_service, make_systemd_service
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import load_settings
-    from vllama.errors import ConfigError
-    from vllama.service.manager import make_launchd_service, make_systemd_service
 
     settings, environ = load_settings(), config.environ()
     home = Path(environ.get("HOME", "~")).expanduser()

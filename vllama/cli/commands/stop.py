@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-import typer
-
-from vllama.cli.options import model_argument
+from vllama.cli.options import model_argument, option
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -23,14 +21,13 @@ Examples:
 def stop(
     model: Annotated[str | None, model_argument("Name of the model, as in ps.")] = None,
     request: Annotated[
-        str | None,
-        typer.Option("--request", metavar="ID", help="End this request instead of a model."),
+        str | None, option("--request ID", "End this request instead of a model.")
     ] = None,
 ) -> None:
     """Unload a model, or end a request; the server goes on."""
+    from vllama.base.errors import ConfigError
     from vllama.cli.context import connect
     from vllama.cli.output import say
-    from vllama.errors import ConfigError
 
     if (model is None) == (request is None):
         raise ConfigError(
@@ -47,7 +44,7 @@ def stop(
 
 def unload(client: Client, model: str) -> None:
     """Have the server unload a model."""
-    from vllama.errors import ModelNotFound
+    from vllama.base.errors import ModelNotFound
 
     try:
         client.post("/api/generate", {"model": model, "keep_alive": 0})

@@ -7,9 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from vllama.cli.options import AsJson
+from vllama.cli.options import AsJson, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +30,11 @@ TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
 
 def usage(
     by: Annotated[
-        str, typer.Option("--by", metavar="COLUMNS", help="day, key, model; several by commas.")
+        str, option("--by COLUMNS", "day, key, model; several by commas.")
     ] = "day,key,model",
-    since: Annotated[
-        str, typer.Option("--since", metavar="DAY|AGE", help="First day: 2026-11-23, 7d or today.")
-    ] = "",
-    until: Annotated[
-        str, typer.Option("--until", metavar="DAY", help="Last day: 2026-11-23.")
-    ] = "",
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    since: Annotated[str, option("--since DAY|AGE", "First day: 2026-11-23, 7d or today.")] = "",
+    until: Annotated[str, option("--until DAY", "Last day: 2026-11-23.")] = "",
+    as_csv: Annotated[bool, option("--csv", "Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show requests, tokens and time by key, model and day."""
@@ -73,7 +67,7 @@ def usage(
 
 def read_columns(by: str) -> list[str]:
     """Return the columns of `--by` in the order in which they are shown. Raises ConfigError."""
-    from vllama.errors import ConfigError
+    from vllama.base.errors import ConfigError
 
     names = {name.strip() for name in by.split(",")} - {""}
     if not names or names - set(COLUMNS):
@@ -83,8 +77,8 @@ def read_columns(by: str) -> list[str]:
 
 def read_period(since: str, until: str) -> tuple[str, str]:
     """Return the first and the last day as the server wants them. Raises ConfigError."""
-    from vllama.errors import ConfigError
-    from vllama.usage.period import check_period
+    from vllama.accounts.usage.entries import check_period
+    from vllama.base.errors import ConfigError
 
     days = read_day(since), read_day(until)
     try:
@@ -96,9 +90,9 @@ def read_period(since: str, until: str) -> tuple[str, str]:
 
 def read_day(text: str) -> str:
     """Return a day as the server wants it; an age is that of the day. Raises ConfigError."""
-    from vllama.errors import ConfigError
-    from vllama.keys.amounts import parse_age
-    from vllama.keys.limits import name_day
+    from vllama.accounts.keys.amounts import parse_age
+    from vllama.accounts.keys.limits import name_day
+    from vllama.base.errors import ConfigError
 
     if not text or (text[:4].isdecimal() and text[4:5] == "-"):
         return text
@@ -118,9 +112,9 @@ def fetch_rows(
     """Return the rows from the running server, else from the data folder."""
     from urllib.parse import urlencode
 
+    from vllama.base.errors import ServerUnreachable
     from vllama.cli.context import connect
     from vllama.cli.output import say_aside
-    from vllama.errors import ServerUnreachable
 
     query = urlencode({"by": ",".join(columns), "since": since, "until": until})
     try:
@@ -135,19 +129,17 @@ def read_folder(
     settings: Config, columns: Sequence[str], since: str, until: str
 ) -> list[dict[str, Any]]:
     """Return the rows of the data folder. Raises ConfigError."""
-    import sqlite3
-
     import msgspec
 
-    from vllama.errors import ConfigError
-    from vllama.usage.store import UsageStore
+    from vllama.accounts.usage.store import FAILURES, UsageStore
+    from vllama.base.errors import ConfigError
 
     try:
         store = UsageStore(settings.data_dir / "usage")
         store.take_over_journals(time.time())
         rows = store.list_rows(columns, since, until)
         store.close()
-    except (OSError, sqlite3.Error) as error:
+    except FAILURES as error:
         raise ConfigError(f"cannot read usage in '{settings.data_dir}': {error}") from None
     found: list[dict[str, Any]] = msgspec.to_builtins(rows)
     return found

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from vllama.chat.go_json import check_messages, encode_json
+from vllama.base.errors import BadRequest
+from vllama.chat.go_json import encode_json
 from vllama.dialects.go_values import find_base64_error
-from vllama.errors import BadRequest
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
@@ -43,7 +43,6 @@ def chat_messages(value: Sequence[Mapping[str, Any] | None]) -> list[dict[str, A
     As with Ollama, every role will do, blocks of unknown kinds are passed over, and a message
     without any content is left out.
     """
-    check_messages(value)
     out: list[dict[str, Any]] = []
     for number, item in enumerate(value):
         fields = item or {}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.dialects.anthropic.messages import (
     chat_messages,
     read_text,
@@ -24,7 +25,6 @@ from vllama.dialects.go_types import find_error
 from vllama.dialects.ollama.request_types import PARAMETERS
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
-from vllama.errors import BadRequest
 
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
@@ -33,7 +33,8 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 class MessagesRequest:
     """What a client of Anthropic's asked for; `chat` is the request in OpenAI's form.
 
-    `ignored` names tools that only Anthropic's own servers can run. `extras` are Ollama's fields.
+    `ignored` names tools that only Anthropic's own servers can run, `unknown` the fields that
+    nobody reads. `extras` are Ollama's fields.
     """
 
     model: str
@@ -42,6 +43,7 @@ class MessagesRequest:
     stop: tuple[str, ...] = ()
     hide_thinking: bool = False
     ignored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
 
 
@@ -52,7 +54,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
     """
     data, extras = take_extras(parse_openai(body, MESSAGES))
     model = data.get("model")
-    if not isinstance(model, str) or not model:
+    if not model:
         raise BadRequest("model is required")
     chat: dict[str, Any] = {"model": model}
     limit = data.get("max_tokens") or 0
@@ -64,41 +66,24 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         raise BadRequest("messages is required")
     messages = chat_messages(data["messages"])
     chat["messages"] = system_messages(data.get("system")) + messages
-    stream = data.get("stream")
-    if stream is not None and not isinstance(stream, bool):
-        refuse("stream", "Input should be a valid boolean")
-    chat["stream"] = bool(stream)
+    stream = chat["stream"] = data.get("stream") is True
     for name in ("temperature", "top_p", "top_k"):
         if data.get(name) is not None:
-            chat[name] = _number(name, data[name])
-    stop = _stop(data.get("stop_sequences"))
-    if stop:
+            chat[name] = data[name]
+    if stop := tuple(text for text in data.get("stop_sequences") or () if text):
         chat["stop"] = list(stop)
     ignored = _tools(data, chat)
     hide = _thinking(data, chat)
     return MessagesRequest(
         model=model,
         chat=add_effort(chat, extras.think),
-        stream=bool(stream),
+        stream=stream,
         stop=stop,
         hide_thinking=hide,
         ignored=ignored,
+        unknown=tuple(each for each in data if each not in {*MESSAGES.fields, "output_format"}),
         extras=extras,
     )
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse(name, "Input should be a valid number")
-    return value
-
-
-def _stop(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        refuse("stop_sequences", "Input should be a valid list of strings")
-    return tuple(item for item in value if item)
 
 
 def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:

@@ -1,82 +1,66 @@
-"""The fields of Anthropic's requests and their types, as Ollama declares them.
-
-Source: `anthropic/anthropic.go`.
-"""
+"""Anthropic's requests as Ollama declares them (`anthropic/anthropic.go`)."""
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import GoError, Schema, Struct, Walk, find_error
-from vllama.dialects.go_values import (
-    STRINGS,
-    ListOf,
-    MessagesOf,
-    anything,
-    boolean,
-    float64,
-    integer,
-    string,
-)
-from vllama.dialects.ollama.request_types import ARGUMENTS
+from types import GenericAlias
+from typing import Annotated, Any
 
-CITATION = Struct(
-    "anthropic.Citation",
-    {
-        "type": string,
-        "url": string,
-        "title": string,
-        "encrypted_index": string,
-        "cited_text": string,
-    },
+import msgspec
+
+from vllama.chat.go_json import MAX_MESSAGES, check_messages
+from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
+from vllama.dialects.go_types import GoError, Schema, Walk, find_error
+from vllama.dialects.go_values import Int, LimitedList, ListOf, OrderedMapOf, anything
+
+Citation = make_struct(
+    "anthropic.Citation", type=str, url=str, title=str, encrypted_index=str, cited_text=str
 )
-SOURCE = Struct(
-    "anthropic.ImageSource", {"type": string, "media_type": string, "data": string, "url": string}
-)
+ImageSource = make_struct("anthropic.ImageSource", type=str, media_type=str, data=str, url=str)
 
 
 class _Source:
     """A picture's source. That of a search result, which Ollama does not know, is a text."""
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
+    def __call__(self, value: object, walk: Walk, /) -> object:
         """Check a source."""
-        if not isinstance(value, str):
-            SOURCE(value, walk)
+        return value if isinstance(value, str) else find_struct(ImageSource)(value, walk)
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
-        return {"anyOf": [SOURCE.describe(structs), {"type": "string"}]}
+        return {"anyOf": [find_struct(ImageSource).describe(structs), {"type": "string"}]}
 
 
-BLOCK = Struct(
+ContentBlock = make_struct(
     "anthropic.ContentBlock",
-    {
-        "type": string,
-        "text": string,
-        "citations": ListOf(CITATION, "[]anthropic.Citation"),
-        "source": _Source(),
-        "id": string,
-        "name": string,
-        "input": ARGUMENTS,
-        "tool_use_id": string,
-        "content": anything,
-        "is_error": boolean,
-        "thinking": string,
-        "signature": string,
-    },
+    type=str,
+    text=str,
+    citations=list_of(Citation),
+    source=Annotated[ImageSource | str | None, _Source()],
+    id=str,
+    name=str,
+    input=Annotated[dict[str, Any], OrderedMapOf(anything)],
+    tool_use_id=str,
+    content=Any,
+    is_error=bool,
+    thinking=str,
+    signature=str,
 )
-_BLOCKS = ListOf(BLOCK, "[]anthropic.ContentBlock")
-_MESSAGE = Struct(
+_BLOCKS = ListOf(find_struct(ContentBlock), "[]anthropic.ContentBlock")
+MessageParam = make_struct(
     "",
-    {"role": string, "content": anything},
-    shown='struct { Role string "json:\\"role\\""; Content json.RawMessage "json:\\"content\\"" }',
+    role=str,
+    content=Any,
+    go_shown='struct { Role string "json:\\"role\\""; '
+    'Content json.RawMessage "json:\\"content\\"" }',
 )
 
 
 class _MessageParam:
     """An `anthropic.MessageParam`, which decodes itself: its content is a text or blocks."""
 
-    def __call__(self, value: object, walk: Walk, /) -> None:
+    def __call__(self, value: object, walk: Walk, /) -> object:
         """Check a message."""
-        error = find_error(value, _MESSAGE)
+        error = find_error(value, find_struct(MessageParam))
         if error is None:
             fields = value if isinstance(value, dict) else {}
             keys = {key.lower(): key for key in fields}
@@ -86,6 +70,7 @@ class _MessageParam:
             error = None if isinstance(content, str) else find_error(content, _BLOCKS)
         if error is not None:
             raise error
+        return value
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return the schema."""
@@ -98,36 +83,41 @@ class _MessageParam:
         }
 
 
+# its content has to be there, and msgspec leaves null to the walk
+_Message = msgspec.defstruct(
+    "Message",
+    [("content", str | list_of(ContentBlock)), ("role", str, "")],
+    bases=(GoStruct,),
+    kw_only=True,
+)
 MESSAGE = _MessageParam()
-TOOL = Struct(
-    "anthropic.Tool",
-    {
-        "type": string,
-        "name": string,
-        "description": string,
-        "input_schema": anything,
-        "max_uses": integer,
-    },
+Messages: Any = Annotated[
+    GenericAlias(list, (_Message,)),
+    msgspec.Meta(max_length=MAX_MESSAGES),
+    LimitedList(MESSAGE, "[]anthropic.MessageParam", check_messages),
+]
+Tool = make_struct(
+    "anthropic.Tool", type=str, name=str, description=str, input_schema=Any, max_uses=Int
 )
-MESSAGES = Struct(
+ToolChoice = make_struct("anthropic.ToolChoice", type=str, name=str, disable_parallel_tool_use=bool)
+ThinkingConfig = make_struct("anthropic.ThinkingConfig", type=str, budget_tokens=Int)
+Metadata = make_struct("anthropic.Metadata", user_id=str)
+OutputConfig = make_struct("anthropic.OutputConfig", effort=str)
+MessagesBody = make_struct(
     "anthropic.MessagesRequest",
-    {
-        "model": string,
-        "max_tokens": integer,
-        "messages": MessagesOf(MESSAGE, "[]anthropic.MessageParam"),
-        "system": anything,
-        "stream": boolean,
-        "temperature": float64,
-        "top_p": float64,
-        "top_k": integer,
-        "stop_sequences": STRINGS,
-        "tools": ListOf(TOOL, "[]anthropic.Tool"),
-        "tool_choice": Struct(
-            "anthropic.ToolChoice",
-            {"type": string, "name": string, "disable_parallel_tool_use": boolean},
-        ),
-        "thinking": Struct("anthropic.ThinkingConfig", {"type": string, "budget_tokens": integer}),
-        "metadata": Struct("anthropic.Metadata", {"user_id": string}),
-        "output_config": Struct("anthropic.OutputConfig", {"effort": string}),
-    },
+    model=str,
+    max_tokens=Int,
+    messages=Messages,
+    system=Any,
+    stream=bool,
+    temperature=float,
+    top_p=float,
+    top_k=Int,
+    stop_sequences=list_of(str),
+    tools=list_of(Tool),
+    tool_choice=ToolChoice,
+    thinking=ThinkingConfig,
+    metadata=Metadata,
+    output_config=OutputConfig,
 )
+MESSAGES = find_struct(MessagesBody)

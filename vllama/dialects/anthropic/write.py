@@ -16,17 +16,13 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import ContextOverflow, VllamaError
 from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
-from vllama.chat.go_json import encode_json
 from vllama.chat.reply import ReplyOptions, Tally
-from vllama.chat.request import ChatRequest, Usage
+from vllama.chat.request import Usage
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import write_anthropic_error
-from vllama.errors import ContextOverflow, VllamaError
-
-CHARS_PER_TOKEN = 4
-"""Ollama's estimate, for engines that count by themselves and at the end only."""
 
 _DELTAS = {
     BlockKind.TEXT: (b"text_delta", b"text"),
@@ -34,15 +30,6 @@ _DELTAS = {
     BlockKind.CALL: (b"input_json_delta", b"partial_json"),
 }
 _encode = msgspec.json.Encoder().encode
-
-
-def estimate_tokens(chat: ChatRequest) -> int:
-    """Guess the tokens of a chat request from its text; media count nothing. Raises BadRequest."""
-    size = len(encode_json(chat.tools)) if chat.tools else 0
-    for message in chat.messages:
-        size += len(message.content)
-        size += sum(len(call.text or encode_json(call.arguments)) for call in message.tool_calls)
-    return max(1, size // CHARS_PER_TOKEN)
 
 
 def make_too_long_error(error: ContextOverflow) -> ContextOverflow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json
 from vllama.dialects.decisions.questions import (
     LETTERS,
@@ -22,11 +23,10 @@ from vllama.dialects.decisions.questions import (
     read_text,
 )
 from vllama.dialects.responses.items import input_messages
-from vllama.errors import BadRequest
 
 
 def parse_decisions(body: Mapping[str, Any]) -> Decision:
-    """Parse a decoded body of `/v1/decisions`. Raises BadRequest."""
+    """Parse a decoded body, whose fields of `DECISIONS` have their types. Raises BadRequest."""
     questions = body.get("questions")
     if not isinstance(questions, list) or not questions:
         raise BadRequest("Invalid type for 'questions': expected an array that is not empty.")

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import kind
-from vllama.errors import BadRequest
 
 LETTERS = string.ascii_uppercase
 MAX_LEVELS = 10

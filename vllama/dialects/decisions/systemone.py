@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json, kind
 from vllama.dialects.decisions.questions import (
     LETTERS,
@@ -24,7 +25,6 @@ from vllama.dialects.decisions.questions import (
     make_noul_options,
     read_text,
 )
-from vllama.errors import BadRequest
 
 
 def parse_systemone(body: Mapping[str, Any]) -> Decision:

@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from vllama.web.search import SearchResult
-
 
 class OllamaError(Struct):
     """What went wrong, and what to do; `hint` is a part of `error`."""
@@ -131,7 +129,10 @@ class ModelDetails(Struct):
 
 
 class LocalModel(Struct):
-    """A model on this machine. `store` says where it was found."""
+    """A model on this machine. `store` says where it was found.
+
+    `problem` says why its files cannot be read, if they are damaged.
+    """
 
     name: str
     model: str
@@ -141,6 +142,7 @@ class LocalModel(Struct):
     modified_at: str
     capabilities: list[str] | UnsetType = UNSET
     store: str | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
 
 
 class Tags(Struct):
@@ -253,6 +255,14 @@ class Recommendations(Struct):
     """The models that are recommended: none."""
 
     recommendations: list[dict[str, Any]]
+
+
+class SearchResult(Struct, kw_only=True):
+    """One result, in Ollama's form, which is also SearXNG's."""
+
+    title: str = ""
+    url: str = ""
+    content: str | None = ""
 
 
 class SearchResults(Struct):

@@ -13,17 +13,21 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any, TypeAlias
 
 import msgspec
 
+from vllama.base.errors import BadRequest, ModelNotFound, UpstreamError
+from vllama.chat.engine.counts import read_usage
 from vllama.chat.engine.traits import Traits, VectorStyle
-from vllama.chat.go_json import kind
 from vllama.chat.request import EmbedRequest
-from vllama.errors import BadRequest, ModelNotFound, UpstreamError
-from vllama.units import parse_keep_alive
+from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody
+from vllama.dialects.openai_values import read_integer
+
+MAX_VECTOR_BYTES = 512 * 1024  # of JSON; models have 16,384 numbers at most
 
 Vector: TypeAlias = list[float]
 Input: TypeAlias = str | list[int]
@@ -47,16 +51,7 @@ def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
     ModelNotFound without a model, which Ollama misses before it looks at the kind of input.
     """
     dimensions = data.get("dimensions")
-    if dimensions is None:
-        dimensions = 0
-    if isinstance(dimensions, float) and dimensions.is_integer():
-        dimensions = int(dimensions)
-    if isinstance(dimensions, bool) or not isinstance(dimensions, int):
-        raise BadRequest(
-            "Invalid type for 'dimensions': expected an integer, "
-            f"but got {kind(dimensions)} instead."
-        )
-    dimensions = max(0, dimensions)
+    dimensions = 0 if dimensions is None else max(0, read_integer("dimensions", dimensions))
     encoding = data.get("encoding_format") or "float"
     known = encoding.lower() if isinstance(encoding, str) else ""
     if known not in ("float", "base64"):
@@ -105,13 +100,9 @@ def is_tokens(value: object) -> bool:
     )
 
 
-def read_embed(fields: Mapping[str, object]) -> EmbedRequest:
-    """Read `POST /api/embed` from fields whose types are right.
-
-    Raises BadRequest for an input that is neither a text nor texts.
-    """
-    given = fields.get("input")
-    match given:
+def read_embed(body: EmbedBody) -> EmbedRequest:
+    """Read `POST /api/embed`. Raises BadRequest for an input that is neither a text nor texts."""
+    match given := body.input:
         case None | "":
             inputs: tuple[str, ...] = ()
         case str():
@@ -120,34 +111,26 @@ def read_embed(fields: Mapping[str, object]) -> EmbedRequest:
             inputs = tuple(given)
         case _:
             raise BadRequest("invalid input type")
-    dimensions = fields.get("dimensions")
-    return _embed_request(
-        fields,
-        inputs=inputs,
-        truncate=fields.get("truncate") is not False,
-        dimensions=max(0, int(dimensions)) if isinstance(dimensions, int | float) else 0,
-    )
-
-
-def read_legacy_embed(fields: Mapping[str, object]) -> EmbedRequest:
-    """Read `POST /api/embeddings` from fields whose types are right."""
-    prompt = str(fields.get("prompt") or "")
-    # this older route never cuts
-    return _embed_request(fields, inputs=(prompt,) if prompt else (), truncate=False, legacy=True)
-
-
-def _embed_request(fields: Mapping[str, object], **more: Any) -> EmbedRequest:
-    options = fields.get("options")
     return EmbedRequest(
-        model=str(fields.get("model") or ""),
-        keep_alive=parse_keep_alive(fields.get("keep_alive")),
-        options=options if isinstance(options, dict) else {},
-        **more,
+        model=body.model,
+        inputs=inputs,
+        truncate=body.truncate,
+        dimensions=max(0, body.dimensions),
+        keep_alive=body.keep_alive,
+        options=body.options,
     )
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
+def read_legacy_embed(body: LegacyEmbedBody) -> EmbedRequest:
+    """Read `POST /api/embeddings`; this older route never cuts."""
+    return EmbedRequest(
+        model=body.model,
+        inputs=(body.prompt,) if body.prompt else (),
+        truncate=False,
+        keep_alive=body.keep_alive,
+        options=body.options,
+        legacy=True,
+    )
 
 
 class _Item(msgspec.Struct):
@@ -157,12 +140,12 @@ class _Item(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     data: list[_Item]
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_flat = msgspec.json.Decoder(list[float]).decode
-_decode_nested = msgspec.json.Decoder(list[list[float]]).decode
+_decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -177,16 +160,19 @@ def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
         vectors = [_vector(bytes(item.embedding), traits) for _, item in items]
     except (ValueError, RecursionError) as error:
         raise UpstreamError("the engine's embeddings could not be read") from error
-    tokens = answer.usage.prompt_tokens if answer.usage else None
-    return vectors, tokens or 0
+    return vectors, read_usage(answer.usage, "the usage of vectors").get("prompt_tokens") or 0
 
 
-def pool(per_token_vectors: Sequence[Sequence[float]]) -> Vector:
+def pool(per_token_vectors: Iterable[Sequence[float]]) -> Vector:
     """Return the mean of the tokens' vectors, L2-normalised; [] for none."""
-    count = len(per_token_vectors)
-    if count == 0:
-        return []
-    return normalize([sum(column) / count for column in zip(*per_token_vectors, strict=True)])
+    sums: Sequence[float] = []
+    count = 0
+    for vector in per_token_vectors:
+        if count and len(vector) != len(sums):
+            raise ValueError("vectors of different lengths")
+        sums = [*map(add, sums, vector)] if count else vector
+        count += 1
+    return normalize([total / count for total in sums])
 
 
 def normalize(vector: Sequence[float]) -> Vector:
@@ -262,13 +248,20 @@ def _order(position: int, item: _Item) -> int:
 
 def _vector(raw: bytes, traits: Traits) -> Vector:
     start = raw.lstrip()[:1]
-    if start == b'"':
+    if start == b'"' and len(raw) <= MAX_VECTOR_BYTES:
         return _from_base64(_decode_text(raw))
     if traits.vector_style is VectorStyle.PER_TOKEN or raw.lstrip()[1:].lstrip()[:1] == b"[":
         try:
-            return pool(_decode_nested(raw))
+            # one by one: a thread that decodes many at once holds the interpreter's lock
+            return pool(_decode_numbers(bytes(row)) for row in _decode_rows(raw))
         except msgspec.ValidationError:
             pass  # a model with a pooling of its own, on an engine that seldom has one
+    return _decode_numbers(raw)
+
+
+def _decode_numbers(raw: bytes) -> Vector:
+    if len(raw) > MAX_VECTOR_BYTES:
+        raise ValueError("too long")
     return _decode_flat(raw)
 
 

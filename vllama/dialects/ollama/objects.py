@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from vllama.units import rfc3339_utc
+from vllama.base.units import rfc3339_utc
 
 _encode = msgspec.json.Encoder().encode
 

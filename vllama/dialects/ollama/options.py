@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.request import LoadOptions, Sampling
-from vllama.errors import BadRequest
 
 _INTEGERS = {
     "top_k": "top_k",

@@ -1,28 +1,34 @@
-"""The fields of Ollama's requests and their types (`api/types.go`).
+"""Ollama's requests: what bodies are decoded into (`api/types.go`).
 
 See docs/reference/ollama-api.md#conventions.
 """
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import GoError, GoType, Struct, Walk
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from vllama.base.units import parse_keep_alive
+from vllama.chat.engine.request_fields import check_code
+from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, check_messages, check_tools
+from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
+from vllama.dialects.go_types import GoError, GoType, Walk
 from vllama.dialects.go_values import (
     ANY_MAP,
     STRINGS,
     DecodesItself,
+    Int,
+    Kept,
+    LimitedList,
     ListOf,
-    MapOf,
-    MessagesOf,
     OneOf,
     OrderedMapOf,
     anything,
-    boolean,
     described,
     image_data,
-    integer,
     string,
 )
-from vllama.units import parse_keep_alive
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 _PARTS = "|".join(
@@ -34,10 +40,10 @@ DURATION = f"^[+-]?(0|({_PARTS}){{1,9}})$"
 
 
 @described({"enum": [True, False, None, *THINK_LEVELS]})
-def think(value: object, walk: Walk) -> None:
+def think(value: object, walk: Walk) -> object:
     """Check an `api.ThinkValue`."""
     if value is None or isinstance(value, bool) or value in THINK_LEVELS:
-        return
+        return value
     if isinstance(value, str):
         raise GoError(
             f'invalid think value: "{value}" '
@@ -49,178 +55,316 @@ def think(value: object, walk: Walk) -> None:
 
 
 @described({"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]})
-def keep_alive(value: object, walk: Walk) -> None:
-    """Check an `api.Duration`."""
+def keep_alive(value: object, walk: Walk) -> object:
+    """Decode an `api.Duration` to seconds."""
     try:
-        parse_keep_alive(value)
+        return parse_keep_alive(value)
     except ValueError as error:
         raise GoError(str(error)) from None
 
 
-STRING_MAP = MapOf(string, "map[string]string")
-IMAGES = ListOf(image_data, "[]api.ImageData")
+Think: TypeAlias = Annotated[bool | Literal["high", "medium", "low", "max"] | None, think]
 
-PROPERTY = Struct(
-    "api.ToolProperty",
-    {
-        "type": OneOf(string, STRINGS),
-        "items": anything,
-        "description": string,
-        "enum": ListOf(anything, "[]interface {}"),
-        "required": STRINGS,
-    },
-)
-PROPERTY.add("anyOf", ListOf(PROPERTY, "[]api.ToolProperty"))
-PROPERTY.add("properties", OrderedMapOf(PROPERTY))
-PARAMETERS = Struct(
+
+class Duration(float):
+    """Seconds; `math.inf` is forever."""
+
+    go_type: ClassVar[GoType] = keep_alive
+
+
+class Images(list[str | None]):
+    """Pictures or sounds in base64."""
+
+    go_type: ClassVar[GoType] = ListOf(image_data, "[]api.ImageData")
+
+
+@described(ANY_MAP.describe({}))
+def _check_options(value: object, walk: Walk) -> object:
+    """Check a map. Raises Forbidden for what may be code."""
+    check_code({"options": value})
+    return value if isinstance(value, dict) else ANY_MAP(value, walk)
+
+
+class Options(dict[str, Any]):
+    """Parameters of a model."""
+
+    go_type: ClassVar[GoType] = _check_options
+
+
+# -- tools -----------------------------------------------------------------------------------
+
+
+class ToolProperty(GoStruct):
+    """A parameter of a function."""
+
+    go_name = "api.ToolProperty"
+    type: Annotated[str | list[str | None] | None, OneOf(string, STRINGS)] = None
+    items: Any = None
+    description: str = ""
+    enum: list[Any] = []
+    required: list[str | None] = []
+    any_of: list[ToolProperty | None] = msgspec.field(name="anyOf", default_factory=list)
+    properties: Annotated[
+        dict[str, ToolProperty | None], OrderedMapOf(find_struct(ToolProperty))
+    ] = {}
+
+
+_Properties = Annotated[dict[str, ToolProperty | None], OrderedMapOf(find_struct(ToolProperty))]
+_DEFINITIONS: dict[str, Any] = {"$defs": Any}
+ToolParameters = make_struct(
     "api.ToolFunctionParameters",
-    {
-        "type": string,
-        "$defs": anything,
-        "items": anything,
-        "required": STRINGS,
-        "properties": OrderedMapOf(PROPERTY),
-    },
+    type=str,
+    items=Any,
+    required=list_of(str),
+    properties=_Properties,
+    **_DEFINITIONS,
 )
-FUNCTION = Struct(
-    "api.ToolFunction", {"name": string, "description": string, "parameters": PARAMETERS}
-)
-TOOL = Struct("api.Tool", {"type": string, "items": anything, "function": FUNCTION})
+ToolFunction = make_struct("api.ToolFunction", name=str, description=str, parameters=ToolParameters)
+Tool = make_struct("api.Tool", type=str, items=Any, function=ToolFunction)
 
-ARGUMENTS = OrderedMapOf(anything)
-CALLED_FUNCTION = Struct(
-    "api.ToolCallFunction", {"index": integer, "name": string, "arguments": ARGUMENTS}
-)
-TOOL_CALL = Struct("api.ToolCall", {"id": string, "function": CALLED_FUNCTION})
-MESSAGE_FIELDS: dict[str, GoType] = {
-    "role": string,
-    "content": string,
-    "thinking": string,
-    "images": IMAGES,
-    "tool_calls": ListOf(TOOL_CALL, "[]api.ToolCall"),
-    "tool_name": string,
-    "tool_call_id": string,
-}
-MESSAGE = DecodesItself(Struct("api.Alias", MESSAGE_FIELDS))
-MESSAGES = MessagesOf(MESSAGE, "[]api.Message")
 
-_INFERENCE: dict[str, GoType] = {
-    "model": string,
-    "stream": boolean,
-    "format": anything,
-    "keep_alive": keep_alive,
-    "options": ANY_MAP,
-    "think": think,
-    "truncate": boolean,
-    "shift": boolean,
-    "_debug_render_only": boolean,
-    "logprobs": boolean,
-    "top_logprobs": integer,
-}
-CHAT = Struct(
-    "api.ChatRequest",
-    {**_INFERENCE, "messages": MESSAGES, "tools": ListOf(TOOL, "api.Tools")},
-)
-GENERATE = Struct(
-    "api.GenerateRequest",
-    {
-        **_INFERENCE,
-        "prompt": string,
-        "suffix": string,
-        "system": string,
-        "template": string,
-        "context": ListOf(integer, "[]int"),
-        "raw": boolean,
-        "images": IMAGES,
-    },
-)
-EMBED = Struct(
-    "api.EmbedRequest",
-    {
-        "model": string,
-        "input": anything,
-        "keep_alive": keep_alive,
-        "truncate": boolean,
-        "dimensions": integer,
-        "options": ANY_MAP,
-    },
-)
-LEGACY_EMBED = Struct(
-    "api.EmbeddingRequest",
-    {"model": string, "prompt": string, "keep_alive": keep_alive, "options": ANY_MAP},
-)
-CREATE = Struct(
-    "api.CreateRequest",
-    {
-        "model": string,
-        "name": string,
-        "stream": boolean,
-        "quantize": string,
-        "quantization": string,
-        "draft_quantize": string,
-        "from": string,
-        "remote_host": string,
-        "files": STRING_MAP,
-        "draft_files": STRING_MAP,
-        "adapters": STRING_MAP,
-        "template": string,
-        "license": anything,
-        "system": string,
-        "parameters": ANY_MAP,
-        "messages": MESSAGES,
-        "renderer": string,
-        "parser": string,
-        "requires": string,
-        "info": ANY_MAP,
-    },
-)
-SHOW = Struct(
-    "api.ShowRequest",
-    {
-        "model": string,
-        "name": string,
-        "system": string,
-        "template": string,
-        "verbose": boolean,
-        "options": ANY_MAP,
-        "plan": boolean,  # our own: the plan by which the model is or would be loaded
-    },
-)
-COPY = Struct("api.CopyRequest", {"source": string, "destination": string})
-DELETE = Struct(
-    "api.DeleteRequest",
-    {"model": string, "name": string, "force": boolean},  # `force` is our own
-)
-_TRANSFER: dict[str, GoType] = {
-    "model": string,
-    "name": string,
-    "insecure": boolean,
-    "username": string,
-    "password": string,
-    "stream": boolean,
-}
-PULL = Struct("api.PullRequest", _TRANSFER | {"background": boolean})  # our own: `background`
-PLAN = Struct(
-    "PlanRequest",  # our own: Ollama has no such route
-    {
-        "model": string,
-        "name": string,
-        "engine": string,
-        "context_length": integer,
-        "gpu_layers": integer,
-        "strict": boolean,
-    },
-)
-PUSH = Struct("api.PushRequest", _TRANSFER)
-TOKENIZE = Struct(
-    "TokenizeRequest",  # our own: Ollama has no such route
-    {
-        "model": string,
-        "name": string,
-        "text": string,
-        "content": string,
-        "prompt": string,
-        "tokens": ListOf(integer, "[]int"),
-        "keep_alive": keep_alive,
-    },
-)
+class Tools(list[dict[str, Any] | None]):
+    """Tools as the client wrote them: their schemas have more fields than Ollama reads."""
+
+    go_type: ClassVar[GoType] = Kept(
+        LimitedList(find_struct(Tool), "api.Tools", check_tools),
+        Annotated[list_of(Tool), msgspec.Meta(max_length=MAX_TOOLS)],
+    )
+
+
+# -- chats and prompts -----------------------------------------------------------------------
+
+
+class CalledFunction(GoStruct):
+    """The call of a function."""
+
+    go_name = "api.ToolCallFunction"
+    index: Int | None = None
+    name: str = ""
+    arguments: Annotated[dict[str, Any], OrderedMapOf(anything)] = {}
+
+
+class CallStruct(GoStruct):
+    """A call."""
+
+    go_name = "api.ToolCall"
+    id: str = ""
+    function: CalledFunction = msgspec.field(default_factory=CalledFunction)
+
+
+class MessageStruct(GoStruct):
+    """A turn of a conversation."""
+
+    go_name = "api.Alias"
+    role: str = ""
+    content: str = ""
+    thinking: str = ""
+    images: Images | None = None
+    tool_calls: list[CallStruct | None] = []
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+
+MESSAGE = DecodesItself(find_struct(MessageStruct))
+Messages: TypeAlias = Annotated[
+    list[MessageStruct | None],
+    msgspec.Meta(max_length=MAX_MESSAGES),
+    LimitedList(MESSAGE, "[]api.Message", check_messages),
+]
+
+
+class InferenceBody(GoStruct):
+    """What chats and prompts share."""
+
+    model: str = ""
+    stream: bool = True
+    format: Any = None
+    keep_alive: Duration | None = None
+    options: Options = msgspec.field(default_factory=Options)
+    think: Think = None
+    truncate: bool = True
+    shift: bool = True
+    debug_render_only: bool = msgspec.field(name="_debug_render_only", default=False)
+    logprobs: bool = False
+    top_logprobs: Int = 0
+
+
+class ChatBody(InferenceBody):
+    """`POST /api/chat`."""
+
+    go_name = "api.ChatRequest"
+    messages: Messages = []
+    tools: Tools = msgspec.field(default_factory=Tools)
+
+
+class GenerateBody(InferenceBody):
+    """`POST /api/generate`."""
+
+    go_name = "api.GenerateRequest"
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    context: list[Int | None] = []
+    raw: bool = False
+    images: Images | None = None
+
+
+class EmbedBody(GoStruct):
+    """`POST /api/embed`."""
+
+    go_name = "api.EmbedRequest"
+    model: str = ""
+    input: Any = None
+    keep_alive: Duration | None = None
+    truncate: bool = True
+    dimensions: Int = 0
+    options: Options = msgspec.field(default_factory=Options)
+
+
+class LegacyEmbedBody(GoStruct):
+    """`POST /api/embeddings`."""
+
+    go_name = "api.EmbeddingRequest"
+    model: str = ""
+    prompt: str = ""
+    keep_alive: Duration | None = None
+    options: Options = msgspec.field(default_factory=Options)
+
+
+# -- models ----------------------------------------------------------------------------------
+
+
+class CreateBody(GoStruct):
+    """`POST /api/create`."""
+
+    go_name = "api.CreateRequest"
+    model: str = ""
+    name: str = ""
+    stream: bool = True
+    quantize: str = ""
+    quantization: str = ""
+    draft_quantize: str = ""
+    source: str = msgspec.field(name="from", default="")
+    remote_host: str = ""
+    files: dict[str, str | None] | None = None
+    draft_files: dict[str, str | None] = {}
+    adapters: dict[str, str | None] = {}
+    template: str = ""
+    license: Any = None
+    system: str = ""
+    parameters: dict[str, Any] = {}
+    messages: Messages = []
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    info: dict[str, Any] = {}
+
+
+class ShowBody(GoStruct):
+    """`POST /api/show`; `plan` is our own."""
+
+    go_name = "api.ShowRequest"
+    model: str = ""
+    name: str = ""
+    system: str = ""
+    template: str = ""
+    verbose: bool = False
+    options: Options = msgspec.field(default_factory=Options)
+    plan: bool = False
+
+
+class CopyBody(GoStruct):
+    """`POST /api/copy`."""
+
+    go_name = "api.CopyRequest"
+    source: str = ""
+    destination: str = ""
+
+
+class DeleteBody(GoStruct):
+    """`DELETE /api/delete`; `force` is our own."""
+
+    go_name = "api.DeleteRequest"
+    model: str = ""
+    name: str = ""
+    force: bool = False
+
+
+class PushBody(GoStruct):
+    """`POST /api/push`."""
+
+    go_name = "api.PushRequest"
+    model: str = ""
+    name: str = ""
+    insecure: bool = False
+    username: str = ""
+    password: str = ""
+    stream: bool = True
+
+
+class PullBody(PushBody):
+    """`POST /api/pull`; `background` is our own."""
+
+    go_name = "api.PullRequest"
+    background: bool = False
+
+
+# -- routes that Ollama does not have, or not in this form -------------------------------------
+
+
+class PlanBody(GoStruct):
+    """`POST /api/plan`."""
+
+    go_name = "PlanRequest"
+    model: str = ""
+    name: str = ""
+    engine: str = ""
+    context_length: Int | None = None
+    gpu_layers: Int | None = None
+    strict: bool | None = None
+
+
+class WebSearchBody(GoStruct):
+    """`POST /api/web_search`."""
+
+    go_name = "WebSearchRequest"
+    query: str = ""
+    max_results: Any = None
+
+
+class WebFetchBody(GoStruct):
+    """`POST /api/web_fetch`."""
+
+    go_name = "WebFetchRequest"
+    url: str = ""
+
+
+class TokenizeBody(GoStruct):
+    """`POST /api/tokenize` and `/api/detokenize`; a text has one of three names."""
+
+    go_name = "TokenizeRequest"
+    model: str = ""
+    name: str = ""
+    text: str | None = None
+    content: str | None = None
+    prompt: str | None = None
+    tokens: list[Int | None] | None = None
+    keep_alive: Duration | None = None
+
+
+PARAMETERS = find_struct(ToolParameters)
+CHAT = find_struct(ChatBody)
+GENERATE = find_struct(GenerateBody)
+EMBED = find_struct(EmbedBody)
+LEGACY_EMBED = find_struct(LegacyEmbedBody)
+CREATE = find_struct(CreateBody)
+SHOW = find_struct(ShowBody)
+COPY = find_struct(CopyBody)
+DELETE = find_struct(DeleteBody)
+PUSH = find_struct(PushBody)
+PULL = find_struct(PullBody)
+PLAN = find_struct(PlanBody)
+WEB_SEARCH = find_struct(WebSearchBody)
+WEB_FETCH = find_struct(WebFetchBody)
+TOKENIZE = find_struct(TokenizeBody)

@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import VllamaError
+from vllama.base.units import rfc3339_utc
 from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Event
 from vllama.chat.event_template import EventTemplate, TimestampCache
-from vllama.chat.logprobs import convert_logprobs
+from vllama.chat.logprobs import convert_logprobs, pack
+from vllama.chat.parsers.call_values import ToolCall
+from vllama.chat.parsers.tool_calls import write_ollama_calls
 from vllama.chat.reply import Tally
 from vllama.dialects.errors import write_ollama_error
-from vllama.errors import VllamaError
-from vllama.parsers.call_values import ToolCall
-from vllama.parsers.tool_calls import write_ollama_calls
-from vllama.units import rfc3339_utc
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
@@ -92,7 +92,7 @@ class OllamaWriter(ABC):
         self.template = EventTemplate(self._head, *self._around, timestamp=_milliseconds)
         self._answer = bytearray()  # UTF-8: a list of texts would be ten times as large
         self._thoughts: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[msgspec.Raw] = []
         if not stream:
             self._keep_all()
 
@@ -120,7 +120,7 @@ class OllamaWriter(ABC):
             if delta.tool_calls:
                 self._collector.add(delta.tool_calls)
         if text or thinking or event.changed:  # else it is the token that ends the answer
-            self._logprobs.extend(convert_logprobs(choice.logprobs, self._top_logprobs))
+            self._logprobs += pack(convert_logprobs(choice.logprobs, self._top_logprobs))
         return self._say(text, thinking, now_ns)
 
     def finish(self, tally: Tally, now_ns: int) -> bytes:
@@ -164,7 +164,7 @@ class OllamaWriter(ABC):
         self,
         now_ns: int,
         body: dict[str, Any],
-        logprobs: Sequence[dict[str, Any]],
+        logprobs: Sequence[msgspec.Raw],
         last: dict[str, Any] | None = None,
     ) -> bytes:
         time = b"%b.%09dZ" % (_second_text(now_ns // BILLION), now_ns % BILLION)

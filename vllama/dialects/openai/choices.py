@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.events import Chunk
 from vllama.chat.engine.fields import mask_seed
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import kind
+from vllama.chat.go_json import decode_value
 from vllama.chat.request import Call, Usage
-from vllama.errors import BadRequest
+from vllama.dialects.openai_values import read_integer
 
 MAX_CHOICES = 128
 """OpenAI's own limit of `n`."""
@@ -26,21 +27,16 @@ def parse_n(value: object) -> int:
     """Return how many choices are wanted; None is one. Raises BadRequest."""
     if value is None:
         return 1
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadRequest(
-            f"Invalid type for 'n': expected an integer, but got {kind(value)} instead."
-        )
-    if not 1 <= value <= MAX_CHOICES:
-        raise BadRequest(f"Invalid 'n': expected 1 to {MAX_CHOICES}, but got {value}.")
-    return value
+    number = read_integer("n", value)
+    if not 1 <= number <= MAX_CHOICES:
+        raise BadRequest(f"Invalid 'n': expected 1 to {MAX_CHOICES}, but got {number}.")
+    return number
 
 
 def reseed(call: Call, traits: Traits, number: int) -> Call:
     """Return the call for choice `number`: a fixed seed must not make all the same."""
     name = traits.parameters.get("seed")
-    value = msgspec.json.decode(call.body) if number else {}
+    value = decode_value(call.body) if number else {}
     if name is None or name not in value:
         return call
     value[name] = mask_seed(value[name] + number, traits)

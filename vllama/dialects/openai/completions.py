@@ -10,17 +10,18 @@ See docs/reference/ollama-api.md#openai-completions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import kind
 from vllama.chat.request import ChatRequest
 from vllama.dialects.openai.choices import MAX_CHOICES, parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras
 from vllama.dialects.openai.messages import GO_TYPES
 from vllama.dialects.openai.read import read_chat
-from vllama.errors import BadRequest
+from vllama.dialects.openai_values import read_boolean, read_integer, refuse_type
 
 MAX_LOGPROBS = 20
 _OURS = (
@@ -28,7 +29,6 @@ _OURS = (
     "max_completion_tokens", "stream", "stream_options", "model", "messages", "tools",
     "tool_choice", "functions", "top_logprobs",
 )  # fmt: skip
-_encode = msgspec.json.Encoder().encode
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,25 +87,25 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         )
     options = data.get("stream_options", {})
     if not isinstance(options, Mapping):
-        _refuse("stream_options", "an object", options)
+        refuse_type("stream_options", "an object", options)
     stop = data.get("stop")
     odd = [item for item in stop if not isinstance(item, str)] if isinstance(stop, list) else []
     if odd:
         raise BadRequest(f"invalid type for 'stop' field: {GO_TYPES[kind(odd[0])]}")
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
     if limit is not None:
-        limit = _integer("max_tokens", limit)
+        limit = read_integer("max_tokens", limit)
     return CompletionRequest(
         model=data.get("model"),
         prompts=prompts,
         fields={name: value for name, value in data.items() if name not in _OURS},
         suffix=_text(data, "suffix"),
         echo=data.get("echo") is True,
-        raw=_flag(data, "raw"),
+        raw=read_boolean("raw", data.get("raw", False)),
         n=n,
         logprobs=_logprobs(data.get("logprobs")),
         max_tokens=None if limit is None or limit < 0 else limit,
-        stream=_flag(data, "stream"),
+        stream=read_boolean("stream", data.get("stream", False)),
         include_usage=options.get("include_usage") is True,
         ignored=("best_of",) if data.get("best_of", n) != n else (),
     )
@@ -128,31 +128,12 @@ def _prompts(value: object) -> tuple[str, ...]:
 def _logprobs(value: object) -> int | None:
     if value is None or value is False:
         return None
-    count = 0 if value is True else _integer("logprobs", value)
+    count = 0 if value is True else read_integer("logprobs", value)
     if not 0 <= count <= MAX_LOGPROBS:
         raise BadRequest(f"Invalid 'logprobs': expected 0 to {MAX_LOGPROBS}, but got {count}.")
     return count
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        _refuse(name, "an integer", value)
-    return value
-
-
-def _flag(data: Mapping[str, Any], name: str) -> bool:
-    value = data.get(name, False)
-    return value if isinstance(value, bool) else _refuse(name, "a boolean", value)
-
-
 def _text(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name, "")
-    return value if isinstance(value, str) else _refuse(name, "a string", value)
-
-
-def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    raise BadRequest(
-        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
-    )
+    return value if isinstance(value, str) else refuse_type(name, "a string", value)

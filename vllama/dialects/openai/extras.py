@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from vllama.chat.go_json import kind
+from vllama.base.errors import BadRequest
+from vllama.base.units import parse_keep_alive
 from vllama.chat.request import Think
-from vllama.errors import BadRequest
-from vllama.units import parse_keep_alive
+from vllama.dialects.openai_values import read_boolean, refuse_type
 
 _LEVELS = ("low", "medium", "high", "max")
 _EFFORTS = {
@@ -53,7 +53,7 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     if options is None:
         options = {}
     if not isinstance(options, dict):
-        _refuse("options", "an object", options)
+        refuse_type("options", "an object", options)
     num_ctx = rest.pop("num_ctx", None)
     if num_ctx is not None:
         options = {"num_ctx": num_ctx} | options
@@ -111,12 +111,4 @@ def add_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
 
 def _flag(rest: dict[str, Any], name: str) -> bool | None:
     value = rest.pop(name, None)
-    if value is not None and not isinstance(value, bool):
-        _refuse(name, "a boolean", value)
-    return value
-
-
-def _refuse(name: str, wanted: str, value: object) -> NoReturn:
-    raise BadRequest(
-        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
-    )
+    return None if value is None else read_boolean(name, value)

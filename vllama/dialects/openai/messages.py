@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json, kind
+from vllama.chat.parsers.call_values import ToolCall, object_of
 from vllama.chat.request import Message
-from vllama.errors import BadRequest
-from vllama.parsers.call_values import ToolCall, object_of
 
 _READ = frozenset(
     ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")

@@ -6,7 +6,7 @@ with limits on parts and headers that are checked before the rest is read (docs/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -18,13 +18,16 @@ from multipart import (
     parse_options_header,
 )
 
-from vllama.errors import BadRequest
+from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import check_code, is_passed
+from vllama.chat.request import Call
 
 MAX_PARTS = 100
 MAX_HEADERS = 8  # of one part; RFC 7578 §4.8 knows three
 MAX_HEADER_BYTES = 4096
 MAX_TYPE_BYTES = 1024  # of the request's own Content-Type, boundary included
 _CANNOT = "failed to parse multipart form: "
+_FILES = frozenset({"file", "image", "mask"})
 
 
 class FormTooLarge(BadRequest):
@@ -92,7 +95,26 @@ class FormReader:
             self._parser.close()
         except MultipartError as error:
             raise BadRequest(f"{_CANNOT}multipart: NextPart: EOF") from error
+        check_code({part.name.partition("[")[0]: part.data for part in self._parts})
         return self._parts
+
+
+def pass_form(
+    path: str, parts: Sequence[Part], passed: Collection[str], *, model: str, seed: str
+) -> tuple[Call, tuple[str, ...]]:
+    """Return a client's form as the call for an engine, and the names of the parts left out.
+
+    A recording or an image must be a file: as a text it might be an address.
+    """
+    kept, ignored = [Part(name="model", data=model.encode())], list[str]()
+    for part in parts:
+        name, is_file = part.name.removesuffix("[]"), part.filename is not None
+        if name in _FILES if is_file else name not in _FILES and is_passed(name, passed):
+            kept += [part] if name != "model" else []
+        else:
+            ignored.append(part.name)
+    body, content_type = build_form(kept, seed)
+    return Call(path=path, body=body, content_type=content_type), tuple(ignored)
 
 
 def build_form(parts: Sequence[Part], seed: str) -> tuple[bytes, str]:

@@ -9,17 +9,18 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from vllama.chat.go_json import check_messages, kind
+from vllama.base.errors import BadRequest
+from vllama.chat.go_json import check_messages, check_tools, kind
 from vllama.chat.request import ChatRequest
-from vllama.dialects.go_types import Struct, decode_body
-from vllama.dialects.go_values import string
+from vllama.dialects.go_structs import Struct, decode_body
 from vllama.dialects.ollama.read import make_format_error
 from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import NOTHING, Extras, parse_effort, read_effort
 from vllama.dialects.openai.messages import read_messages
-from vllama.errors import BadRequest
+from vllama.dialects.openai.request_types import OWN
+from vllama.dialects.openai_values import read_boolean, read_integer, refuse_type
 
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "repetition_penalty",
@@ -32,11 +33,7 @@ NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
 
 
-OWN = Struct("openai.Request", {"model": string})
-"""The requests that Ollama does not have."""
-
-
-def parse_openai(body: bytes, struct: Struct = OWN) -> dict[str, Any]:
+def parse_openai(body: bytes, struct: Struct[Any] = OWN) -> dict[str, Any]:
     """Decode a `/v1` body: an object, top-level keys in lower case.
 
     Fields that Ollama knows have the types of `struct`. Raises BadRequest.
@@ -67,8 +64,8 @@ def read_chat(
     rest = {name: value for name, value in body.items() if value is not None}
     given = rest.pop("messages", None)
     messages = () if may_be_empty and not given else read_messages(given)
-    logprobs = _boolean(rest, "logprobs")
-    top_logprobs = _integer("top_logprobs", rest.pop("top_logprobs", 0))
+    logprobs = read_boolean("logprobs", rest.pop("logprobs", False))
+    top_logprobs = read_integer("top_logprobs", rest.pop("top_logprobs", 0))
     if not 0 <= top_logprobs <= MAX_LOGPROBS:
         raise BadRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}")
     effort = parse_effort(read_effort(rest))
@@ -79,11 +76,11 @@ def read_chat(
     if "min_tokens" in rest:
         rest["min_tokens"] = _count(rest, "min_tokens")
     if not isinstance(rest.get("logit_bias", {}), Mapping):
-        _refuse_type("logit_bias", "an object", rest["logit_bias"])
+        refuse_type("logit_bias", "an object", rest["logit_bias"])
     return ChatRequest(
         model=str(rest.pop("model", "")),
         messages=messages,
-        stream=_boolean(rest, "stream"),
+        stream=read_boolean("stream", rest.pop("stream", False)),
         include_usage=_include_usage(rest),
         response_format=_response_format(rest),
         tools=_tools(rest),
@@ -106,7 +103,7 @@ def read_chat(
 def _include_usage(rest: dict[str, Any]) -> bool:
     options = rest.pop("stream_options", {})
     if not isinstance(options, dict):
-        _refuse_type("stream_options", "an object", options)
+        refuse_type("stream_options", "an object", options)
     return options.get("include_usage") is True
 
 
@@ -138,6 +135,7 @@ def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
             "Invalid type for 'tools': expected an array of objects, "
             f"but got {kind(tools)} instead."
         )
+    check_tools(tools)
     return tuple(tool for tool in tools if tool is not None)
 
 
@@ -149,12 +147,12 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
             given[_OURS.get(name, name)] = _number(name, rest.pop(name))
     for name in _INTEGERS:
         if name in rest:
-            given[name] = _integer(name, rest.pop(name))
+            given[name] = read_integer(name, rest.pop(name))
     if stop := _stop(rest.pop("stop", None)):
         given["stop"] = stop
     for name in ("max_tokens", "max_completion_tokens"):  # the newer name wins
         if name in rest:
-            limit = _integer(name, rest.pop(name))
+            limit = read_integer(name, rest.pop(name))
             given["max_tokens"] = None if limit < 0 else limit
     return given
 
@@ -164,32 +162,11 @@ def _stop(value: object) -> tuple[str, ...]:
     return tuple(text for text in texts if isinstance(text, str) and text)
 
 
-def _boolean(rest: dict[str, Any], name: str) -> bool:
-    value = rest.pop(name, False)
-    if not isinstance(value, bool):
-        _refuse_type(name, "a boolean", value)
-    return value
-
-
 def _count(rest: dict[str, Any], name: str) -> int:
-    return max(0, _integer(name, rest.pop(name))) if name in rest else 0
+    return max(0, read_integer(name, rest.pop(name))) if name in rest else 0
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse_type(name, "a decimal", value)
+        refuse_type(name, "a decimal", value)
     return value
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        _refuse_type(name, "an integer", value)
-    return value
-
-
-def _refuse_type(name: str, wanted: str, value: object) -> NoReturn:
-    raise BadRequest(
-        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
-    )

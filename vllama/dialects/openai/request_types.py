@@ -1,103 +1,99 @@
-"""The fields of OpenAI's requests and their types, as Ollama declares them (`openai/openai.go`).
+"""OpenAI's requests as Ollama declares them (`openai/openai.go`).
 
 Fields that only vllama reads are checked where they are read.
 """
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import Struct, Walk
-from vllama.dialects.go_values import (
-    ListOf,
-    MessagesOf,
-    anything,
-    boolean,
-    described,
-    float32,
-    float64,
-    integer,
-    string,
-)
-from vllama.dialects.ollama.request_types import TOOL
+from typing import Annotated, Any
+
+import msgspec
+
+from vllama.chat.go_json import MAX_MESSAGES, check_messages
+from vllama.dialects.go_structs import find_struct, list_of, make_struct
+from vllama.dialects.go_types import Walk
+from vllama.dialects.go_values import Float32, Int, LimitedList, described, string
+from vllama.dialects.ollama.request_types import Tool
 
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
 @described({"anyOf": [{"type": "string"}, _TEXTS]})
-def _prompt(value: object, walk: Walk) -> None:
+def _prompt(value: object, walk: Walk) -> object:
     """Check a prompt. Ollama refuses all lists; lists of texts are taken here."""
     texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
-    if not texts:
-        string(value, walk)
+    return value if texts else string(value, walk)
 
 
-STREAM_OPTIONS = Struct("openai.StreamOptions", {"include_usage": boolean})
-CALLED_FUNCTION = Struct(
+StreamOptions = make_struct("openai.StreamOptions", include_usage=bool)
+CalledFunction = make_struct(
     "",
-    {"name": string, "arguments": string},
-    shown='struct { Name string "json:\\"name\\""; Arguments string "json:\\"arguments\\"" }',
+    name=str,
+    arguments=str,
+    go_shown='struct { Name string "json:\\"name\\""; Arguments string "json:\\"arguments\\"" }',
 )
-TOOL_CALL = Struct(
-    "openai.ToolCall",
-    {"id": string, "index": integer, "type": string, "function": CALLED_FUNCTION},
-)
-MESSAGE = Struct(
+CallStruct = make_struct("openai.ToolCall", id=str, index=Int, type=str, function=CalledFunction)
+MessageStruct = make_struct(
     "openai.Message",
-    {
-        "role": string,
-        "content": anything,
-        "reasoning": string,
-        "tool_calls": ListOf(TOOL_CALL, "[]openai.ToolCall"),
-        "name": string,
-        "tool_call_id": string,
-    },
+    role=str,
+    content=Any,
+    reasoning=str,
+    tool_calls=list_of(CallStruct),
+    name=str,
+    tool_call_id=str,
 )
-RESPONSE_FORMAT = Struct(
-    "openai.ResponseFormat",
-    {"type": string, "json_schema": Struct("openai.JsonSchema", {"schema": anything})},
-)
-CHAT = Struct(
+JsonSchema = make_struct("openai.JsonSchema", schema=Any)
+ResponseFormat = make_struct("openai.ResponseFormat", type=str, json_schema=JsonSchema)
+Reasoning = make_struct("openai.Reasoning", effort=str)
+MESSAGE = find_struct(MessageStruct)
+Messages: Any = Annotated[
+    list_of(MessageStruct),
+    msgspec.Meta(max_length=MAX_MESSAGES),
+    LimitedList(MESSAGE, "[]openai.Message", check_messages),
+]
+OwnBody = make_struct("openai.Request", model=str)
+ChatBody = make_struct(
     "openai.ChatCompletionRequest",
-    {
-        "model": string,
-        "messages": MessagesOf(MESSAGE, "[]openai.Message"),
-        "stream": boolean,
-        "stream_options": STREAM_OPTIONS,
-        "max_tokens": integer,
-        "seed": integer,
-        "stop": anything,
-        "temperature": float64,
-        "frequency_penalty": float64,
-        "presence_penalty": float64,
-        "top_p": float64,
-        "response_format": RESPONSE_FORMAT,
-        "tools": ListOf(TOOL, "[]api.Tool"),
-        "reasoning": Struct("openai.Reasoning", {"effort": string}),
-        "reasoning_effort": string,
-        "logprobs": boolean,
-        "top_logprobs": integer,
-        "_debug_render_only": boolean,
-    },
+    model=str,
+    messages=Messages,
+    stream=bool,
+    stream_options=StreamOptions,
+    max_tokens=Int,
+    seed=Int,
+    stop=Any,
+    temperature=float,
+    frequency_penalty=float,
+    presence_penalty=float,
+    top_p=float,
+    response_format=ResponseFormat,
+    tools=list_of(Tool),
+    reasoning=Reasoning,
+    reasoning_effort=str,
+    logprobs=bool,
+    top_logprobs=Int,
+    _debug_render_only=bool,
 )
-COMPLETION = Struct(
+CompletionBody = make_struct(
     "openai.CompletionRequest",
-    {
-        "model": string,
-        "prompt": _prompt,
-        "frequency_penalty": float32,
-        "max_tokens": integer,
-        "presence_penalty": float32,
-        "seed": integer,
-        "stop": anything,
-        "stream": boolean,
-        "stream_options": STREAM_OPTIONS,
-        "temperature": float32,
-        "top_p": float32,
-        "suffix": string,
-        "logprobs": integer,
-        "_debug_render_only": boolean,
-    },
+    model=str,
+    prompt=Annotated[str | Annotated[list[str], msgspec.Meta(min_length=1)], _prompt],
+    frequency_penalty=Float32,
+    max_tokens=Int,
+    presence_penalty=Float32,
+    seed=Int,
+    stop=Any,
+    stream=bool,
+    stream_options=StreamOptions,
+    temperature=Float32,
+    top_p=Float32,
+    suffix=str,
+    logprobs=Int,
+    _debug_render_only=bool,
 )
-EMBEDDING = Struct(
-    "openai.EmbedRequest",
-    {"input": anything, "model": string, "dimensions": integer, "encoding_format": string},
+EmbeddingBody = make_struct(
+    "openai.EmbedRequest", input=Any, model=str, dimensions=Int, encoding_format=str
 )
+OWN = find_struct(OwnBody)
+CHAT = find_struct(ChatBody)
+COMPLETION = find_struct(CompletionBody)
+EMBEDDING = find_struct(EmbeddingBody)

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import VllamaError
 from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.logprobs import tidy
+from vllama.chat.logprobs import pack, tidy
 from vllama.chat.reply import JSON, ReplyOptions, Tally
 from vllama.dialects.errors import write_openai_error
-from vllama.errors import VllamaError
 
 FINGERPRINT = "fp_ollama"
 
@@ -90,7 +90,7 @@ class ChoiceParts:
             if isinstance(value, list):
                 known = self.logprobs.setdefault(name, [])
                 if isinstance(known, list):
-                    known.extend(value)
+                    known.extend(pack(value))
             elif value is not None:
                 self.logprobs[name] = value
         if choice.finish_reason is not None:

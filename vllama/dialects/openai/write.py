@@ -11,15 +11,16 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import VllamaError
 from vllama.chat.engine.events import Choice, Chunk, Delta, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
+from vllama.chat.go_json import decode_value
 from vllama.chat.logprobs import tidy
 from vllama.chat.reply import EVENT_STREAM, ReplyOptions, Tally, find_cached_tokens
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.whole import FINGERPRINT
-from vllama.errors import VllamaError
 
 _encode = msgspec.json.Encoder().encode
 _FINGERPRINT = b'"system_fingerprint":' + _encode(FINGERPRINT)
@@ -46,7 +47,8 @@ class StreamWriter:
             if not self._options.include_usage or part is not None:
                 return b""
             self._usage_sent = True
-            if find_cached_tokens(chunk.usage) is None and tally.usage.cached_tokens is not None:
+            cached = find_cached_tokens(chunk.usage)
+            if event.changed or (cached is None and tally.usage.cached_tokens is not None):
                 # older versions of llama-server tell it in their timings only
                 chunk.usage, event.changed = tally.usage_object, True
         if chunk.choices and chunk.usage is not None:
@@ -111,7 +113,7 @@ class StreamWriter:
     def _changed(self, event: Event) -> bytes:
         """Write what filters have changed into the event that the engine sent."""
         chunk = event.chunk
-        value = msgspec.json.decode(event.payload)
+        value = decode_value(event.payload)
         known = {"id": chunk.id, "object": chunk.object, "created": chunk.created}
         value |= {name: given for name, given in known.items() if given is not None}
         value.pop("usage", None)

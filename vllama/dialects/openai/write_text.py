@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import VllamaError
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
@@ -15,7 +16,6 @@ from vllama.dialects.errors import make_openai_error, write_openai_error
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.completions import CompletionRequest
 from vllama.dialects.openai.whole import FINGERPRINT
-from vllama.errors import VllamaError
 
 _encode = msgspec.json.Encoder().encode
 

@@ -12,6 +12,15 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 
+class OutputPart(Struct):
+    """Text of an answer, or a summary of its thinking."""
+
+    type: Literal["output_text", "summary_text"]
+    text: str
+    annotations: list[Any] | UnsetType = UNSET
+    logprobs: list[Any] | UnsetType = UNSET
+
+
 class OutputItem(Struct):
     """A message, thinking, or a call of a function."""
 
@@ -19,13 +28,25 @@ class OutputItem(Struct):
     type: Literal["message", "reasoning", "function_call"]
     status: str | UnsetType = UNSET
     role: str | UnsetType = UNSET
-    content: list[dict[str, Any]] | UnsetType = UNSET
-    summary: list[dict[str, Any]] | UnsetType = UNSET
+    content: list[OutputPart] | UnsetType = UNSET
+    summary: list[OutputPart] | UnsetType = UNSET
     encrypted_content: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     namespace: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
+
+
+class InputTokens(Struct):
+    """Those of the prompt that needed no work."""
+
+    cached_tokens: int
+
+
+class OutputTokens(Struct):
+    """Those of the thinking."""
+
+    reasoning_tokens: int
 
 
 class ResponseUsage(Struct):
@@ -34,8 +55,8 @@ class ResponseUsage(Struct):
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    input_tokens_details: dict[str, int] | UnsetType = UNSET
-    output_tokens_details: dict[str, int] | UnsetType = UNSET
+    input_tokens_details: InputTokens | UnsetType = UNSET
+    output_tokens_details: OutputTokens | UnsetType = UNSET
 
 
 class Response(Struct):
@@ -86,7 +107,7 @@ class ResponseEvent(Struct):
     output_index: int | UnsetType = UNSET
     content_index: int | UnsetType = UNSET
     summary_index: int | UnsetType = UNSET
-    part: dict[str, Any] | UnsetType = UNSET
+    part: OutputPart | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     logprobs: list[Any] | UnsetType = UNSET

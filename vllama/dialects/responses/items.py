@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import check_messages, decode_json, encode_json
 from vllama.dialects.anthropic.messages import join_blocks
-from vllama.errors import BadRequest
 
 
 def input_messages(value: object) -> list[dict[str, Any]]:

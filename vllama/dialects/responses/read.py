@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import STANDARD
 from vllama.chat.go_json import encode_json
 from vllama.dialects.anthropic.read import put_tools
 from vllama.dialects.go_types import GoType, find_error
@@ -21,7 +23,6 @@ from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.responses.items import input_messages
 from vllama.dialects.responses.request_types import RESPONSES
-from vllama.errors import BadRequest
 
 SEPARATOR = "."
 _NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
@@ -148,7 +149,8 @@ def _drop_unusable(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
     ]
     for name in unusable:
         del data[name]
-    return data, unusable
+    known = {*RESPONSES.fields, *_ONLY_HERE, *STANDARD, "tool_choice"}
+    return data, [*unusable, *(name for name in data if name not in known)]
 
 
 def _whole(value: float) -> float:

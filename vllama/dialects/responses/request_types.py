@@ -1,53 +1,55 @@
-"""The fields of `POST /v1/responses` and their types, as Ollama declares them.
+"""`POST /v1/responses` as Ollama declares it (`openai/responses.go`).
 
-Source: `openai/responses.go`. vllama takes more kinds of items and of content than Ollama does; the
-check of those passes over them.
+vllama takes more kinds of items and of content than Ollama does; the check of those passes over
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from vllama.chat.go_json import check_messages, kind
-from vllama.dialects.go_types import GoError, GoType, Struct, Walk, find_error
-from vllama.dialects.go_values import (
-    ANY_MAP,
-    STRINGS,
-    ListOf,
-    anything,
-    boolean,
-    described,
-    float64,
-    integer,
-    string,
+from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
+from vllama.dialects.go_types import GoError, GoType, Walk, find_error
+from vllama.dialects.go_values import Int, anything, described
+
+_Type = make_struct("", type=str, go_shown='struct { Type string "json:\\"type\\"" }')
+_Item = make_struct(
+    "",
+    type=str,
+    role=str,
+    go_shown='struct { Type string "json:\\"type\\""; Role string "json:\\"role\\"" }',
+)
+Text = make_struct("openai.ResponsesTextContent", type=str, text=str)
+OutputText = make_struct("openai.ResponsesOutputTextContent", type=str, text=str)
+Image = make_struct(
+    "openai.ResponsesImageContent", type=str, detail=str, file_id=str, image_url=str
+)
+File = make_struct(
+    "openai.ResponsesFileContent", type=str, file_data=str, file_id=str, file_url=str, filename=str
+)
+Summary = make_struct("openai.ResponsesReasoningSummary", type=str, text=str)
+FunctionCall = make_struct(
+    "openai.ResponsesFunctionCall", id=str, type=str, call_id=str, name=str, arguments=str
+)
+_Output = make_struct("", type=str, call_id=str)
+ReasoningItem = make_struct(
+    "openai.ResponsesReasoningInput",
+    id=str,
+    type=str,
+    summary=list_of(Summary),
+    encrypted_content=str,
 )
 
-_TYPE = Struct("", {"type": string}, shown='struct { Type string "json:\\"type\\"" }')
-_ITEM = Struct(
-    "",
-    {"type": string, "role": string},
-    shown='struct { Type string "json:\\"type\\""; Role string "json:\\"role\\"" }',
-)
+
 _CONTENT: Mapping[str, GoType] = {
-    "input_text": Struct("openai.ResponsesTextContent", {"type": string, "text": string}),
-    "output_text": Struct("openai.ResponsesOutputTextContent", {"type": string, "text": string}),
-    "input_image": Struct(
-        "openai.ResponsesImageContent",
-        {"type": string, "detail": string, "file_id": string, "image_url": string},
-    ),
-    "input_file": Struct(
-        "openai.ResponsesFileContent",
-        {
-            "type": string,
-            "file_data": string,
-            "file_id": string,
-            "file_url": string,
-            "filename": string,
-        },
-    ),
+    "input_text": find_struct(Text),
+    "output_text": find_struct(OutputText),
+    "input_image": find_struct(Image),
+    "input_file": find_struct(File),
     **dict.fromkeys(("text", "refusal", "summary_text", "input_audio"), anything),
 }
-_SUMMARY = Struct("openai.ResponsesReasoningSummary", {"type": string, "text": string})
 _CALLS_OF_SERVERS = (
     "web_search_call", "file_search_call", "computer_call", "computer_call_output",
     "code_interpreter_call", "image_generation_call", "mcp_list_tools", "mcp_call",
@@ -74,14 +76,15 @@ def _check_text_or_list(value: object, name: str, go_type: GoType) -> None:
 
 
 @described({"type": "object"})
-def _check_part(value: object, walk: Walk) -> None:
+def _check_part(value: object, walk: Walk) -> object:
     """Check a `ResponsesContent`, which its type tells apart."""
-    _TYPE(value, walk)
+    find_struct(_Type)(value, walk)
     if walk.first is None:
         name = (value.get("type") or "") if isinstance(value, dict) else ""
         if name not in _CONTENT:
             raise GoError(f"unknown content type: {name}")
         _CONTENT[name](value, walk)
+    return value
 
 
 def _check_message(value: dict[str, object], walk: Walk) -> None:
@@ -89,38 +92,27 @@ def _check_message(value: dict[str, object], walk: Walk) -> None:
 
 
 def _check_output(value: dict[str, object], walk: Walk) -> None:
-    Struct("", {"type": string, "call_id": string})(value, walk)
+    find_struct(_Output)(value, walk)
     if walk.first is None:
         _check_text_or_list(value.get("output"), "output", _check_part)
 
 
-ITEMS: Mapping[str, Callable[[dict[str, object], Walk], None]] = {
+ITEMS: Mapping[str, Callable[[dict[str, object], Walk], object]] = {
     "message": _check_message,
-    "function_call": Struct(
-        "openai.ResponsesFunctionCall",
-        {"id": string, "type": string, "call_id": string, "name": string, "arguments": string},
-    ),
+    "function_call": find_struct(FunctionCall),
     "function_call_output": _check_output,
-    "reasoning": Struct(
-        "openai.ResponsesReasoningInput",
-        {
-            "id": string,
-            "type": string,
-            "summary": ListOf(_SUMMARY, "[]openai.ResponsesReasoningSummary"),
-            "encrypted_content": string,
-        },
-    ),
+    "reasoning": find_struct(ReasoningItem),
     **dict.fromkeys(_CALLS_OF_SERVERS, anything),
 }
 """The kinds of items in `input`. Calls that OpenAI's servers ran are known, and passed over."""
 
 
 @described({"type": "object"})
-def _check_item(value: object, walk: Walk) -> None:
+def _check_item(value: object, walk: Walk) -> object:
     """Check a `ResponsesInputItem`, which its type tells apart; a role makes it a message."""
-    _ITEM(value, walk)
+    find_struct(_Item)(value, walk)
     if walk.first is not None:
-        return
+        return value
     fields = value if isinstance(value, dict) else {}
     name = fields.get("type") or ("message" if fields.get("role") else "")
     if not name:
@@ -128,49 +120,60 @@ def _check_item(value: object, walk: Walk) -> None:
     if name not in ITEMS:
         raise GoError(f'unknown input item type: "{name}"')
     ITEMS[name](fields, walk)
+    return value
 
 
 @described({"anyOf": [{"type": "string"}, {"type": "array"}]})
-def _input(value: object, walk: Walk) -> None:
+def _check_input(value: object, walk: Walk) -> object:
     if isinstance(value, list):
         check_messages(value)
     _check_text_or_list(value, "input", _check_item)
+    return value
 
 
-TOOL = Struct(
-    "openai.ResponsesTool",
-    {
-        "type": string,
-        "name": string,
-        "description": string,
-        "strict": boolean,
-        "parameters": ANY_MAP,
-    },
-)
-TOOL.add("tools", ListOf(TOOL, "[]openai.ResponsesTool"))
-FORMAT = Struct(
-    "openai.ResponsesTextFormat",
-    {"type": string, "name": string, "schema": anything, "strict": boolean},
-)
-RESPONSES = Struct(
+class Input:
+    """A text or items, which their types tell apart."""
+
+    go_type: ClassVar[GoType] = _check_input
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class Tool(GoStruct):
+    """A tool, or a namespace of tools."""
+
+    go_name = "openai.ResponsesTool"
+    type: str = ""
+    name: str = ""
+    description: str = ""
+    strict: bool = False
+    parameters: dict[str, Any] = {}
+    tools: list[Tool | None] = []
+
+
+TextFormat = make_struct("openai.ResponsesTextFormat", type=str, name=str, schema=Any, strict=bool)
+TextOptions = make_struct("openai.ResponsesText", format=TextFormat)
+Reasoning = make_struct("openai.ResponsesReasoning", effort=str, generate_summary=str, summary=str)
+DecisionsBody = make_struct("openai.Request", model=str, input=Input)
+ResponsesBody = make_struct(
     "openai.ResponsesRequest",
-    {
-        "model": string,
-        "background": boolean,
-        "conversation": anything,
-        "include": STRINGS,
-        "input": _input,
-        "instructions": string,
-        "max_output_tokens": integer,
-        "reasoning": Struct(
-            "openai.ResponsesReasoning",
-            {"effort": string, "generate_summary": string, "summary": string},
-        ),
-        "temperature": float64,
-        "text": Struct("openai.ResponsesText", {"format": FORMAT}),
-        "top_p": float64,
-        "truncation": string,
-        "tools": ListOf(TOOL, "[]openai.ResponsesTool"),
-        "stream": boolean,
-    },
+    model=str,
+    background=bool,
+    conversation=Any,
+    include=list_of(str),
+    input=Input,
+    instructions=str,
+    max_output_tokens=Int,
+    reasoning=Reasoning,
+    temperature=float,
+    text=TextOptions,
+    top_p=float,
+    truncation=str,
+    tools=list_of(Tool),
+    stream=bool,
 )
+
+
+DECISIONS = find_struct(DecisionsBody)
+RESPONSES = find_struct(ResponsesBody)

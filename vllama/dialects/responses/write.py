@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import ContextOverflow, VllamaError
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_openai_error, write_openai_error
-from vllama.errors import ContextOverflow, VllamaError
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
 _TEXTS = {

@@ -29,7 +29,7 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 

@@ -3,118 +3,70 @@
 from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
-from vllama.engines.failures import GENERAL
+from vllama.engines.failures import GENERAL, Row, make_patterns
 from vllama.supervise.spec import Fault
 
 
-def build_failures(update: str, *more: FailurePattern) -> tuple[FailurePattern, ...]:
+def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
     """Return the patterns. `update` tells how to get a newer version; `more` are a server's own."""
-    return (
+    return make_patterns(
         # parts of a model come first: what llama.cpp prints after these blames the model
-        FailurePattern(
-            pattern=r"failed to apply lora adapter: (.+)"
-            r"|Failed to (?:initialize|set) LoRA adapter from lora path"
-            r"|failed to load lora adapter",
-            cause="it cannot use the model's adapter",
-            hint="create the model again, with an adapter that was trained on it",
-        ),
-        FailurePattern(
-            pattern=r"failed to load multimodal model|mtmd_init_from_file: error: (.+)",
-            cause="it cannot use the model's projector, which shows it images",
-            hint="pull the model again: projector and model have to be made for each other",
-        ),
-        FailurePattern(
-            pattern=r"failed to load draft model, '([^']*)'",
-            cause="it cannot load the draft model '{0}'",
-            hint="choose a GGUF model with the same vocabulary",
-        ),
-        FailurePattern(
-            pattern=r"unknown model architecture: '([^']*)'",
-            cause="this build of llama.cpp does not know the architecture '{0}'",
-            hint=f"{update}, or choose another model",
-            fault=Fault.ARCHITECTURE,
-        ),
-        FailurePattern(
-            pattern=r"data is not within the file bounds|model is corrupted or incomplete",
-            cause="the model's file is cut or damaged",
-            hint="remove it and pull it again",
-        ),
-        FailurePattern(
-            pattern=r"invalid magic characters|failed to read magic",
-            cause="the file is not a GGUF model",
-            hint="choose a .gguf file or a model's name",
-        ),
-        FailurePattern(
-            pattern=r"this GGUF file is version (\d+) but",
-            cause="the file has GGUF version {0}, newer than this llama.cpp",
-            hint=update,
-            fault=Fault.ARCHITECTURE,
-        ),
-        FailurePattern(
-            pattern=r"tensor '[^']*' has invalid ggml type (\d+)",
-            cause="this build of llama.cpp does not know the weights' number format (type {0})",
-            hint=f"{update}, or choose another quantisation",
-            fault=Fault.QUANTISATION,
-        ),
-        FailurePattern(
-            pattern=r"failed to open GGUF file '([^']*)' \((.+)\)",
-            cause="it cannot open '{0}': {1}",
-            hint="pull the model again, or correct its path",
-        ),
-        FailurePattern(
-            pattern=r"(?i)address already in use|couldn't bind (?:HTTP server )?socket"
-            r"|failed to bind|HTTP server error: bind",
-            cause="its port was taken by another program",
-            hint="try again: vllama chooses another one each time",
-            retryable=True,
-            fault=Fault.PORT,
-        ),
-        FailurePattern(
-            pattern=r"(?i)failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc"
-            r"|Failed to create llama_context|MemoryError|unable to allocate"
-            r"|insufficient memory|mem_buffer != NULL|failed to map segment|unable to mmap",
-            cause="the model and its context do not fit into memory",
-            hint="use a smaller context (--ctx), fewer requests at once (--parallel) or a smaller "
-            "model",
-            fault=Fault.MEMORY,
-        ),
+        (r"failed to apply lora adapter: (.+)"
+         r"|Failed to (?:initialize|set) LoRA adapter from lora path"
+         r"|failed to load lora adapter",
+         "it cannot use the model's adapter",
+         "create the model again, with an adapter that was trained on it", None),
+        (r"failed to load multimodal model|mtmd_init_from_file: error: (.+)",
+         "it cannot use the model's projector, which shows it images",
+         "pull the model again: projector and model have to be made for each other", None),
+        (r"failed to load draft model, '([^']*)'", "it cannot load the draft model '{0}'",
+         "choose a GGUF model with the same vocabulary", None),
+        (r"unknown model architecture: '([^']*)'",
+         "this build of llama.cpp does not know the architecture '{0}'",
+         f"{update}, or choose another model", Fault.ARCHITECTURE),
+        (r"data is not within the file bounds|model is corrupted or incomplete",
+         "the model's file is cut or damaged", "remove it and pull it again", None),
+        (r"invalid magic characters|failed to read magic", "the file is not a GGUF model",
+         "choose a .gguf file or a model's name", None),
+        (r"this GGUF file is version (\d+) but",
+         "the file has GGUF version {0}, newer than this llama.cpp", update, Fault.ARCHITECTURE),
+        (r"tensor '[^']*' has invalid ggml type (\d+)",
+         "this build of llama.cpp does not know the weights' number format (type {0})",
+         f"{update}, or choose another quantisation", Fault.QUANTISATION),
+        (r"failed to open GGUF file '([^']*)' \((.+)\)", "it cannot open '{0}': {1}",
+         "pull the model again, or correct its path", None),
+        (r"(?i)address already in use|couldn't bind (?:HTTP server )?socket"
+         r"|failed to bind|HTTP server error: bind",
+         "its port was taken by another program", "try again: vllama chooses another one each time",
+         Fault.PORT),
+        (r"(?i)failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc"
+         r"|Failed to create llama_context|MemoryError|unable to allocate"
+         r"|insufficient memory|mem_buffer != NULL|failed to map segment|unable to mmap",
+         "the model and its context do not fit into memory",
+         "use a smaller context (--ctx), fewer requests at once (--parallel) or a smaller "
+         "model", Fault.MEMORY),
         *more,
-        FailurePattern(
-            pattern=r"No module named '?([\w.]+)'?",
-            cause="its installation is incomplete: the module {0} is missing",
-            hint="remove its environment and install it again (vllama engines install)",
-            fault=Fault.MISMATCH,
-        ),
+        (r"No module named '?([\w.]+)'?",
+         "its installation is incomplete: the module {0} is missing",
+         "remove its environment and install it again (vllama engines install)", Fault.MISMATCH),
         *GENERAL,
-        FailurePattern(
-            pattern=r"error while handling argument \"(\S+)\": (\S.*)",
-            cause="it does not take the argument {0}: {1}",
-            hint="correct engine_args (what stands after '--'), or update llama.cpp",
-        ),
-        FailurePattern(
-            pattern=r"error: (?:invalid|unknown|unrecognized) arguments?:? (.+)"
-            r"|error while handling argument \"(\S+)\"",
-            cause="it does not know the argument {0}{1}",
-            hint="correct engine_args (what stands after '--'), or update llama.cpp",
-        ),
-        FailurePattern(
-            pattern=r"error loading model: (.*(?:wrong number of tensors|missing tensor"
-            r"|key not found|wrong shape).*)",
-            cause="it cannot load the model: {0}",
-            hint="a file that was made for Ollama's own engine does not load here: pull the same "
-            "model from the hub (vllama pull hf.co/org/repo)",
-            fault=Fault.ARCHITECTURE,
-        ),
-        FailurePattern(
-            pattern=r"failed to initialize the context: (.+)",
-            cause="it cannot make its context: {0}",
-            hint="change what the message names (--ctx, OLLAMA_FLASH_ATTENTION, "
-            "OLLAMA_KV_CACHE_TYPE)",
-        ),
-        FailurePattern(pattern=r"error loading model: (.+)", cause="it cannot load the model: {0}"),
-        FailurePattern(pattern=r"gguf_init_from_\w+: (.+)", cause="it cannot read the model: {0}"),
-        FailurePattern(
-            pattern=r"Failed to load model from file|failed to load model|Failed to init server",
-            cause="it cannot load the model",
-        ),
-    )
+        (r"error while handling argument \"(\S+)\": (\S.*)",
+         "it does not take the argument {0}: {1}",
+         "correct engine_args (what stands after '--'), or update llama.cpp", None),
+        (r"error: (?:invalid|unknown|unrecognized) arguments?:? (.+)"
+         r"|error while handling argument \"(\S+)\"",
+         "it does not know the argument {0}{1}",
+         "correct engine_args (what stands after '--'), or update llama.cpp", None),
+        (r"error loading model: (.*(?:wrong number of tensors|missing tensor"
+         r"|key not found|wrong shape).*)",
+         "it cannot load the model: {0}",
+         "a file that was made for Ollama's own engine does not load here: pull the same "
+         "model from the hub (vllama pull hf.co/org/repo)", Fault.ARCHITECTURE),
+        (r"failed to initialize the context: (.+)", "it cannot make its context: {0}",
+         "change what the message names (--ctx, OLLAMA_FLASH_ATTENTION, "
+         "OLLAMA_KV_CACHE_TYPE)", None),
+        (r"error loading model: (.+)", "it cannot load the model: {0}", None, None),
+        (r"gguf_init_from_\w+: (.+)", "it cannot read the model: {0}", None, None),
+        (r"Failed to load model from file|failed to load model|Failed to init server",
+         "it cannot load the model", None, None),
+    )  # fmt: skip

@@ -27,8 +27,9 @@ from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
+from vllama.engines.passed_fields import LLAMACPP
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
-from vllama.environments.layout import Step
+from vllama.machine.environments.layout import Step
 from vllama.supervise.spec import HttpProbe
 
 DISTRIBUTION = "llama-cpp-python"
@@ -133,10 +134,10 @@ FLAGS: tuple[Flag, ...] = (
     ("--lora_path", lambda start: start.bundle.adapters[:1] or None),
 )
 
-_RUNS = re.compile(r"\beval time = *([\d.]+) ms / *(\d+) runs")
-_PROMPT = re.compile(r"\bprompt eval time = *[\d.]+ ms / *(\d+) tokens")
+_RUNS = re.compile(r"\beval time = *(\d+\.?\d*) ms / *(\d{1,15}) runs")
+_PROMPT = re.compile(r"\bprompt eval time = *[\d.]+ ms / *(\d{1,15}) tokens")
 _GENERATE = "Llama.generate: "
-_CACHED = re.compile(r"(\d+) prefix-match hit, remaining (\d+) prompt tokens to eval")
+_CACHED = re.compile(r"\b(\d{1,15}) prefix-match hit, remaining (\d{1,15}) prompt tokens to eval")
 _ALL_CACHED = "full prompt already cached"
 
 
@@ -209,6 +210,7 @@ TRAITS = Traits(
     seed_bits=32,
     completes_chats=True,
     completion_grammar="grammar",
+    passed_fields=LLAMACPP,
     logged_usage=read_logged_usage,
 )  # fmt: skip
 

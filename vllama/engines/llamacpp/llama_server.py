@@ -36,14 +36,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.engines.base import FailurePattern, Installation, Missing, Overhead, SearchPaths
+from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
+from vllama.engines.passed_fields import LLAMACPP
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
-from vllama.environments.layout import Step
-from vllama.hardware.probe import run_command
+from vllama.machine.environments.layout import Step
+from vllama.machine.probe import run_command
 from vllama.models.types import Bundle, Capability
 from vllama.supervise.spec import Fault, HttpProbe
 
@@ -209,10 +210,6 @@ def _draft(start: Start) -> Path | None:
     return start.bundle.draft if start.settings.draft_kind else None
 
 
-def _draft_kind(start: Start) -> str | None:
-    return f"draft-{start.settings.draft_kind}" if _draft(start) else None
-
-
 def _draft_tokens(bundle: Bundle) -> int:
     """Return how many tokens are drafted at once: Ollama's default if the model does not say."""
     value = bundle.parameters.get("draft_num_predict")
@@ -255,7 +252,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--lora", lambda start: start.bundle.adapters),
     ("--model-draft", _draft),
     # a draft model is loaded without it, but not used
-    ("--spec-type", _draft_kind),
+    ("--spec-type", lambda start: f"draft-{start.settings.draft_kind}" if _draft(start) else None),
     ("--spec-draft-n-max", lambda start: _draft_tokens(start.bundle) if _draft(start) else None),
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
@@ -298,6 +295,7 @@ TRAITS = Traits(
         special_field="add_special",
     ),
     refused_fields=frozenset(),
+    passed_fields=LLAMACPP | {"grammar"},
 )  # fmt: skip
 
 ENGINE = LlamaCpp(
@@ -317,11 +315,11 @@ ENGINE = LlamaCpp(
     ),
     failures=build_failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",
-        FailurePattern(
-            pattern=r"error while loading shared libraries: (\S+):",
-            cause="its library {0} is missing",
-            hint="install llama.cpp again",
-            fault=Fault.MISMATCH,
+        (
+            r"error while loading shared libraries: (\S+):",
+            "its library {0} is missing",
+            "install llama.cpp again",
+            Fault.MISMATCH,
         ),
     ),
     install=RECIPE,

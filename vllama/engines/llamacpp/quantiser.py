@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from vllama.base.errors import EngineMissing
 from vllama.engines.base import DiscoveredEngines
 from vllama.engines.child_env import build_child_env
-from vllama.errors import EngineMissing
 from vllama.models.convert.quantiser import Quantiser
 
 LIBRARY = "llama-cpp-python"

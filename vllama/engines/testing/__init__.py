@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vllama.base.errors import ConfigError
 from vllama.engines.capabilities import Attachable
 from vllama.engines.contract import AdapterError, validate_adapter
 from vllama.engines.testing import checks
 from vllama.engines.testing.checks import Recording
-from vllama.errors import ConfigError
 
 __all__ = ["Recording", "check_engine", "load_object"]
 

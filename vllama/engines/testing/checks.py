@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vllama.base.threads import begin
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Sampling
 from vllama.engines.base import Engine, Installation, Missing, SearchPaths
@@ -277,5 +277,4 @@ def _values(traits: Traits) -> dict[str, object]:
 
 def _probe(spec: LaunchSpec) -> bool:
     """Probe once, in a thread of its own: the caller may run an event loop."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, probe_once(spec)).result()
+    return begin(asyncio.run, probe_once(spec)).result()

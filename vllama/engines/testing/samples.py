@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.engines.base import Engine, Installation, Mode, Settings
-from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 

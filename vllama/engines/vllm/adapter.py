@@ -29,6 +29,7 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, explain_mlx_only
+from vllama.engines.passed_fields import VLLM
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
 from vllama.engines.vllm.arguments import SPECULATION, build_draft_config, choose_formats
@@ -36,7 +37,7 @@ from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.recipe import RECIPE
-from vllama.hardware.types import Platform, Vendor
+from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 
@@ -48,15 +49,8 @@ AUTO_TOOLS, SLEEP = "--enable-auto-tool-choice", "--enable-sleep-mode"
 # The user's variables for vLLM, torch, Ray and their networks are passed on, except two: Kubernetes
 # sets VLLM_PORT for a service of that name, and vllama sets the key.
 PASSED_PREFIXES = (
-    "VLLM_",
-    "RAY_",
-    "TORCH",
-    "GLOO_",
-    "UCX_",
-    "TRITON_",
-    "FLASHINFER_",
-    "LD_PRELOAD",
-)
+    "VLLM_", "RAY_", "TORCH", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "LD_PRELOAD",
+)  # fmt: skip
 NOT_PASSED = ("VLLM_PORT", "VLLM_API_KEY")
 TEMPLATE = "--chat-template"
 DRAIN_S = 5
@@ -216,6 +210,7 @@ class Vllm:
             takes_images=Capability.VISION in settings.capabilities,
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
+            passed_fields=VLLM,
             takes_template_kwargs=True,
             reasoning_field="reasoning_content",  # 0.32 makes `reasoning` of it, older ones read it
             takes_continue_final_message=True,

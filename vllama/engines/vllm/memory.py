@@ -22,7 +22,7 @@ from vllama.engines.vllm.parallel import (
     parse_layout,
     spans_machines,
 )
-from vllama.hardware.types import Accelerator
+from vllama.machine.types import Accelerator
 from vllama.models.types import ModelInfo
 
 MIB = 1024**2

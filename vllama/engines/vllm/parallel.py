@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.hardware.types import Accelerator, Platform, Vendor
+from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.types import ModelInfo
 
 TENSOR = ("--tensor-parallel-size", "-tp")

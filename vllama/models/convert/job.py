@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadRequest, ModelNotFound, NoPlan
+from vllama.base import executors
+from vllama.base.errors import BadRequest, ModelNotFound, NoPlan
 from vllama.models.convert.converter import (
     FETCHED_BYTES,
     INSTALLED_BYTES,
@@ -29,8 +30,8 @@ from vllama.models.convert.workspace import (
     sync_and_hash,
 )
 from vllama.models.disk import get_free_bytes
-from vllama.models.quant import parse_quant_tag
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.names.quant import parse_quant_tag
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class ConversionJob:
                 tell(PullEvent(status=note))
             tell(PullEvent(status="writing manifest"))
             if isinstance(self.result, Path):
-                kept: Bundle | Path = await asyncio.to_thread(_put, made, self.result)
+                kept: Bundle | Path = await executors.storage.run(_put, made, self.result)
             else:
                 kept = await keep(store, made, self.result, bundle)
         tell(PullEvent(status="success"))
@@ -157,7 +158,7 @@ class ConversionJob:
                 tell(event)
 
         pull = asyncio.ensure_future(
-            asyncio.to_thread(
+            executors.downloads.run(
                 library.remote.pull,
                 self.original.pull_name,
                 formats=SAFETENSORS,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.errors import BadModelFile, BadRequest, NoPlan
+from vllama.base.errors import BadRequest, NoPlan
 from vllama.models.convert.job import (
     SAFETENSORS,
     ConversionJob,
@@ -26,10 +26,10 @@ from vllama.models.convert.quantiser import (
     choose_intermediate,
     parse_quant,
 )
-from vllama.models.convert.workspace import make_mistral_error
+from vllama.models.convert.workspace import check_weights
 from vllama.models.create import check_new_name
-from vllama.models.quant import UNDONE_BY_NOBODY, UNQUANTISED
-from vllama.models.ref import ModelRef
+from vllama.models.names.quant import UNQUANTISED
+from vllama.models.names.ref import ModelRef
 from vllama.models.types import Capability, Format, ModelInfo
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
     if original.bundle is not None and original.bundle.format is Format.GGUF:
         quant, via = _smaller(name, info, quantize), None
     else:
-        _check_scheme(name, info)
+        # before the download, as `check_folder` would after it
+        check_weights(name, info.quant, is_mistral=info.mistral_weights)
         wanted = quantize or outtype or (parse_quant(original.quant) if original.quant else None)
         quant = wanted or _usual(info)
         if quant == "AUTO":
@@ -119,23 +120,6 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
         )
     check_requantise(name, info.quant, quantize)
     return quantize
-
-
-def _check_scheme(name: str, info: ModelInfo) -> None:
-    """Refuse, before the download, a model that `check_folder` would refuse after it."""
-    if info.mistral_weights:
-        raise make_mistral_error(name)
-    if (info.quant or "").startswith("MLX"):
-        raise BadModelFile(
-            f"cannot convert '{name}': it was made for Apple's MLX",
-            hint="convert the model that it was made from",
-        )
-    if (info.quant or "").lower() in UNDONE_BY_NOBODY:
-        raise BadModelFile(
-            f"cannot convert '{name}': its weights are quantised with {info.quant}, which the "
-            "converter cannot undo",
-            hint="convert the model that it was made from",
-        )
 
 
 def _result(output: str | None, original: Original, quant: str) -> str | Path:

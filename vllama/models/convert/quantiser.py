@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.errors import BadRequest
-from vllama.models.quant import UNQUANTISED
-from vllama.spelling import find_similar
+from vllama.base.errors import BadRequest
+from vllama.base.spelling import find_similar
+from vllama.models.names.quant import UNQUANTISED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +25,11 @@ class Quantiser:
 
 
 BITS: Mapping[str, float] = {
-    "F32": 32.0,
-    "F16": 16.0,
-    "BF16": 16.0,
-    "Q8_0": 8.5,
-    "Q6_K": 6.57,
-    "Q5_K_M": 5.7,
-    "Q5_K_S": 5.57,
-    "Q5_1": 6.0,
-    "Q5_0": 5.5,
-    "Q4_K_M": 4.9,
-    "Q4_K_S": 4.6,
-    "Q4_1": 5.0,
-    "Q4_0": 4.6,
-    "IQ4_NL": 4.6,
-    "IQ4_XS": 4.4,
-    "Q3_K_L": 4.3,
-    "Q3_K_M": 4.0,
-    "Q3_K_S": 3.6,
-    "IQ3_M": 3.8,
-    "IQ3_S": 3.6,
-    "Q2_K": 3.2,
-}
+    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.57, "Q5_K_M": 5.7,
+    "Q5_K_S": 5.57, "Q5_1": 6.0, "Q5_0": 5.5, "Q4_K_M": 4.9, "Q4_K_S": 4.6, "Q4_1": 5.0,
+    "Q4_0": 4.6, "IQ4_NL": 4.6, "IQ4_XS": 4.4, "Q3_K_L": 4.3, "Q3_K_M": 4.0, "Q3_K_S": 3.6,
+    "IQ3_M": 3.8, "IQ3_S": 3.6, "Q2_K": 3.2,
+}  # fmt: skip
 """Bits per weight of a usual model, by llama.cpp's names (tools/quantize), the largest first.
 
 Those that llama.cpp makes only with an importance matrix are left out.
@@ -57,12 +40,8 @@ DIRECT = frozenset({"F32", "F16", "BF16", "Q8_0"})
 SPARE = 1.3
 """Small models keep large embeddings at more bits than the rest has."""
 _SPELLINGS = {
-    "FP16": "F16",
-    "FP32": "F32",
-    "Q3_K": "Q3_K_M",
-    "Q4_K": "Q4_K_M",
-    "Q5_K": "Q5_K_M",
-}
+    "FP16": "F16", "FP32": "F32", "Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M",
+}  # fmt: skip
 
 
 def parse_quant(text: str) -> str:

@@ -6,11 +6,11 @@ already (nobody can be asked here).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from vllama.errors import BadModelFile, BadRequest, EngineMissing
+from vllama.base import executors
+from vllama.base.errors import BadModelFile, BadRequest, EngineMissing
 from vllama.models.convert.converter import find_converter
 from vllama.models.convert.quantiser import DIRECT, Quantiser, choose_intermediate, estimate_size
 from vllama.models.convert.work import (
@@ -29,7 +29,7 @@ from vllama.models.convert.workspace import (
 from vllama.models.create import choose_quant
 from vllama.models.disk import get_free_bytes
 from vllama.models.library import Library
-from vllama.models.ref import path_stem
+from vllama.models.names.ref import path_stem
 from vllama.models.stores.folder import make_safetensors_bundle
 from vllama.models.types import Bundle, Format, ModelInfo, Progress
 
@@ -63,7 +63,7 @@ async def requantise(
             free_space=free_space,
         )
     quantiser = find_quantiser()
-    info = await asyncio.to_thread(library.info, base)
+    info = await executors.storage.run(library.info, base)
     parent = library.local.blobs.folder
     check_free_space(
         parent, estimate_size(_parameters(info), quant), f"quantize '{base.name}'", free_space
@@ -74,7 +74,7 @@ async def requantise(
             base.path, quant, quantiser, name=base.name, has=has, folder=folder, tell=tell
         )
         made = ConvertedFiles(model=model, quant=quant)
-        return await asyncio.to_thread(move_to_store, library.local, made, base)
+        return await executors.storage.run(move_to_store, library.local, made, base)
 
 
 async def convert_uploads(
@@ -94,10 +94,10 @@ async def convert_uploads(
     if odd := next((name for name, _ in files if Path(name).name != name), None):
         raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
     with open_workspace(library.local.blobs.folder) as folder:
-        shown = await asyncio.to_thread(link_files, files, folder / "upload")
-        base = await asyncio.to_thread(make_safetensors_bundle, shown)
+        shown = await executors.storage.run(link_files, files, folder / "upload")
+        base = await executors.storage.run(make_safetensors_bundle, shown)
         try:
-            info = await asyncio.to_thread(library.info, base)
+            info = await executors.storage.run(library.info, base)
             wanted = choose_quant(library, base, quant) or choose_intermediate(info.quant)
             return await _converted(
                 library,
@@ -130,7 +130,7 @@ async def _converted(
             hint=f"on the server's machine run 'vllama convert FOLDER -q {quant}': it installs it",
         )
     check_folder(base.path, name)
-    info = await asyncio.to_thread(library.info, base)
+    info = await executors.storage.run(library.info, base)
     via = quant if quant in DIRECT else choose_intermediate(info.quant)
     sizes = {step: estimate_size(_parameters(info), step) for step in (via, quant)}
     parent = library.local.blobs.folder
@@ -139,7 +139,7 @@ async def _converted(
     quantiser = None if via == quant else find_quantiser()
     with open_workspace(parent) as folder:
         made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
-        return await asyncio.to_thread(move_to_store, library.local, made, base)
+        return await executors.storage.run(move_to_store, library.local, made, base)
 
 
 def _parameters(info: ModelInfo) -> int:

@@ -6,21 +6,20 @@ conversion ends cleanly: it leaves neither processes nor files.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vllama import private
-from vllama.errors import BadModelFile
+from vllama.base import executors, private
+from vllama.base.errors import BadModelFile
 from vllama.models.convert.converter import Converter, converter_environment
 from vllama.models.convert.quantiser import Quantiser
 from vllama.models.convert.tool_run import run_tool
 from vllama.models.convert.workspace import link_folder, sync_and_hash
-from vllama.models.gguf.header import read_header
-from vllama.models.safetensors import read_folder
+from vllama.models.headers.gguf.header import read_header
+from vllama.models.headers.safetensors import read_folder
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Capability, Format, Progress, PullEvent
@@ -73,7 +72,7 @@ async def convert(
             f"cannot make a projector of '{order.name}': it takes text only",
             hint="leave --mmproj out",
         )
-    shown = await asyncio.to_thread(
+    shown = await executors.storage.run(
         link_folder, order.folder, folder / "model", trusted=order.trusted
     )
     allowed = converter_environment(env, folder)
@@ -157,8 +156,8 @@ def check_result(file: Path, name: str) -> None:
 
 async def keep(store: LocalStore, made: ConvertedFiles, name: str, like: Bundle) -> Bundle:
     """Store the files that were made of `like` as a model called `name`, and return that model."""
-    made_of = await asyncio.to_thread(move_to_store, store, made, like)
-    return await asyncio.to_thread(store.write, replace(made_of, name=name))
+    made_of = await executors.storage.run(move_to_store, store, made, like)
+    return await executors.storage.run(store.write, replace(made_of, name=name))
 
 
 def move_to_store(store: LocalStore, made: ConvertedFiles, like: Bundle) -> Bundle:

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from vllama import private
-from vllama.errors import BadModelFile, DiskFull, VllamaError
+from vllama.base import private
+from vllama.base.errors import BadModelFile, DiskFull, VllamaError
+from vllama.base.units import format_bytes_decimal
 from vllama.models.disk import get_free_bytes
-from vllama.models.quant import UNDONE_BY_NOBODY
-from vllama.models.safetensors import is_mlx, list_names, list_weight_files
-from vllama.models.variants import has_tokenizer, is_mistral_format
-from vllama.units import format_bytes_decimal
+from vllama.models.headers.safetensors import is_mlx, list_names, list_weight_files
+from vllama.models.names.quant import UNDONE_BY_NOBODY
+from vllama.models.names.variants import has_tokenizer, is_mistral_format
 
 PREFIX = ".convert-"
 _LOCK = "lock"
@@ -107,20 +107,8 @@ def check_folder(folder: Path, name: str) -> None:
             + (f", and {len(missing) - 1} more" if len(missing) > 1 else ""),
             hint="fetch the model again",
         )
-    if is_mistral_format(list_names(folder)):
-        raise make_mistral_error(name)
-    if is_mlx(folder):
-        raise BadModelFile(
-            f"cannot convert '{name}': it was made for Apple's MLX",
-            hint="convert the model that it was made from",
-        )
-    method = read_quant_method(folder)
-    if method in UNDONE_BY_NOBODY:
-        raise BadModelFile(
-            f"cannot convert '{name}': its weights are quantised with {method}, which the "
-            "converter cannot undo",
-            hint="convert the model that it was made from",
-        )
+    method = "MLX" if is_mlx(folder) else read_quant_method(folder)
+    check_weights(name, method, is_mistral=is_mistral_format(list_names(folder)))
     if not has_tokenizer(path.name for path in folder.iterdir() if path.is_file()):
         raise BadModelFile(
             f"cannot convert '{name}': there is no tokenizer in '{folder}'",
@@ -128,12 +116,22 @@ def check_folder(folder: Path, name: str) -> None:
         )
 
 
-def make_mistral_error(name: str) -> BadModelFile:
-    """Say that a model is in Mistral's own format, which is not converted."""
-    return BadModelFile(
-        f"cannot convert '{name}': its weights are in Mistral's own format",
-        hint="convert the model in the format of transformers, or look for a GGUF of it",
-    )
+def check_weights(name: str, method: str | None, *, is_mistral: bool) -> None:
+    """Refuse weights that the converter cannot read; `method` quantised them. BadModelFile."""
+    if is_mistral:
+        raise BadModelFile(
+            f"cannot convert '{name}': its weights are in Mistral's own format",
+            hint="convert the model in the format of transformers, or look for a GGUF of it",
+        )
+    reason = None
+    if (method or "").startswith("MLX"):
+        reason = "it was made for Apple's MLX"
+    elif (method or "").lower() in UNDONE_BY_NOBODY:
+        reason = f"its weights are quantised with {method}, which the converter cannot undo"
+    if reason is not None:
+        raise BadModelFile(
+            f"cannot convert '{name}': {reason}", hint="convert the model that it was made from"
+        )
 
 
 def read_quant_method(folder: Path) -> str | None:

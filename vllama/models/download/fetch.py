@@ -10,17 +10,17 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vllama.errors import DiskFull, VllamaError
+from vllama.base.errors import DiskFull, VllamaError
+from vllama.base.threads import in_parallel
+from vllama.base.units import format_bytes_decimal
 from vllama.models.disk import get_free_bytes
-from vllama.models.download.connections import Connections
 from vllama.models.download.file_download import (
     BlobStorage,
-    Cancelled,
     FileDownload,
     choose_part_size,
     make_file_event,
@@ -30,9 +30,12 @@ from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.limits import check_size
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Repository, Source
+from vllama.models.sources.base import Location, Repository
 from vllama.models.types import Progress, PullEvent, SourceFile, Variant
-from vllama.units import format_bytes_decimal
+from vllama.net.web.connections import Connections
+
+if TYPE_CHECKING:
+    from vllama.models.sources.hf import HuggingFace
 
 
 class Fetcher:
@@ -40,7 +43,7 @@ class Fetcher:
 
     def __init__(
         self,
-        source: Source,
+        source: HuggingFace,
         settings: ModelsSettings,
         *,
         free_space: Callable[[Path], int] = get_free_bytes,
@@ -128,7 +131,7 @@ def fetch_files(
     failed = threading.Event()
 
     def fetch(file: SourceFile) -> str:
-        job = FileDownload(
+        return FileDownload(
             file,
             place=place,
             locate=partial(locate, file),
@@ -136,39 +139,16 @@ def fetch_files(
             settings=settings,
             progress=progress,
             stops=(cancel, failed),
-        )
-        try:
-            return job.run()
-        except BaseException:
-            failed.set()
-            raise
+        ).run()
 
     small = [
         file
         for file in files
         if file.size_bytes <= choose_part_size(file.size_bytes, settings)  # one connection each
     ]
-    done = _side_by_side(fetch, small, settings.connections, failed)
+    etags = in_parallel(fetch, small, settings.connections, failed)
+    done = {file.path: etag for file, etag in zip(small, etags, strict=True)}
     return [done.get(file.path) or fetch(file) for file in files]
-
-
-def _side_by_side(
-    fetch: Callable[[SourceFile], str],
-    files: list[SourceFile],
-    threads: int,
-    failed: threading.Event,
-) -> dict[str, str]:
-    with ThreadPoolExecutor(threads) as pool:
-        futures = {file.path: pool.submit(fetch, file) for file in files}
-        try:
-            errors = [error for future in futures.values() if (error := future.exception())]
-        except BaseException:  # Ctrl-C in this thread: leaving the pool would wait for all files
-            failed.set()
-            raise
-    # one failure cancels the others: raise the failure, not a cancellation
-    for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
-        raise error
-    return {path: future.result() for path, future in futures.items()}
 
 
 @contextmanager

@@ -22,20 +22,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import filelock
-import httpx2
 
-from vllama.errors import Offline, SourceError, VllamaError
-from vllama.models.download.connections import BadAddress, Connections
+from vllama.base.errors import Cancelled, Offline, SourceError
 from vllama.models.download.partial_file import FileClosed, Part, PartialFile, count_saved_bytes
 from vllama.models.download.ranges import RangesUnsupported, RetryNeeded, stream_part
 from vllama.models.limits import check_registry, check_size
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.base import Location, Transient
 from vllama.models.types import Progress, PullEvent, SourceFile
+from vllama.net.web.connections import BadAddress, Connections
 
 _EMIT_EVERY_S = 0.06  # Ollama's rhythm
 _TICK_S = 0.02
@@ -43,12 +43,6 @@ _HASH_STEP = 16 * 1024 * 1024
 _LEAST_PART = 4 * 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 120.0  # a server that asks for more counts as failed
-
-
-class Cancelled(VllamaError):
-    """The caller cancelled a pull. The bytes that arrived stay for the next one."""
-
-    status = 499
 
 
 class BlobStorage(Protocol):
@@ -81,19 +75,12 @@ class BlobStorage(Protocol):
         ...
 
 
-def open_client(settings: ModelsSettings) -> httpx2.Client:
-    """Make the HTTP client for everything except the bytes of files; the caller closes it."""
-    timeout = httpx2.Timeout(settings.stall_timeout_s, connect=settings.request_timeout_s)
-    limits = httpx2.Limits(max_connections=settings.connections * 2)
-
-    def check(request: httpx2.Request) -> None:  # a redirect is a request of its own
-        check_registry(settings.allowed_registries, str(request.url))
-
-    return httpx2.Client(
-        timeout=timeout,
-        limits=limits,
-        follow_redirects=True,
-        event_hooks={"request": [check]},
+def open_client(settings: ModelsSettings) -> Connections:
+    """Make the connections to registries that the settings allow; the caller closes them."""
+    return Connections(
+        connect_s=settings.request_timeout_s,
+        silence_s=settings.stall_timeout_s,
+        check=partial(check_registry, settings.allowed_registries),
     )
 
 
@@ -192,7 +179,7 @@ class FileDownload:
     @contextmanager
     def _locked(self, location: Location) -> Iterator[None]:
         # the mode is huggingface_hub's: several users may share a cache
-        lock = filelock.FileLock(self._place.lock(location.etag), mode=0o664)
+        lock = filelock.FileLock(self._place.lock(location.etag), mode=0o660)
         while True:
             self._check_stops()
             try:
@@ -298,7 +285,7 @@ class FileDownload:
                 self._pause(tries, str(error), error.wait_s)
                 if error.expired:
                     self._locate(location)
-            except BadAddress as error:
+            except (BadAddress, SourceError) as error:
                 raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
 
     def _receive(self, partial: PartialFile, part: Part, location: Location) -> None:

@@ -18,7 +18,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.errors import ChecksumMismatch
+from vllama.base.errors import ChecksumMismatch
 
 _READ_BYTES = 256 * 1024  # fits into a processor's cache
 _WIDTH = 16

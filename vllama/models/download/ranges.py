@@ -7,18 +7,17 @@ ranges raises `RangesUnsupported`.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Generator
 
-from vllama.errors import SourceError
-from vllama.models.download.connections import ConnectionBroken, Connections, StreamedResponse
+from vllama.base.errors import SourceError
 from vllama.models.download.partial_file import Part
 from vllama.models.sources.base import Location
 from vllama.models.sources.hub_json import parse_wait_s
+from vllama.net.web.bodies import Pace
+from vllama.net.web.connections import ConnectionBroken, Connections, StreamedResponse
 
-LEAST_BYTES_PER_S = 1024
-"""A slower connection was probably forgotten by its server; a new one may do better."""
 _EXPIRED = frozenset({401, 403, 404, 410})  # what storages answer to an old signature
+_FILES = frozenset({"of no type", "application/octet-stream", "binary/octet-stream"})
 _RANGE = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19}|\*)")
 
 
@@ -58,13 +57,13 @@ def stream_part(
     """Yield the rest of `part`; the caller advances `part.done` with each piece.
 
     `ranged` False asks for the whole file. `slow_after_s` is the time over which the speed is
-    measured. Raises Again, NoRanges, SourceError, BadAddress.
+    measured. Raises RetryNeeded, RangesUnsupported, SourceError, BadAddress.
     """
     headers = {**location.headers, "Accept-Encoding": "identity"}
     if ranged:
         headers["Range"] = f"bytes={part.position}-{part.start + part.size - 1}"
     try:
-        with connections.get(location.url, headers) as answer:
+        with connections.ask(location.url, headers) as answer:
             _check(answer, part, location, ranged)
             yield from _pieces(answer, part, slow_after_s)
     except ConnectionBroken as error:
@@ -72,17 +71,14 @@ def stream_part(
 
 
 def _pieces(answer: StreamedResponse, part: Part, slow_after_s: float) -> Generator[bytes]:
-    since, had = time.monotonic(), part.done
+    pace = Pace(slow_after_s)
     while part.left:
         data = answer.read()
         if not data:
             raise RetryNeeded("the connection was closed early")
         yield data
-        passed = time.monotonic() - since
-        if passed >= slow_after_s:
-            if part.done - had < LEAST_BYTES_PER_S * passed:
-                raise RetryNeeded(f"only {part.done - had} bytes came in {passed:.0f} s", slow=True)
-            since, had = time.monotonic(), part.done
+        if slow := pace.add(len(data)):
+            raise RetryNeeded(slow, slow=True)
 
 
 def _check(answer: StreamedResponse, part: Part, location: Location, ranged: bool) -> None:
@@ -92,6 +88,8 @@ def _check(answer: StreamedResponse, part: Part, location: Location, ranged: boo
     elif status == 200:
         kind = answer.headers.get("content-type", "of no type")
         other = answer.length is not None and answer.length != location.size_bytes
+        if other and kind in _FILES:
+            _check_size(str(answer.length), location)
         if other or kind.startswith("text/html"):  # a proxy's login, a storage's apology
             raise RetryNeeded(f"something else came instead of the file ({kind})")
         if ranged and (part.position or part.size != location.size_bytes):
@@ -99,6 +97,8 @@ def _check(answer: StreamedResponse, part: Part, location: Location, ranged: boo
     elif status in _EXPIRED:
         raise RetryNeeded(f"the storage answered {status}", expired=True)
     elif status in (206, 408, 416, 425, 429) or status >= 500:
+        if status == 416:  # bytes */SIZE
+            _check_size(answer.headers.get("content-range", "").rpartition("/")[2] or "*", location)
         raise RetryNeeded(f"the storage answered {status}", wait_s=parse_wait_s(answer.headers))
     else:
         raise SourceError(f"the storage answered {status}")
@@ -110,5 +110,10 @@ def _check_range(said: str, part: Part, location: Location) -> None:
         raise RetryNeeded(
             f"the storage sent another range than asked for ('{said}')", misplaced=True
         )
-    if match[2] not in ("*", str(location.size_bytes)):
-        raise RetryNeeded(f"the storage's file has {match[2]} bytes, not {location.size_bytes}")
+    _check_size(match[2], location)
+
+
+def _check_size(said: str, location: Location) -> None:
+    """Raise SourceError for a file of another size: it will not grow while it is asked for."""
+    if said not in ("*", str(location.size_bytes)):
+        raise SourceError(f"the storage's file has {said} bytes, not {location.size_bytes}")

@@ -21,19 +21,21 @@ import contextlib
 import hashlib
 import ipaddress
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vllama.errors import BadRequest, ConfigError, VllamaError
-from vllama.models.disk import remove_empty, write_shared
+from vllama.base import private
+from vllama.base.errors import BadRequest, ConfigError, VllamaError
+from vllama.models.disk import remove_empty, remove_older, write_shared
+from vllama.models.names.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 from vllama.models.ollama.manifest import find_digests
-from vllama.models.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 
 LOCK_LIMIT_S = 30.0
 ABANDONED_S = 14 * 24 * 3600.0
+LOCK_MODE = 0o660
+"""For the users of a shared store; whoever else may open a lock may hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +91,8 @@ class OllamaModels:
         """Create the folders, and delete abandoned downloads. Raises OSError."""
         for folder in (self._manifests, self.folder / "blobs", self._own):
             folder.mkdir(parents=True, exist_ok=True)
-        for path in self._own.glob("sha256-*.partial*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > ABANDONED_S:
-                    path.unlink()
+        remove_older(self._own.glob("sha256-*.partial*"), ABANDONED_S)
+        remove_older(self._own.glob(".*"))  # of `write_shared`
 
     # -- blobs --------------------------------------------------------------------------------
 
@@ -193,13 +193,11 @@ class OllamaModels:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other pulls and removals by vllama. Raises VllamaError, OSError."""
-        from filelock import FileLock, Timeout  # keeps the start of the server fast
-
         self._own.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(self._own / "store.lock", timeout=LOCK_LIMIT_S, mode=0o664):
+            with private.lock_file(self._own / "store.lock", LOCK_LIMIT_S, LOCK_MODE):
                 yield
-        except Timeout:
+        except BlockingIOError:
             raise VllamaError(
                 f"cannot change the models in {self.folder}: another process is changing them",
                 hint="try again when it has finished",

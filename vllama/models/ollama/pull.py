@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vllama.errors import NoPlan, SourceError
+from vllama.base.errors import Cancelled, NoPlan, SourceError
 from vllama.models.disk import get_free_bytes
 from vllama.models.download.fetch import check_space, fetch_files, map_disk_errors
-from vllama.models.download.file_download import Cancelled, open_client, open_connections
+from vllama.models.download.file_download import open_client, open_connections
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, StoredName
 from vllama.models.ollama.manifest import Manifest, explain_unservable, find_digests, parse_manifest
 from vllama.models.ollama.registry import OllamaRegistry

@@ -12,27 +12,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
-import httpx2
 import msgspec
 
 from vllama import __version__
-from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.base.errors import (
+    AuthRequired,
+    ModelNotFound,
+    Offline,
+    SourceError,
+    describe_connection_error,
+)
 from vllama.models.ollama.layout import RegistryTarget
 from vllama.models.ollama.manifest import MANIFEST_TYPE
 from vllama.models.sources.base import Location, Transient
-from vllama.models.sources.responses import GZIP, read_body
 from vllama.models.types import SourceFile
+from vllama.net.web.bodies import GZIP, read_body
+from vllama.net.web.connections import (
+    REDIRECTS,
+    BadAddress,
+    ConnectionBroken,
+    Connections,
+    StreamedResponse,
+    find_origin,
+)
 
 MAX_MANIFEST = 4 * 1024 * 1024
 _MAX_TOKEN_ANSWER = 256 * 1024
 _MAX_REDIRECTS = 5
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AGENT = {"user-agent": f"vllama/{__version__}"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # characters that are allowed in a header
-_PORTS = {"http": 80, "https": 443}
 _LOGIN = "only public models can be pulled: vllama has no account there"
 
 
@@ -44,7 +55,7 @@ class _TokenAnswer(msgspec.Struct):
 class OllamaRegistry:
     """One model at its registry. Thread-safe if `client` is."""
 
-    def __init__(self, client: httpx2.Client, target: RegistryTarget) -> None:
+    def __init__(self, client: Connections, target: RegistryTarget) -> None:
         self._client, self._target = client, target
         name = target.name
         self._base = f"{target.address}/v2/{name.namespace}/{name.model}"
@@ -61,7 +72,7 @@ class OllamaRegistry:
             self._translate_errors(),
             self._open(url, {"accept": MANIFEST_TYPE}, follow=True) as answer,
         ):
-            if answer.status_code == 404:
+            if answer.status == 404:
                 raise ModelNotFound(
                     self._target.name.display,
                     message="pull model manifest: file does not exist",
@@ -79,11 +90,11 @@ class OllamaRegistry:
                 # a range of compressed bytes is useless.
                 asked = {"range": "bytes=0-0", "accept-encoding": "identity"}
                 with self._open(url, asked, follow=False) as answer:
-                    if answer.status_code not in _REDIRECTS:
+                    if answer.status not in REDIRECTS:
                         self._check(answer, (200, 206, 416))
                         return self._make_location(file, url, self._make_headers())
                     url = urljoin(url, answer.headers.get("location", ""))
-                if _origin(url) != _origin(self._base):
+                if find_origin(url) != find_origin(self._base):
                     return self._make_location(file, url, _AGENT)
         raise SourceError(f"{self._cannot}: {self._host} redirects without end")
 
@@ -100,14 +111,12 @@ class OllamaRegistry:
     @contextmanager
     def _open(
         self, url: str, headers: Mapping[str, str], *, follow: bool
-    ) -> Iterator[httpx2.Response]:
+    ) -> Iterator[StreamedResponse]:
         """Send a GET; if the registry requires a token, fetch one and send it again."""
         for again in (False, True):
             request = {**self._make_headers(), **GZIP, **headers}
-            with self._client.stream(
-                "GET", url, headers=request, follow_redirects=follow
-            ) as answer:
-                if answer.status_code != 401 or again:
+            with self._client.ask(url, request, follow=follow) as answer:
+                if answer.status != 401 or again:
                     yield answer
                     return
                 challenge = answer.headers.get("www-authenticate", "")
@@ -121,7 +130,7 @@ class OllamaRegistry:
         if kind.lower() != "bearer" or not realm:
             raise AuthRequired(f"{self._cannot}: {self._host} requires a login", hint=_LOGIN)
         downgraded = self._base.startswith("https:") and not realm.lower().startswith("https:")
-        if _origin(realm)[1:] != _origin(self._base)[1:] or downgraded:
+        if find_origin(realm)[1:] != find_origin(self._base)[1:] or downgraded:
             # as in Ollama, a registry must not send its clients to another host
             raise AuthRequired(
                 f"{self._cannot}: {self._host} sends its clients to another host for a token, "
@@ -129,11 +138,11 @@ class OllamaRegistry:
             )
         query = [("service", parameters["service"])] if parameters.get("service") else []
         query += [("scope", scope) for scope in parameters.get("scope", "").split()]
-        url = str(httpx2.URL(realm).copy_merge_params(query))
-        with self._client.stream(
-            "GET", url, headers={**_AGENT, **GZIP}, follow_redirects=False
-        ) as answer:
-            status = answer.status_code
+        place = urlsplit(realm)
+        kept = [pair for pair in parse_qsl(place.query) if pair[0] not in dict(query)]
+        url = urlunsplit(place._replace(query=urlencode(kept + query)))
+        with self._client.ask(url, {**_AGENT, **GZIP}, follow=False) as answer:
+            status = answer.status
             content = self._read_body(answer, _MAX_TOKEN_ANSWER) if status == 200 else b""
         try:
             reply = msgspec.json.decode(content, type=_TokenAnswer)
@@ -146,14 +155,14 @@ class OllamaRegistry:
             )
         return token
 
-    def _read_body(self, answer: httpx2.Response, most_bytes: int) -> bytes:
+    def _read_body(self, answer: StreamedResponse, most_bytes: int) -> bytes:
         try:
             return read_body(answer, most_bytes)
         except SourceError as error:
             raise SourceError(f"{self._cannot}: {error.message}") from error
 
-    def _check(self, answer: httpx2.Response, fine: tuple[int, ...]) -> None:
-        status = answer.status_code
+    def _check(self, answer: StreamedResponse, fine: tuple[int, ...]) -> None:
+        status = answer.status
         if status in fine:
             return
         if status in (401, 403):
@@ -163,7 +172,7 @@ class OllamaRegistry:
                 f"{self._cannot}: {self._host} lacks one of its blobs",
                 hint="pull again; if that fails too, the model is damaged there",
             )
-        said = f"{status} {answer.reason_phrase}".rstrip()
+        said = f"{status} {answer.reason}".rstrip()
         if status == 429 or status >= 500:
             raise Transient(f"{self._cannot}: {self._host} answered {said}", hint="try again later")
         raise SourceError(f"{self._cannot}: {self._host} answered {said}")
@@ -176,19 +185,10 @@ class OllamaRegistry:
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except httpx2.TransportError as error:
-            reason = str(error) or type(error).__name__
+        except ConnectionBroken as error:
             raise Offline(
-                f"cannot reach {self._host}: {reason}", hint="check the network and the proxy"
+                f"cannot reach {self._host}: {describe_connection_error(error)}",
+                hint="check the network and the proxy",
             ) from error
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:  # such as too many redirects
+        except BadAddress as error:
             raise SourceError(f"{self._cannot}: {error}") from error
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:  # not a number
-        port = None
-    return parts.scheme, parts.hostname, port or _PORTS.get(parts.scheme)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from vllama.errors import ModelNotFound, Offline, SourceError
-from vllama.models.quant import parse_quant_tag
+from vllama.base.errors import ModelNotFound, Offline, SourceError
+from vllama.models.names.quant import parse_quant_tag
+from vllama.models.names.variants import (
+    GgufGroup,
+    choose_group,
+    choose_safetensors_files,
+    explain_left_out,
+    is_mistral_format,
+)
 from vllama.models.resolve.matching import (
     PACKERS,
     SCHEMES,
@@ -14,16 +22,13 @@ from vllama.models.resolve.matching import (
     guess_quantised_names,
     rank_publisher,
 )
-from vllama.models.sources.base import Hub, Listed, Repository, Transient
+from vllama.models.sources.base import Listed, Repository, Transient
 from vllama.models.types import Bundle, Format, Variant
-from vllama.models.variants import (
-    GgufGroup,
-    choose_group,
-    choose_safetensors_files,
-    explain_left_out,
-    is_mistral_format,
-)
 
+if TYPE_CHECKING:
+    from vllama.models.sources.hf import HuggingFace
+
+LISTED, DISABLED = "listed by the hub", "it is private or disabled"
 TRIES = 8  # other people's repositories to open before giving up
 _NAMES_SHOWN = 8
 
@@ -41,26 +46,18 @@ class Candidate:
     found: str
     reason: str
     taken: bool = False
-    quant: str | None = None
     variant: Variant | None = None
     repository: Repository | None = None
+
+    @property
+    def quant(self) -> str | None:
+        """How it is quantised, where it could be served."""
+        return self.variant.quant if self.variant else None
 
     @property
     def size_bytes(self) -> int | None:
         """Bytes to fetch, where it could be served."""
         return self.variant.size_bytes if self.variant else None
-
-
-def explain_unavailable(child: Listed) -> str | None:
-    """Return why nobody can open a listed repository; None if it can be opened."""
-    if child.disabled:
-        return "it is private or disabled"
-    return None
-
-
-def make_refusal(hub_id: str, found: str, reason: str) -> Candidate:
-    """Make a candidate that was not taken."""
-    return Candidate(hub_id=hub_id, found=found, reason=reason)
 
 
 def find_variant(repository: Repository, format: Format, tag: str | None) -> Variant | None:
@@ -92,7 +89,7 @@ def explain_missing_variant(repository: Repository, tag: str | None) -> str:
     return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
 
 
-def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candidate, ...]:
+def find_quantised_safetensors(hub: HuggingFace, repository: Repository) -> tuple[Candidate, ...]:
     """Return quantised safetensors of a model, best first, and what was not fit for it.
 
     The maker's own first, then known packers; of each FP8, then INT8, AWQ, GPTQ, NVFP4 …
@@ -105,13 +102,13 @@ def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candid
     for child in listed:
         if not choose_safetensors_files(child.paths):
             continue  # GGUF and others: not meant here
-        reason = explain_name_mismatch(base, child.hub_id) or explain_unavailable(child)
+        reason = explain_name_mismatch(base, child.hub_id) or (child.disabled and DISABLED) or None
         if reason is None and get_scheme(child.hub_id) is None:
             reason = "its name does not say how it is quantised"
         if reason is None:
             fit.append(child)
         else:
-            refused.append(make_refusal(child.hub_id, "listed by the hub", reason))
+            refused.append(Candidate(hub_id=child.hub_id, found=LISTED, reason=reason))
 
     def order(hub_id: str) -> tuple[int, int]:
         return rank_publisher(base, hub_id, PACKERS), SCHEMES.index(
@@ -120,7 +117,7 @@ def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candid
 
     fit.sort(key=lambda child: order(child.hub_id))
     # those that are opened count: each costs a request
-    names = [(child.hub_id, "listed by the hub") for child in fit[:TRIES]]
+    names = [(child.hub_id, LISTED) for child in fit[:TRIES]]
     if not fit:
         names = [(name, "by its name") for name in guess_quantised_names(base)]
     usable: list[Candidate] = []
@@ -131,11 +128,12 @@ def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candid
         except (Offline, Transient):
             raise
         except (ModelNotFound, SourceError) as error:
-            refused.append(make_refusal(name, found, error.message))
+            refused.append(Candidate(hub_id=name, found=found, reason=error.message))
             continue
         whole = next((v for v in other.variants if v.format is Format.SAFETENSORS), None)
         if whole is None:
-            refused.append(make_refusal(name, found, "it holds no safetensors"))
+            reason = "it holds no safetensors"
+            refused.append(Candidate(hub_id=name, found=found, reason=reason))
             continue
         kind = get_scheme(other.hub_id)
         usable.append(
@@ -143,7 +141,6 @@ def find_quantised_safetensors(hub: Hub, repository: Repository) -> tuple[Candid
                 hub_id=other.hub_id,
                 found=found,
                 reason=f"{kind} of the same model",
-                quant=kind,
                 variant=replace(whole, quant=kind),
                 repository=other,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vllama.models.quant import strip_quant
+from vllama.models.names.quant import strip_quant
 
 # trusted quantisers, after the maker of the model; others follow by downloads
 QUANTISERS = (

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from vllama.errors import (
+from vllama.base.errors import (
     AuthRequired,
     ModelNotFound,
     NoPlan,
@@ -26,10 +26,10 @@ from vllama.errors import (
     Offline,
     SourceError,
 )
-from vllama.models.quant import get_bit_width, strip_quant
+from vllama.models.names.quant import get_bit_width, strip_quant
+from vllama.models.names.variants import get_stem, is_projector
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Format, ModelInfo, Variant
-from vllama.models.variants import get_stem, is_projector
 
 ReadInfo = Callable[[Resolution], ModelInfo]
 ListFamily = Callable[[], Sequence[tuple[str, float]]]
@@ -197,7 +197,7 @@ def _marked(taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | No
             candidates.append(candidate)
             continue
         one = verdicts.get((candidate.hub_id, variant.label))
-        is_taken = one is taken
+        is_taken = one is taken and one.fit.fits
         reason = candidate.reason
         if is_taken:
             if why is not None:
@@ -208,8 +208,10 @@ def _marked(taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | No
             reason = "it fits with a small context only"
         elif variant.format is taken.variant.format and variant.size_bytes > limit:
             reason = "larger ones only if they are asked for"
-        else:
+        elif taken.fit.fits:
             reason = f"{taken.label} was taken"
+        else:
+            reason = "it would fit" if one is not None else "it is not considered"
         candidates.append(replace(candidate, taken=is_taken, reason=reason))
     return replace(taken.found, variant=taken.variant, candidates=tuple(candidates))
 
@@ -237,7 +239,8 @@ def _short(
     resolution = _marked(usual, judged, None)
     shortage = NotEnoughMemory(
         f"model requires more memory ({text}) than is usable ({usual.fit.usable})",
-        hint="; or ".join(hints) or None,
+        hint="; or ".join(hints)
+        or "take a smaller model, or a repository with smaller quantisations of this one",
     )
     return replace(resolution, shortage=shortage)
 

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from vllama import private
-from vllama.errors import VllamaError
+from vllama.base import private
+from vllama.base.errors import VllamaError
 from vllama.models.disk import write_whole
-from vllama.models.hub_cache import iterate_repositories
-from vllama.models.ref import Kind, ModelRef
-from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.types import Bundle
 
 FILE_NAME = "pulled.json"
@@ -77,17 +75,13 @@ class PulledNames:
         if self._path is None:
             yield
             return
-        from filelock import FileLock, Timeout  # a start writes nothing
-
         try:
-            private.make_folder(self._path.parent)
             lock = self._path.with_name(f".{self._path.name}.lock")
-            with FileLock(lock, timeout=LOCK_LIMIT_S, mode=private.FILE):
+            with private.lock_file(lock, LOCK_LIMIT_S):
                 yield
-        except (OSError, Timeout) as error:
-            reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
+        except OSError as error:
             raise VllamaError(
-                f"cannot note the name in '{self._path}': {reason}",
+                f"cannot note the name in '{self._path}': {error.strerror}",
                 hint="set VLLAMA_DATA_DIR to a folder that can be written",
             ) from error
 
@@ -105,25 +99,3 @@ class PulledNames:
             self._memory = dict(entries)
             return
         write_whole(self._path, json.dumps(entries, indent=1).encode())
-
-
-def find_cached_forms(cache_dir: Path, ref: ModelRef, *, known: bool) -> list[ModelRef]:
-    """Return the cached repositories that hold a form of the hub model `ref`, best first.
-
-    `known`: the name comes from the table of aliases, so known quantisers are trusted as well;
-    otherwise only the repository's own organisation is.
-    """
-    base = ref.hub_id
-    if base is None or ref.revision is not None:  # others have no such revision
-        return []
-    last = len(QUANTISERS) if known else 0
-    ids = [
-        repo.hub_id
-        for repo in iterate_repositories(cache_dir)
-        if repo.hub_id.lower() != base.lower()
-    ]
-    fit = [
-        i for i in ids if rank_publisher(base, i) <= last and explain_name_mismatch(base, i) is None
-    ]
-    fit.sort(key=lambda hub_id: rank_publisher(base, hub_id))
-    return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]

@@ -10,24 +10,26 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-import httpx2
-
-from vllama.errors import BadModelFile, Offline, SourceError
+from vllama.base.errors import BadModelFile, Offline, SourceError, describe_connection_error
+from vllama.base.threads import in_parallel
 from vllama.models.download.file_download import open_client
-from vllama.models.gguf.header import GgufHeader, NeedMore, parse_header
-from vllama.models.info import combine_headers
-from vllama.models.mistral_format import PARAMS
-from vllama.models.safetensors import read_folder
+from vllama.models.headers.gguf.header import GgufHeader, NeedMore, parse_header
+from vllama.models.headers.info import combine_headers
+from vllama.models.headers.safetensors import read_folder
+from vllama.models.names.mistral_format import PARAMS
+from vllama.models.names.variants import is_projector
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Repository, Source, Transient
+from vllama.models.sources.base import Location, Repository, Transient
 from vllama.models.types import Format, ModelInfo, SourceFile, Variant
-from vllama.models.variants import is_projector
+from vllama.net.web.bodies import iter_raw
+from vllama.net.web.connections import BadAddress, ConnectionBroken, Connections
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from vllama.models.sources.hf import HuggingFace
+
 STEP = 1024 * 1024
 _LONGEST = 64 * STEP  # no real header is longer
 _SMALL = 32 * STEP
@@ -37,7 +39,7 @@ _ABOUT = frozenset(
 
 
 def read_remote_info(
-    source: Source, repository: Repository, variant: Variant, settings: ModelsSettings
+    source: HuggingFace, repository: Repository, variant: Variant, settings: ModelsSettings
 ) -> ModelInfo:
     """Read a variant's metadata from its source: 1 to 8 MB for each file of weights, mostly less.
 
@@ -56,7 +58,7 @@ def read_remote_info(
 class _Remote:
     """One file at its address, read from the beginning as far as needed."""
 
-    def __init__(self, client: httpx2.Client, location: Location, file: SourceFile) -> None:
+    def __init__(self, client: Connections, location: Location, file: SourceFile) -> None:
         self._client, self._location, self._path = client, location, file.path
         self.size_bytes = location.size_bytes
         self.have = b""
@@ -80,21 +82,23 @@ class _Remote:
             "accept-encoding": "identity",
         }
         try:
-            with self._client.stream("GET", self._location.url, headers=headers) as response:
-                status = response.status_code
+            with self._client.ask(self._location.url, headers) as response:
+                status = response.status
                 if status not in (200, 206):
                     kind = Transient if status >= 500 else SourceError
                     raise kind(f"cannot read '{self._path}': the storage answered {status}")
                 # a server without Range sends the file from its beginning: stop early
                 skip = start if status == 200 else 0
                 body = b""
-                for piece in response.iter_raw():
+                for piece in iter_raw(response):
                     body += piece
                     if len(body) >= skip + end - start:
                         break
-        except httpx2.TransportError as error:
-            reason = str(error) or type(error).__name__
+        except ConnectionBroken as error:
+            reason = describe_connection_error(error)
             raise Offline(f"cannot read '{self._path}': {reason}") from error
+        except BadAddress as error:
+            raise SourceError(f"cannot read '{self._path}': {error}") from error
         body = body[skip : skip + end - start]
         if len(body) < end - start:
             raise SourceError(f"cannot read '{self._path}': the storage sent too little")
@@ -102,7 +106,7 @@ class _Remote:
 
 
 def _gguf(opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int) -> ModelInfo:
-    headers = _each(lambda file: _gguf_header(opened(file)), variant.files, threads)
+    headers = in_parallel(lambda file: _gguf_header(opened(file)), variant.files, threads)
     pairs = list(zip(variant.files, headers, strict=True))
     info = combine_headers(
         [header for file, header in pairs if not is_projector(file.path)],
@@ -151,7 +155,7 @@ def _safetensors(
                 skeleton.truncate(remote.size_bytes)
 
         wanted = [file for file in variant.files if "/" not in file.path]
-        _each(rebuild, wanted, threads)
+        in_parallel(rebuild, wanted, threads)
         try:
             return read_folder(folder)
         except BadModelFile as error:
@@ -162,10 +166,3 @@ def _safetensors(
 def _tells(path: str) -> bool:
     weights = path.endswith((".safetensors", ".safetensors.index.json"))
     return weights or path in _ABOUT
-
-
-def _each(
-    work: Callable[[SourceFile], T], files: tuple[SourceFile, ...] | list[SourceFile], threads: int
-) -> list[T]:
-    with ThreadPoolExecutor(max(1, min(threads, len(files)))) as pool:
-        return list(pool.map(work, files))

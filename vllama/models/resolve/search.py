@@ -8,7 +8,7 @@
 4. If nothing suits, the error says what there is and what would help.
 
 Each repository that was considered leaves a `Candidate` with the reason for taking it or not.
-Blocking; all requests go through a `Hub`.
+Blocking; all requests go through `HuggingFace`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from vllama.errors import (
+from vllama.base.errors import (
     AuthRequired,
     ModelNotFound,
     NoPlan,
@@ -26,15 +27,17 @@ from vllama.errors import (
     SourceError,
     VllamaError,
 )
-from vllama.models.ref import ModelRef
+from vllama.base.spelling import find_similar
+from vllama.models.names.ref import ModelRef
+from vllama.models.names.variants import explain_left_out, group_ggufs
 from vllama.models.resolve.candidates import (
+    DISABLED,
+    LISTED,
     TRIES,
     Candidate,
     explain_missing_variant,
-    explain_unavailable,
     find_quantised_safetensors,
     find_variant,
-    make_refusal,
 )
 from vllama.models.resolve.matching import (
     explain_name_mismatch,
@@ -49,10 +52,11 @@ from vllama.models.resolve.unservable import (
     read_or_nothing,
 )
 from vllama.models.settings import HUB_ADDRESS
-from vllama.models.sources.base import Hub, Listed, Repository, Transient
+from vllama.models.sources.base import Listed, Repository, Transient
 from vllama.models.types import Format, Variant
-from vllama.models.variants import explain_left_out, group_ggufs
-from vllama.spelling import find_similar
+
+if TYPE_CHECKING:
+    from vllama.models.sources.hf import HuggingFace
 
 _SHOWN = 3
 
@@ -72,7 +76,7 @@ class Resolution:
 
 
 def iterate_resolutions(
-    hub: Hub, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
+    hub: HuggingFace, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
 ) -> Iterator[Resolution]:
     """Yield which files of which repository `ref` (a hub name) stands for, then the alternatives.
 
@@ -84,7 +88,9 @@ def iterate_resolutions(
 
 
 class _Search:
-    def __init__(self, hub: Hub, ref: ModelRef, formats: tuple[Format, ...], named: bool) -> None:
+    def __init__(
+        self, hub: HuggingFace, ref: ModelRef, formats: tuple[Format, ...], named: bool
+    ) -> None:
         self._hub, self._formats, self._named = hub, formats, named
         self._id, self._revision = ref.hub_id or ref.model, ref.revision
         self._tag = ref.tag if ref.has_tag else None
@@ -112,7 +118,8 @@ class _Search:
             return
         if format is Format.GGUF:
             # the name of a repository with GGUFs means those GGUFs
-            if own is None and (self._closed is not None or not self._has_gguf(base)):
+            has_gguf = base is not None and any(v.format is format for v in base.variants)
+            if own is None and (self._closed is not None or not has_gguf):
                 yield from self._children(base)
         elif own is not None and base is not None and get_scheme(base.hub_id) is None:
             for candidate in find_quantised_safetensors(self._hub, base):
@@ -135,9 +142,6 @@ class _Search:
                 raise
             self._refuse(self._id, "named", error.message)
             return None
-
-    def _has_gguf(self, base: Repository | None) -> bool:
-        return base is not None and any(v.format is Format.GGUF for v in base.variants)
 
     def _own(self, base: Repository, format: Format) -> Candidate | None:
         """Take the repository's own files of that format, if this user may fetch them."""
@@ -169,7 +173,7 @@ class _Search:
                 child = self._hub.resolve(hub_id)
                 self._hub.check_access(child)
             except ModelNotFound:
-                if found == "listed by the hub":
+                if found == LISTED:
                     self._refuse(hub_id, found, "it is gone")
                 continue
             except (Offline, Transient):
@@ -188,7 +192,7 @@ class _Search:
             taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
             after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
             why = f"{child.hub_id} comes before it"
-            self._rest = tuple(make_refusal(other, "listed by the hub", why) for other in after)
+            self._rest = tuple(Candidate(hub_id=i, found=LISTED, reason=why) for i in after)
             yield taken
 
     def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
@@ -196,13 +200,13 @@ class _Search:
         listed = self._hub.children(base_id, "gguf")
         fit: list[Listed] = []
         for child in listed:
-            reason = self._unfit(base, base_id, child) or explain_unavailable(child)
+            reason = self._unfit(base, base_id, child) or (child.disabled and DISABLED) or None
             if reason is None and child.paths and not group_ggufs(child.paths):
                 reason = "; ".join(explain_left_out(child.paths).values()) or "it holds no GGUF"
             if reason is None:
                 fit.append(child)
             else:
-                self._refuse(child.hub_id, "listed by the hub", reason)
+                self._refuse(child.hub_id, LISTED, reason)
         fit.sort(key=lambda c: (rank_publisher(base_id, c.hub_id), "-i1-" in c.hub_id))
         self._fit = [child.hub_id for child in fit]
         known = {child.hub_id.lower() for child in listed}
@@ -215,7 +219,7 @@ class _Search:
         for child in fit:
             maker = rank_publisher(base_id, child.hub_id) == 0
             whose = "its maker" if maker else child.hub_id.partition("/")[0]
-            yield child.hub_id, "listed by the hub", whose
+            yield child.hub_id, LISTED, whose
         yield from ((name, "by its name", name.partition("/")[0]) for name in names)
 
     def _unfit(
@@ -229,35 +233,26 @@ class _Search:
         )
 
     def _take(self, repository: Repository, variant: Variant, found: str, reason: str) -> Candidate:
-        why = f"{reason}; {_why_quant(variant, self._tag)}" if variant.quant else reason
-        taken = Candidate(
-            hub_id=repository.hub_id,
-            found=found,
-            reason=why,
-            taken=True,
-            quant=variant.quant,
-            variant=variant,
-            repository=repository,
-        )
-        self._seen.append(taken)
-        for other in repository.variants:
-            if other != variant:
-                self._seen.append(
-                    Candidate(
-                        hub_id=repository.hub_id,
-                        found=found,
-                        reason=f"{variant.label} was taken",
-                        quant=other.quant,
-                        variant=other,
-                        repository=repository,
-                    )
-                )
+        chosen = "as asked for" if self._tag else "of what there is"
+        why = f"{reason}; {variant.quant} {chosen}" if variant.quant else reason
+        taken, *_ = own = [
+            Candidate(
+                hub_id=repository.hub_id,
+                found=found,
+                reason=why if one == variant else f"{variant.label} was taken",
+                taken=one == variant,
+                variant=one,
+                repository=repository,
+            )
+            for one in (variant, *(one for one in repository.variants if one != variant))
+        ]
+        self._seen += own
         for path, problem in explain_left_out(file.path for file in repository.files).items():
             self._refuse(repository.hub_id, found, f"{path}: {problem}")
         return taken
 
     def _refuse(self, hub_id: str, found: str, reason: str) -> None:
-        self._seen.append(make_refusal(hub_id, found, reason))
+        self._seen.append(Candidate(hub_id=hub_id, found=found, reason=reason))
 
     def _result(self, base: Repository | None, taken: Candidate) -> Resolution:
         assert taken.repository is not None and taken.variant is not None
@@ -304,11 +299,7 @@ class _Search:
         return error
 
 
-def _why_quant(variant: Variant, tag: str | None) -> str:
-    return f"{variant.quant} as asked for" if tag else f"{variant.quant} of what there is"
-
-
-def _with_near_names(hub: Hub, hub_id: str, error: ModelNotFound) -> ModelNotFound:
+def _with_near_names(hub: HuggingFace, hub_id: str, error: ModelNotFound) -> ModelNotFound:
     """Suggest similar names, if the hub knows some."""
     org, _, name = hub_id.rpartition("/")
     words = [word for word in (name, name.split("-")[0], org) if word]

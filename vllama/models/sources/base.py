@@ -1,12 +1,11 @@
-"""The protocol of a source of models: a repository's variants, and the addresses of its files."""
+"""What a source of models tells: a repository's variants, and the addresses of its files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from vllama.errors import SourceError
+from vllama.base.errors import SourceError
 from vllama.models.types import SourceFile, Variant
 
 
@@ -61,38 +60,3 @@ class Location:
     size_bytes: int
     commit: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-class Source(Protocol):
-    """A place to download models from. Blocking; raises SourceError and ModelNotFound."""
-
-    def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
-        """Fetch the commit of a revision, by default the newest commit, and its variants."""
-        ...
-
-    def locate(self, repository: Repository, file: SourceFile) -> Location:
-        """Fetch the current address of a file."""
-        ...
-
-
-class Hub(Source, Protocol):
-    """A source that can be searched for other forms of a model; raises the same errors."""
-
-    def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
-        """List the quantisations of `hub_id` (exact case), most downloaded first.
-
-        `label` limits them to repositories with that tag, such as `gguf`.
-        """
-        ...
-
-    def search(self, text: str, limit: int) -> tuple[str, ...]:
-        """List the ids of repositories whose id contains all words of `text`."""
-        ...
-
-    def read_json(self, repository: Repository, path: str) -> Mapping[str, object]:
-        """Read a small JSON file of a repository; empty if it is missing or not an object."""
-        ...
-
-    def check_access(self, repository: Repository) -> None:
-        """Raise AuthRequired if the user may not download the files of a gated repository."""
-        ...

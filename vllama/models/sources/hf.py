@@ -1,28 +1,32 @@
-"""The Hugging Face hub as a source: metadata, addresses and errors through huggingface_hub.
+"""The Hugging Face hub as a source: metadata and addresses; huggingface_hub knows the user's token.
 
-`models.download` fetches the bytes, and `hub_errors` translates what huggingface_hub and its HTTP
-library raise.
+`models.download` fetches the bytes, and `hub_errors` translates refusals and failed connections.
 
 See docs/reference/hub.md#why-downloads-are-our-own.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from types import ModuleType
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-import httpx2
-
 from vllama import __version__
-from vllama.errors import ModelNotFound, Offline, SourceError
+from vllama.base.errors import ModelNotFound, Offline, SourceError
 from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
 from vllama.models.settings import ModelsSettings
+from vllama.models.sources.answer_cache import AnswerCache, KeptAnswer
 from vllama.models.sources.base import Listed, Location, Repository
-from vllama.models.sources.hub_errors import make_disabled_error, translate_errors
+from vllama.models.sources.hub_errors import (
+    GO_ONLINE,
+    Refused,
+    make_disabled_error,
+    translate_errors,
+)
 from vllama.models.sources.hub_json import (
     has_sizes,
     is_plain,
@@ -31,11 +35,25 @@ from vllama.models.sources.hub_json import (
     read_repository,
     read_tree,
 )
-from vllama.models.sources.responses import GZIP, AnswerCache, KeptAnswer, read_body
 from vllama.models.types import SourceFile
+from vllama.net.web.bodies import GZIP, read_body
+from vllama.net.web.connections import (
+    REDIRECTS,
+    BadAddress,
+    Connections,
+    StreamedResponse,
+    find_origin,
+)
 
 _ATTEMPTS = 3
 _MAX_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class HuggingFace:
@@ -46,7 +64,11 @@ class HuggingFace:
         self._token = settings.hf_token
         self._offline = settings.offline
         self._allowed = settings.allowed_registries
-        self._timeout_s = settings.request_timeout_s
+        self._connections = Connections(
+            connect_s=settings.request_timeout_s,
+            silence_s=settings.request_timeout_s,
+            check=partial(check_registry, settings.allowed_registries),
+        )
         self._pauses = [
             settings.backoff_s * 2**n for n in range(min(_ATTEMPTS, settings.attempts) - 1)
         ]
@@ -54,23 +76,25 @@ class HuggingFace:
 
     def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
         """Fetch the files at a revision; the returned id has the hub's spelling."""
-        hub = self._library()
         path = f"/api/models/{hub_id}"
         if revision:
             path += f"/revision/{quote(revision, safe='')}"
-        with translate_errors(hub, self._endpoint, hub_id, revision=revision):
-            (row,) = self._get_json(hub, path, [("blobs", "true")])
+        with translate_errors(self._endpoint, hub_id, revision=revision):
+            (row,) = self._get_json(path, [("blobs", "true")])
             if isinstance(row, dict) and row.get("disabled"):
                 raise make_disabled_error(self._host, hub_id)
             repository = read_repository(row, revision=revision)
         if not has_sizes(row):  # a mirror without the parameter `blobs`
-            files = self._list_files(hub, repository.hub_id, repository.commit)
-            with translate_errors(hub, self._endpoint, hub_id):
+            files = self._list_files(repository.hub_id, repository.commit)
+            with translate_errors(self._endpoint, hub_id):
                 repository = read_repository(row, files, revision)
         return repository
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
-        """List the quantisations of `hub_id`, most downloaded first, at most 100."""
+        """List the quantisations of `hub_id` (exact case), most downloaded first, at most 100.
+
+        `label` limits them to repositories with that tag, such as `gguf`.
+        """
         query = [("filter", f"base_model:quantized:{hub_id}")]
         query += [("filter", label)] if label else []
         query += [("sort", "downloads"), ("limit", str(_MAX_CHILDREN))]
@@ -86,10 +110,9 @@ class HuggingFace:
         """Check whether the user may download the files. Raises AuthRequired."""
         if repository.gated is None:
             return
-        hub = self._library()
         try:
-            with translate_errors(hub, self._endpoint, repository.hub_id):
-                self._get(hub, f"{self._endpoint}/api/models/{repository.hub_id}/auth-check", {})
+            with translate_errors(self._endpoint, repository.hub_id):
+                self._get(f"{self._endpoint}/api/models/{repository.hub_id}/auth-check", {})
         except ModelNotFound:  # a mirror without this route: the download will show it
             return
 
@@ -97,9 +120,8 @@ class HuggingFace:
         """Read a small JSON file at the repository's commit; empty if it is not an object."""
         if not any(file.path == path for file in repository.files):
             return {}
-        hub = self._library()
-        with translate_errors(hub, self._endpoint, repository.hub_id, path):
-            content = self._get(hub, self._address(repository, path), {}).content
+        with translate_errors(self._endpoint, repository.hub_id, path):
+            content = self._get(self._address(repository, path), {}).body
         try:
             value = decode_json(content)
         except ValueError:
@@ -108,11 +130,9 @@ class HuggingFace:
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Fetch the address, checksum and size of a file at the repository's commit."""
-        # not huggingface_hub's get_hf_file_metadata: its module takes 0.1 s to import
-        hub = self._library()
-        with translate_errors(hub, self._endpoint, repository.hub_id, file.path):
-            headers = hub.utils.build_hf_headers(token=self._token, **_US)
-            response = self._get_head(hub, self._address(repository, file.path), headers)
+        with translate_errors(self._endpoint, repository.hub_id, file.path):
+            headers = self._make_headers()
+            response = self._get_head(self._address(repository, file.path), headers)
             found = response.headers
             length = found.get("x-linked-size") or found.get("content-length")
             size = int(length) if length else file.size_bytes
@@ -122,8 +142,8 @@ class HuggingFace:
             raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no checksum")
         if not 0 <= size <= MOST_FILE_BYTES:
             raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no such size")
-        url = found.get("location") or str(response.request.url)
-        same = _origin(url) == _origin(self._endpoint)
+        url = found.get("location") or response.url
+        same = find_origin(url) == find_origin(self._endpoint)
         return Location(
             url=url,
             etag=etag,
@@ -137,37 +157,31 @@ class HuggingFace:
         commit = quote(repository.commit, safe="")
         return f"{self._endpoint}/{repository.hub_id}/resolve/{commit}/{quote(path)}"
 
-    def _get_head(self, hub: ModuleType, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+    def _get_head(self, url: str, headers: Mapping[str, str]) -> StreamedResponse:
         """Send a HEAD; follow redirects within the hub, not the one to the bytes."""
-        session: httpx2.Client = hub.utils.get_session()
         asked = {**headers, "accept-encoding": "identity"}
         for _ in range(_MAX_REDIRECTS):
-            response = session.request(
-                "HEAD", url, headers=asked, timeout=self._timeout_s, follow_redirects=False
-            )
-            place = response.headers.get("location", "")
-            if not response.is_redirect or urlsplit(place).netloc:
-                if response.status_code >= 400:
-                    hub.utils.hf_raise_for_status(response)
+            with self._connections.ask(url, asked, method="HEAD", follow=False) as response:
+                place = response.headers.get("location", "")
+                if response.status >= 400:
+                    raise Refused(response)
+            if response.status not in REDIRECTS or not place or urlsplit(place).netloc:
                 return response
             url = urljoin(url, place)
-        raise httpx2.TooManyRedirects("redirects without end", request=response.request)
+        raise BadAddress("it redirects without end")
 
     def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Listed]:
-        hub = self._library()
-        with translate_errors(hub, self._endpoint, about):
-            pages = self._get_json(hub, "/api/models", query, most)
+        with translate_errors(self._endpoint, about):
+            pages = self._get_json("/api/models", query, most)
             return [listed for page in pages for listed in read_listed(page)][:most]
 
-    def _list_files(self, hub: ModuleType, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
+    def _list_files(self, hub_id: str, commit: str) -> tuple[SourceFile, ...]:
         path = f"/api/models/{hub_id}/tree/{commit}"
-        with translate_errors(hub, self._endpoint, hub_id):
-            pages = self._get_json(hub, path, [("recursive", "true"), ("expand", "false")], None)
+        with translate_errors(self._endpoint, hub_id):
+            pages = self._get_json(path, [("recursive", "true"), ("expand", "false")], None)
             return tuple(file for page in pages for file in read_tree(page))
 
-    def _get_json(
-        self, hub: ModuleType, path: str, query: list[tuple[str, str]], most: int | None = 0
-    ) -> list[Any]:
+    def _get_json(self, path: str, query: list[tuple[str, str]], most: int | None = 0) -> list[Any]:
         """Return the JSON pages of an API route, up to `most` rows (0: one page; None: all).
 
         A cached answer that has not changed is not transferred again.
@@ -179,14 +193,14 @@ class HuggingFace:
             url = f"{self._endpoint}{path}?{more}"
             kept = self._answers.load(url, token)
             headers = {"if-none-match": kept.etag} if kept else {}
-            response = self._get(hub, url, headers)
-            if response.status_code != 304 or kept is None:
+            response = self._get(url, headers)
+            if response.status != 304 or kept is None:
                 # only the query of the next address, because mirrors may link to the hub
-                link = response.links.get("next", {}).get("url", "")
+                link = _NEXT.search(response.headers.get("link", ""))
                 kept = KeptAnswer(
                     etag=response.headers.get("etag", ""),
-                    body=response.content,
-                    next=urlsplit(link).query or None,
+                    body=response.body,
+                    next=(urlsplit(link[1]).query or None) if link else None,
                 )
                 if kept.etag and len(kept.body) <= _MAX_KEPT_BYTES:
                     self._answers.keep(url, token, kept)
@@ -201,55 +215,37 @@ class HuggingFace:
             rows, more = rows + (len(page) if isinstance(page, list) else 0), kept.next or ""
         return pages
 
-    def _get(self, hub: ModuleType, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+    def _get(self, url: str, headers: Mapping[str, str]) -> _Answer:
         """Send a GET, with retries while the hub limits the rate or is overloaded."""
-        own = hub.utils.build_hf_headers(token=self._token, **_US)
-        session: httpx2.Client = hub.utils.get_session()
+        asked = {**self._make_headers(), **headers, **GZIP}
         for pause_s in (*self._pauses, None):
-            with self._stream(session, url, {**own, **headers, **GZIP}) as streamed:
-                response = _read_response(streamed)
-            if response.status_code != 429 and response.status_code < 500:
-                break
+            with self._connections.ask(url, asked) as response:
+                if response.status < 400:
+                    body = read_body(response, _MAX_BYTES)
+                    return _Answer(status=response.status, headers=response.headers, body=body)
             requested_s = parse_wait_s(response.headers)
-            if pause_s is None or requested_s > _MAX_WAIT_S:
-                break
+            transient = response.status == 429 or response.status >= 500
+            if not transient or pause_s is None or requested_s > _MAX_WAIT_S:
+                raise Refused(response)
             time.sleep(max(pause_s, requested_s))
-        if response.status_code != 304:
-            hub.utils.hf_raise_for_status(response)
-        return response
+        raise AssertionError  # the last try returns or raises
 
-    @contextmanager
-    def _stream(
-        self, session: httpx2.Client, url: str, headers: Mapping[str, str]
-    ) -> Iterator[httpx2.Response]:
-        """Send a GET and follow redirects to allowed registries; the token stays at the hub."""
-        request = session.build_request("GET", url, headers=headers, timeout=self._timeout_s)
-        for _ in range(_MAX_REDIRECTS):
-            with closing(session.send(request, stream=True, follow_redirects=False)) as response:
-                if response.next_request is None:
-                    yield response
-                    return
-                request = response.next_request
-            check_registry(self._allowed, str(request.url))
-        raise httpx2.TooManyRedirects("redirects without end", request=request)
-
-    def _library(self) -> ModuleType:
-        """Return huggingface_hub, after checking that the hub may be contacted."""
+    def _make_headers(self) -> dict[str, str]:
+        """Return the headers with the user's token, after checking that the hub may be asked."""
         check_registry(self._allowed, self._endpoint)
         if self._offline:
             raise Offline(
                 f"cannot contact {self._host}: offline mode is on",
-                hint="unset HF_HUB_OFFLINE, or use a model that is here already",
+                hint=f"{GO_ONLINE}, or use a model that is here already",
             )
-        import huggingface_hub
-        import huggingface_hub.errors  # used as an attribute of the package, as is `utils`
-        import huggingface_hub.utils
-        from huggingface_hub import constants
+        from huggingface_hub import constants, utils
 
         # The library reads this at each request. With telemetry it first calls
         # /api/agent-harnesses, which takes 3 s where a firewall drops packets.
         constants.HF_HUB_DISABLE_TELEMETRY = True
-        return huggingface_hub
+        return utils.build_hf_headers(  # type: ignore[attr-defined]  # documented
+            token=self._token, library_name="vllama", library_version=__version__
+        )
 
     @property
     def _host(self) -> str:
@@ -261,31 +257,7 @@ _MAX_BYTES = 8 * 1024 * 1024
 _MAX_PAGES = 256
 _MAX_REDIRECTS = 10
 _MAX_KEPT_BYTES = 2 * 1024 * 1024
-_MAX_ERROR_BYTES = 64 * 1024
 _MAX_CHILDREN = 100
 _ABOUT_CHILDREN = ("siblings", "gated", "downloads", "gguf", "tags", "private", "disabled")
 
-_US = {"library_name": "vllama", "library_version": __version__}
-
-
-def _read_response(streamed: httpx2.Response) -> httpx2.Response:
-    """Read a streamed response with a limit; return it as a response with a body."""
-    succeeded = streamed.status_code < 400
-    try:
-        body = read_body(streamed, _MAX_BYTES if succeeded else _MAX_ERROR_BYTES)
-    except SourceError:
-        if succeeded:
-            raise
-        body = b""  # the status is enough
-    framing = ("content-encoding", "content-length", "transfer-encoding")
-    headers = [
-        (name, value) for name, value in streamed.headers.multi_items() if name not in framing
-    ]
-    return httpx2.Response(
-        streamed.status_code, headers=headers, content=body, request=streamed.request
-    )
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+_NEXT = re.compile(r'<([^>]*)>\s*;[^,<]*\brel="?next\b')  # RFC 8288, section 3

@@ -1,82 +1,69 @@
-"""The errors of huggingface_hub and its HTTP library, translated into ours here and only here."""
+"""The hub's refusals and the failures of connections to it, as our errors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from urllib.parse import urlsplit
 
-import httpx2
-
-from vllama.errors import AuthRequired, ModelNotFound, Offline, SourceError
+from vllama.base.errors import (
+    AuthRequired,
+    ModelNotFound,
+    Offline,
+    SourceError,
+    describe_connection_error,
+)
 from vllama.models.settings import HUB_ADDRESS
 from vllama.models.sources.base import Transient
 from vllama.models.sources.hub_json import parse_wait_s
+from vllama.net.web.connections import BadAddress, ConnectionBroken, StreamedResponse
+
+GO_ONLINE = "turn hf_offline off ('vllama config' shows where it is set)"
 
 _LOG_IN = "set HF_TOKEN or run: hf auth login"
 
 
+class Refused(Exception):
+    """The hub answered with the status of an error."""
+
+    def __init__(self, answer: StreamedResponse) -> None:
+        super().__init__(f"{answer.status} {answer.reason}".rstrip())
+        self.status, self.headers = answer.status, answer.headers
+        self.code = answer.headers.get("x-error-code", "")
+        message = answer.headers.get("x-error-message", "")
+        if message == "Access to this resource is disabled.":
+            self.code = "Disabled"
+        elif (
+            self.status == 401
+            and not self.code
+            and message != "Invalid credentials in Authorization header"
+            and _REPOSITORY.match(answer.url)
+        ):
+            self.code = "RepoNotFound"  # so the hub answers whoever may not know
+
+
+_REPOSITORY = re.compile(r"https://[^/]+/(api/models/.|.+/resolve/.)")
+
+
 @contextmanager
 def translate_errors(
-    hub: ModuleType,
-    endpoint: str,
-    hub_id: str,
-    file: str | None = None,
-    revision: str | None = None,
+    endpoint: str, hub_id: str, file: str | None = None, revision: str | None = None
 ) -> Iterator[None]:
-    """Translate the errors of huggingface_hub into ours. Order matters: subclasses first."""
-    errors, host = hub.errors, urlsplit(endpoint).netloc
+    """Translate Refused and the errors of the connection into ours."""
+    host = urlsplit(endpoint).netloc
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise _make_gated_error(hub_id, error.response.status_code) from error
-    except errors.DisabledRepoError as error:
-        raise make_disabled_error(host, hub_id) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelNotFound(
-            hub_id,
-            message=f"cannot find '{hub_id}' on {host}: "
-            "there is no such repository, or it is private",
-            hint=f"check the spelling; for a private one {_LOG_IN}",
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelNotFound(
-            hub_id,
-            message=f"cannot find '{hub_id}{f'@{revision}' if revision else ''}' "
-            f"on {host}: the repository has no such revision",
-            hint="name a branch, a tag or a commit of it, or omit the @revision",
-        ) from error
-    except errors.RemoteEntryNotFoundError as error:
-        raise ModelNotFound(
-            hub_id,
-            message=f"cannot fetch '{file}' of '{hub_id}': there is no such file",
-            hint="pull again: the repository changed meanwhile",
-        ) from error
-    except errors.HfHubHTTPError as error:
-        raise _make_refused_error(host, hub_id, error.response) from error
-    except errors.HFValidationError as error:
-        raise ModelNotFound(
-            hub_id, message=f"cannot find '{hub_id}': not a name that the hub allows"
-        ) from error
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
+    except Refused as refused:
+        raise _make_refused_error(host, hub_id, refused, file, revision) from refused
+    except (ConnectionBroken, OSError) as error:
         raise Offline(
-            f"cannot contact {host}: offline mode is on", hint="unset HF_HUB_OFFLINE"
-        ) from error
-    except (httpx2.TransportError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        raise Offline(
-            f"cannot reach {host}: {reason}",
+            f"cannot reach {host}: {describe_connection_error(error)}",
             hint="check the network, proxy and HF_ENDPOINT",
         ) from error
-    except httpx2.TooManyRedirects as error:
+    except BadAddress as error:
         raise SourceError(
-            f"cannot read '{hub_id}': {host} redirects without end",
-            hint="check HF_ENDPOINT",
-        ) from error
-    except httpx2.InvalidURL as error:
-        raise SourceError(
-            f"cannot use the hub's address '{endpoint}': {error}",
+            f"cannot read '{hub_id}' from {host or endpoint}: {error}",
             hint="check HF_ENDPOINT",
         ) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # not an answer of a hub
@@ -104,9 +91,35 @@ def make_disabled_error(host: str, hub_id: str) -> SourceError:
 
 
 def _make_refused_error(
-    host: str, hub_id: str, response: httpx2.Response
+    host: str, hub_id: str, refused: Refused, file: str | None, revision: str | None
 ) -> SourceError | ModelNotFound:
-    match response.status_code:
+    """Return the error for an answer; what is wrong stands in its headers, as a code."""
+    match refused.code:
+        case "GatedRepo":
+            return _make_gated_error(hub_id, refused.status)
+        case "Disabled":
+            return make_disabled_error(host, hub_id)
+        case "RepoNotFound":
+            return ModelNotFound(
+                hub_id,
+                message=f"cannot find '{hub_id}' on {host}: "
+                "there is no such repository, or it is private",
+                hint=f"check the spelling; for a private one {_LOG_IN}",
+            )
+        case "RevisionNotFound":
+            return ModelNotFound(
+                hub_id,
+                message=f"cannot find '{hub_id}{f'@{revision}' if revision else ''}' "
+                f"on {host}: the repository has no such revision",
+                hint="name a branch, a tag or a commit of it, or omit the @revision",
+            )
+        case "EntryNotFound":
+            return ModelNotFound(
+                hub_id,
+                message=f"cannot fetch '{file}' of '{hub_id}': there is no such file",
+                hint="pull again: the repository changed meanwhile",
+            )
+    match refused.status:
         case 401:
             return AuthRequired(
                 f"cannot read '{hub_id}': {host} does not accept the token",
@@ -120,15 +133,14 @@ def _make_refused_error(
         case 404:
             return ModelNotFound(hub_id, message=f"cannot find '{hub_id}' on {host}: not found")
         case 429:
-            wait = parse_wait_s(response.headers)
+            wait = parse_wait_s(refused.headers)
             return Transient(
                 f"cannot read '{hub_id}': {host} limits the rate of requests",
                 hint=f"try again in {wait} s" if wait else f"wait a little; or {_LOG_IN}",
             )
         case status:
             kind = Transient if status >= 500 else SourceError
-            said = f"{status} {response.reason_phrase}".rstrip()
             return kind(
-                f"cannot read '{hub_id}': {host} answered {said}",
+                f"cannot read '{hub_id}': {host} answered {refused}",
                 hint="try again later" if status >= 500 else None,
             )

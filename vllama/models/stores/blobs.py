@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from vllama import private
-from vllama.errors import BadRequest, DiskFull, VllamaError
-from vllama.models.disk import get_free_bytes
-from vllama.units import format_bytes_decimal
+from vllama.base import private
+from vllama.base.errors import BadRequest, DiskFull, VllamaError
+from vllama.base.units import format_bytes_decimal
+from vllama.models.disk import get_free_bytes, remove_older
 
 ORPHAN_S = 3600.0
 """How long an unreferenced blob is kept, because its model may be created soon."""
-ABANDONED_S = 24 * 3600.0
 RESERVE_BYTES = 256 * 1024 * 1024
 _CHECK_INTERVAL_BYTES = 64 * 1024 * 1024
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
@@ -58,7 +57,7 @@ class BlobStore:
         self._check_room(size_bytes or 0)
         try:
             private.make_folder(self.folder)
-            self._sweep()
+            self.sweep()
             return BlobWriter(path, digest, self._check_room)
         except OSError as error:
             raise _make_write_error(path, error) from error
@@ -86,12 +85,9 @@ class BlobStore:
                 hint="remove a model: vllama rm NAME",
             )
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Delete unfinished uploads of a server that was killed."""
-        for path in self.folder.glob(".upload-*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > ABANDONED_S:
-                    path.unlink()
+        remove_older(self.folder.glob(".upload-*"))
 
 
 class BlobWriter:

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllama.models.disk import list_files_below
-from vllama.models.ref import Kind, ModelRef, path_stem
-from vllama.models.safetensors import is_model_folder
-from vllama.models.stores.base import compute_digest, sum_real_sizes
-from vllama.models.types import Bundle, Format
-from vllama.models.variants import (
+from vllama.models.headers.safetensors import is_model_folder
+from vllama.models.names.ref import Kind, ModelRef, path_stem
+from vllama.models.names.variants import (
     GgufGroup,
     choose_group,
     get_stem,
@@ -22,6 +20,8 @@ from vllama.models.variants import (
     list_shard_paths,
     parse_shard,
 )
+from vllama.models.stores.base import compute_digest, sum_real_sizes
+from vllama.models.types import Bundle, Format
 
 
 class FolderStore:

@@ -11,20 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.errors import VllamaError
+from vllama.base.errors import VllamaError
 from vllama.models.disk import list_files_below
+from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
-from vllama.models.ref import Kind, ModelRef
-from vllama.models.safetensors import list_weight_files
-from vllama.models.stores.base import compute_digest, sum_real_sizes
-from vllama.models.types import Bundle, Format, Removed
-from vllama.models.variants import (
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.names.variants import (
     GgufGroup,
     choose_group,
     choose_safetensors_files,
     find_missing_shards,
     group_ggufs,
 )
+from vllama.models.stores.base import compute_digest, sum_real_sizes
+from vllama.models.types import Bundle, Format, Removed
 
 
 class HfCacheStore:
@@ -85,7 +85,8 @@ class HfCacheStore:
         kept = {path for other in others for path in other.files}
         doomed = {path for path in bundle.files if path not in kept}
         # also delete the model in older snapshots, or it would be listed again from there
-        insides = [_inside(repo, path) for path in doomed]
+        snapshots = repo.root / "snapshots"
+        insides = [Path(*path.relative_to(snapshots).parts[1:]) for path in doomed]
         copies = {snapshot / inside for snapshot in repo.snapshots() for inside in insides}
         root = repo.root.resolve()
         places = {root / path.relative_to(repo.root) for path in (doomed | copies) - kept}
@@ -99,11 +100,6 @@ class HfCacheStore:
             cache.delete_revisions(*(r.commit_hash for r in revisions)).execute()
         if bundle.revision and all(other.revision != bundle.revision for other in others):
             repo.remove_ref(bundle.revision)
-
-
-def _inside(repo: HubRepo, path: Path) -> Path:
-    """Return the path of a file relative to its snapshot."""
-    return Path(*path.relative_to(repo.root / "snapshots").parts[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.errors import InvalidModelRef, VllamaError
+from vllama.base.errors import InvalidModelRef, VllamaError
 from vllama.models.disk import list_files_below, remove_empty
-from vllama.models.ref import Kind, ModelRef
-from vllama.models.safetensors import is_mlx, is_model_folder
+from vllama.models.headers.safetensors import is_mlx, is_model_folder
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.names.variants import choose_group
 from vllama.models.stores.folder import find_gguf_groups, make_gguf_bundle, make_safetensors_bundle
 from vllama.models.types import Bundle, Removed, Skipped
-from vllama.models.variants import choose_group
 
 MLX = "it is in MLX's format, which only Apple's MLX engine reads"
 

@@ -20,21 +20,24 @@ from typing import Any
 
 import msgspec
 
-from vllama import private
-from vllama.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
+from vllama.base import private
+from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.disk import (
     get_free_bytes,
     list_files_below,
     list_model_files,
     remove_empty,
+    remove_older,
     write_whole,
 )
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import Store, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Format, Removed
 
 LOCK_LIMIT_S = 30.0
+_SHARED = ("system", "template", "license", "renderer", "parser", "requires")
+"""Fields that a record and a model have alike."""
 
 
 class LocalStore:
@@ -129,25 +132,23 @@ class LocalStore:
         name, _, tag = canonical.rpartition(":")
         return self._folder.joinpath(*name.split("/")) / f"{tag}.json"
 
+    def sweep(self) -> None:
+        """Delete what servers that were killed have left half written."""
+        self.blobs.sweep()
+        remove_older(path for path in self._folder.rglob(".*") if path.name != ".lock")
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other threads and processes from writing."""
-        from filelock import FileLock, Timeout  # keeps the start of the server fast
-
-        try:
-            private.make_folder(self._folder)
-            lock = FileLock(self._folder / ".lock", timeout=LOCK_LIMIT_S, mode=private.FILE)
-            lock.acquire()
-        except (OSError, Timeout) as error:
-            reason = "another program holds it" if isinstance(error, Timeout) else error.strerror
-            raise VllamaError(
-                f"cannot write '{self._folder}': {reason}",
-                hint="set VLLAMA_DATA_DIR to a folder that can be written",
-            ) from error
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(private.lock_file(self._folder / ".lock", LOCK_LIMIT_S))
+            except OSError as error:
+                raise VllamaError(
+                    f"cannot write '{self._folder}': {error.strerror}",
+                    hint="set VLLAMA_DATA_DIR to a folder that can be written",
+                ) from error
             yield
-        finally:
-            lock.release()
 
     def _check_blobs(self, bundle: Bundle) -> None:
         for path in _list_paths(bundle):
@@ -186,15 +187,10 @@ class LocalStore:
                 hub_id=bundle.hub_id,
             ),
             parameters=dict(bundle.parameters),
-            system=bundle.system,
-            template=bundle.template,
             messages=[dict(message) for message in bundle.messages],
-            license=bundle.license,
             adapters=[text(path) for path in bundle.adapters],
             draft=text(bundle.draft) if bundle.draft else None,
-            renderer=bundle.renderer,
-            parser=bundle.parser,
-            requires=bundle.requires,
+            **{name: getattr(bundle, name) for name in _SHARED},
         )
 
     def _load(self, path: Path) -> Bundle | None:
@@ -218,16 +214,11 @@ class LocalStore:
             digest=record.digest or hashlib.sha256(content).hexdigest(),
             modified_s=modified_s,
             parameters=record.parameters,
-            system=record.system,
-            template=record.template,
             messages=tuple(record.messages),
-            license=record.license,
             base=record.base.name,
             adapters=adapters,
             draft=draft,
-            renderer=record.renderer,
-            parser=record.parser,
-            requires=record.requires,
+            **{name: getattr(record, name) for name in _SHARED},
         )
 
     def _load_base(self, base: Base) -> Bundle:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from vllama.errors import InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.ollama.layout import OllamaModels, StoredName
 from vllama.models.ollama.manifest import (
     Layer,
@@ -24,7 +25,6 @@ from vllama.models.ollama.manifest import (
     find_digests,
     parse_manifest,
 )
-from vllama.models.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Format, Removed, Skipped
 
 _MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licences and messages

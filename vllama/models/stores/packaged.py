@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from vllama.models.quant import find_quant
-from vllama.models.ref import Kind, ModelRef
+from vllama.models.names.quant import find_quant
+from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import compute_digest
 from vllama.models.types import Bundle, Format
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
 from vllama.models.settings import UpstreamSettings, UpstreamTraits, find_root
 from vllama.models.stores.upstream_model import SCHEME, STORE, describe_model
 from vllama.models.stores.upstream_server import ServerFacts, UpstreamServer
@@ -45,7 +45,13 @@ class UpstreamStore:
         self._kept: tuple[float, list[Bundle]] = (0.0, [])
 
     def list(self) -> list[Bundle]:
-        """Return the models of all servers that answer; equal names are one model."""
+        """Return the models of all servers that answer; equal names are one model.
+
+        What was known before, while another thread asks them: they may be slow to answer.
+        """
+        until_s, bundles = self._kept
+        if time.monotonic() < until_s or (until_s and self._lock.locked()):
+            return list(bundles)
         with self._lock:
             until_s, bundles = self._kept
             if time.monotonic() < until_s:
@@ -156,6 +162,8 @@ class _Server:
     def look_up(self, id_: str) -> tuple[Row, ServerFacts, Row]:
         """Return a model's row, what the server says of itself, and what it shows of the model."""
         row = (self._read_rows() or {}).get(id_, {"id": id_})
+        if self._rows_until_s and self._lock.locked():  # another thread asks it
+            return row, self._facts[1], self._shown.get(id_, (0.0, {}))[1]
         with self._lock:
             now_s = time.monotonic()
             if not self._answers:
@@ -174,12 +182,17 @@ class _Server:
 
     def _read_rows(self) -> Mapping[str, Row] | None:
         """Return the rows of its list by id; the last known ones while it does not answer."""
+        if self._rows_until_s and self._lock.locked():
+            return self._rows
         with self._lock:
             if time.monotonic() >= self._rows_until_s:
                 rows = self._client.list_models()
                 self._answers = rows is not None
                 if rows is not None:
                     self._rows = {row["id"]: row for row in rows}
+                else:  # it may be another server when it returns
+                    self._facts = (0.0, self._facts[1])
+                    self._shown = {id_: (0.0, shown) for id_, (_, shown) in self._shown.items()}
                 self._rows_until_s = time.monotonic() + KEEP_S
             return self._rows
 

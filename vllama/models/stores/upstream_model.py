@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vllama.models.chat_templates import read_template_capabilities
+from vllama.models.headers.chat_templates import read_template_capabilities
 from vllama.models.settings import UpstreamTraits
 from vllama.models.stores.base import compute_digest
 from vllama.models.stores.upstream_server import ServerFacts
@@ -24,6 +24,7 @@ SCHEME = "upstream:"
 ANYTHING = frozenset(
     {Capability.COMPLETION, Capability.TOOLS, Capability.THINKING, Capability.VISION}
 )
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _EMBEDS = re.compile(r"(?i)embed|(?:^|[/_-])(?:bge|gte|e5)[_-]|minilm")
 
 
@@ -39,13 +40,16 @@ def describe_model(
     meta = _table(row.get("meta"))
     owner = str(row.get("owned_by") or "")
     info = _read_shown(shown) if shown else ModelInfo(architecture=owner or "unknown")
+    tag = facts.tags.get(name) or facts.tags.get(f"{name}:latest") or {}
+    digest = str(tag.get("digest")).removeprefix("sha256:")
     context = (
         said.context
+        # what is loaded is less, and grows when it is asked for
+        or (info.context_length if shown else None)
         or _number(row.get("max_model_len"))
         or _number(_table(facts.props.get("default_generation_settings")).get("n_ctx"))
         or _number(meta.get("n_ctx"))
         or _number(facts.info.get("context_length"))
-        or info.context_length
     )
     embedding_length = info.embedding_length or _number(meta.get("n_embd"))
     capabilities = _capabilities(name, facts, info.capabilities if shown else None, said)
@@ -57,16 +61,15 @@ def describe_model(
         **info.metadata,
         **{f"{arch}.{key}": value for key, value in numbers.items() if value},
     }
-    created = row.get("created")
     return Bundle(
         name=name if ":" in PurePosixPath(name).name else f"{name}:latest",
         store=STORE,
         format=Format.REMOTE,
         path=Path(f"{SCHEME}{name}"),
         files=(),
-        size_bytes=_number(meta.get("size")) or 0,
-        digest=compute_digest([(name, "", 0)]),
-        modified_s=float(created) if isinstance(created, int | float) else 0.0,
+        size_bytes=_number(meta.get("size")) or _number(tag.get("size")) or 0,
+        digest=digest if _DIGEST.fullmatch(digest) else compute_digest([(name, "", 0)]),
+        modified_s=float(_number(row.get("created")) or 0),
         hub_id=name,
         info=replace(
             info,
@@ -80,6 +83,7 @@ def describe_model(
             owner=owner,
             tool_calls_in_text=_in_text(said.tool_calls, facts.info, "tool_call_parser"),
             thinking_in_text=_in_text(said.thinking, facts.info, "reasoning_parser"),
+            shown=shown if facts.shows else None,
         ),
     )
 

@@ -10,30 +10,34 @@ See docs/reference/engines.md#upstreams.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
+from vllama.base.errors import SourceError
 from vllama.models.limits import MOST_JSON_BYTES, decode_json
+from vllama.net.web.bodies import read_body
+from vllama.net.web.connections import Connections, RequestFailed
 
 TIMEOUT_S = 3.0
+_SHOWN = dict.fromkeys(
+    ("license", "template", "system", "parameters", "renderer", "parser", "requires"), str
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """Facts about a server. `props` and `info` are the answers of `/props` and `/server_info`.
 
-    `shows`: it has Ollama's `/api/show`, which describes each model. `only_embeds`: it serves
-    embeddings only.
+    `shows`: it has Ollama's `/api/show`, which describes each model; `tags` are then the rows of
+    `/api/tags`, by name. `only_embeds`: it serves embeddings only.
     """
 
     props: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
     shows: bool = False
+    tags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     only_embeds: bool = False
 
 
@@ -49,7 +53,7 @@ class UpstreamServer:
         try:
             status, body = self._request("GET", "/v1/models")
             rows = decode_json(body)["data"] or () if status == 200 else None
-        except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        except (RequestFailed, SourceError, ValueError, KeyError, TypeError):
             return None
         if rows is None:
             return None
@@ -66,19 +70,22 @@ class UpstreamServer:
                 if "model_path" in (info := self._request_json("GET", path)):
                     return ServerFacts(info=info, only_embeds=info.get("is_embedding") is True)
             if isinstance(self._request_json("GET", "/api/version").get("version"), str):
-                return ServerFacts(shows=True)
+                rows = self._request_json("GET", "/api/tags").get("models")
+                named = [row for row in rows or () if isinstance(row, dict)]
+                return ServerFacts(shows=True, tags={str(row.get("name")): row for row in named})
             # FastAPI answers 405 where a route takes only POST, and 404 where there is none
             lacks_chat = self._request("GET", "/v1/chat/completions")[0] == 404
             has_vectors = self._request("GET", "/v1/embeddings")[0] == 405
             return ServerFacts(only_embeds=lacks_chat and has_vectors)
-        except (OSError, HTTPException):
+        except (RequestFailed, SourceError):
             return ServerFacts()
 
     def show(self, name: str) -> Mapping[str, Any]:
         """Return the answer of Ollama's `/api/show` about a model; empty on failure."""
         try:
-            return self._request_json("POST", "/api/show", {"model": name})
-        except (OSError, HTTPException):
+            shown = self._request_json("POST", "/api/show", {"model": name})
+            return {key: x for key, x in shown.items() if isinstance(x, _SHOWN.get(key, object))}
+        except (RequestFailed, SourceError):
             return {}
 
     def _request_json(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
@@ -91,12 +98,14 @@ class UpstreamServer:
         return value if isinstance(value, dict) else {}
 
     def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        # the standard library's client, since it is cheap, and this runs while answers stream
-        where = urlsplit(self.url)
-        kind = HTTPSConnection if where.scheme == "https" else HTTPConnection
         data = None if body is None else msgspec.json.encode(body)
-        headers = self._headers | ({"content-type": "application/json"} if data else {})
-        with closing(kind(where.netloc, timeout=TIMEOUT_S)) as connection:
-            connection.request(method, f"{where.path}{path}", data, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(MOST_JSON_BYTES)
+        # close: a server that answers one connection at a time must not wait for this one
+        headers = self._headers | {"connection": "close"}
+        headers |= {"content-type": "application/json"} if data else {}
+        with (
+            Connections(connect_s=TIMEOUT_S, silence_s=TIMEOUT_S, direct=True) as connections,
+            connections.ask(
+                f"{self.url}{path}", headers, method=method, body=data, follow=False
+            ) as answer,
+        ):
+            return answer.status, read_body(answer, MOST_JSON_BYTES)

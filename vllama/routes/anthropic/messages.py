@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from vllama.base.errors import ContextOverflow
+from vllama.chat.go_json import decode_object
+from vllama.chat.prompt_size import estimate_tokens
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
-from vllama.dialects.anthropic.write import MessagesWriter, estimate_tokens, make_too_long_error
+from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 from vllama.dialects.openai.read import read_chat
 from vllama.engines.base import Mode
-from vllama.errors import ContextOverflow
-from vllama.http.request import Request
 from vllama.models.types import Capability
-from vllama.relay.relay import COUNT_HEADER, ESTIMATE
-from vllama.routes.inference import make_need, with_lease
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import COUNT_HEADER, ESTIMATE
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.inference.lease import make_need, with_lease
 from vllama.routes.openai.common import (
     check_blocks,
     find_v1_model,
@@ -30,9 +33,8 @@ from vllama.routes.openai.common import (
     relay_blocks,
 )
 from vllama.routes.prompts.prepare import CheckedRequest, prepare
-from vllama.routes.prompts.tokenizer import count_conversation
+from vllama.routes.route import Dialect, Route, RouteKind, Task
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -52,7 +54,8 @@ async def messages(gateway: Gateway, request: Request) -> None:
         hide_thinking=asked.hide_thinking,
     )
     try:
-        await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
+        ignored = [*asked.ignored, *asked.unknown]
+        await relay_blocks(gateway, request, checked, make, ignored=ignored)
     except ContextOverflow as error:
         raise make_too_long_error(error) from error
 
@@ -73,13 +76,8 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         try:
             # also where the engine would count by itself, but only while it answers
             turn = await prepare(uncut, lease.traits, gateway.renderer, upstream, counts=True)
-            tokens = turn.prompt.tokens
-            if tokens is None and checked.entry.bundle.upstream is not None:
-                given, sent = (msgspec.json.decode(body) for body in (data, turn.make_call().body))
-                tokens = await count_conversation(upstream, lease.traits, given, sent)
-            elif tokens is None and not turn.prompt.finished:  # no template: the text is most of it
-                await turn.prompt.take("\n".join(item.content for item in turn.chat.messages))
-                tokens = turn.prompt.tokens
+            # the body is read once more as it was the first time
+            tokens = await turn.count_prompt(decode_object(data, "Message"))
         except ContextOverflow as error:
             tokens = error.tokens  # its size is what was asked for
         headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
@@ -109,3 +107,10 @@ def _identify(request: Request) -> str:
     identity = f"req_{make_seed(request)}"
     request.set_header("request-id", identity)
     return identity
+
+
+_answers = partial(Route, kind=RouteKind.MODEL, dialect=Dialect.ANTHROPIC)
+ROUTES = (
+    _answers("POST /v1/messages", messages, task=Task.CHAT),
+    _answers("POST /v1/messages/count_tokens", count_tokens, captured=False),
+)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from vllama.clock import now_ns
+from vllama.base.clock import now_ns
+from vllama.base.outcome import Outcome
 from vllama.dialects.events import EndedRow
-from vllama.outcome import Outcome
-from vllama.routes.dialect import find_dialect
-from vllama.routes.running import RunningRequest, RunningRequests
+from vllama.routes.recording.running import RunningRequest, RunningRequests
 
 MAX_ENDED = 100
 MAX_PATH = 200
@@ -49,7 +48,7 @@ class Activity:
                 model=running.model,
                 method=request.method,
                 path=request.path[:MAX_PATH],
-                dialect=find_dialect(request.path),
+                dialect=running.route.dialect,
                 client=request.client_host,
                 key=running.key or None,
                 started_at=running.started_at,

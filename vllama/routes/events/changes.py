@@ -23,7 +23,7 @@ from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import HOUR_S, History
 from vllama.routes.events.models import make_rows
 from vllama.routes.pulls import Pulls
-from vllama.routes.running import RunningRequests
+from vllama.routes.recording.running import RunningRequests
 from vllama.scheduler.scheduler import Scheduler
 
 Row = TypeVar("Row")

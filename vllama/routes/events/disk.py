@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from vllama.base import executors
 from vllama.models.types import Bundle
 from vllama.routes.catalog import Catalog
 
@@ -30,7 +29,7 @@ class Disk:
     async def look(self) -> None:
         """Look at the disk, in a thread: no model is read."""
         self._known_changes = self._catalog.changes
-        bundles = await asyncio.to_thread(self._catalog.library.list)
+        bundles = await executors.upkeep.run(self._catalog.library.list)
         seen = frozenset(_identify(bundle) for bundle in bundles)
         if seen != self._seen:
             self._seen = seen

@@ -8,7 +8,7 @@ from collections import deque
 import msgspec
 
 from vllama.dialects.events import Pool, Sample
-from vllama.hardware.types import Platform
+from vllama.machine.types import Platform
 from vllama.routes.events.activity import Activity
 from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler

@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from vllama.errors import ShuttingDown
-from vllama.http.request import Request
+from vllama.base.errors import ShuttingDown
+from vllama.net.http.request import Request
 from vllama.routes.events.changes import Changes, Event
 from vllama.routes.events.disk import Disk
 from vllama.routes.events.history import INTERVAL_S, History
@@ -41,7 +41,7 @@ class Subscriber:
     def write(self, data: bytes) -> None:
         """Write to its socket."""
         self.written_s = time.monotonic()
-        self.request.write(data)
+        self.request.write(self.request.mask(data))
 
     def end(self, *, stalled: bool = False) -> None:
         """End its stream; a client that does not read could not be sent the end."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from vllama.base.units import rfc3339_local
 from vllama.dialects.events import ModelError, ModelRow, PoolUse
 from vllama.models.types import Bundle, Format
 from vllama.scheduler.views import FailureView, Phase, View
-from vllama.units import rfc3339_local
 
 FAILED = "failed"
 

@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from vllama.base.clock import now_ns
+from vllama.base.errors import BadRequest, ModelNotFound
+from vllama.base.units import rfc3339_utc
 from vllama.chat.reply import Reply
 from vllama.chat.request import ChatRequest
-from vllama.clock import now_ns
 from vllama.dialects.ollama.objects import write_load
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, ModelNotFound
-from vllama.http.request import Request
-from vllama.relay.relay import Relay
-from vllama.routes.affinity import Prefix, hash_messages, hash_text
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import Relay
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.inference import make_need, run_relay, with_lease
+from vllama.routes.inference.affinity import Prefix, hash_messages, hash_text
+from vllama.routes.inference.lease import make_need, run_relay, with_lease
+from vllama.routes.inference.reservation import count_nothing, size_answers
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
+from vllama.routes.route import RouteKind, Task, ollama_route
 from vllama.scheduler.instance import Lease
-from vllama.units import rfc3339_utc
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 # an engine's stream that ends before its first token
 NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 
-_PARSERS = {"/api/chat": parse_chat, "/api/generate": parse_generate}
 MAX_UNLOAD_BYTES = 4096
 """A longer body has a text to continue."""
 
@@ -62,11 +63,8 @@ async def generate(gateway: Gateway, request: Request) -> None:
     await answer(gateway, request, entry, asked, make_writer, hash_text(asked.prompt, *texts))
 
 
-async def only_unloads(request: Request) -> bool:
+async def only_unloads(parse: Callable[[bytes], ChatRequest], request: Request) -> bool:
     """Return whether a request only unloads a model, for which the limits of keys do not hold."""
-    parse = _PARSERS.get(request.path)
-    if parse is None:
-        return False
     body = await request.body()
     request.put_back(body)
     if len(body) > MAX_UNLOAD_BYTES:
@@ -132,7 +130,10 @@ async def answer(
     if asked.is_empty and gateway.scheduler.touch(entry.bundle, need, asked.keep_alive):
         pass  # one that is loaded is not waited for, whatever it is at
     else:
-        await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+        size = count_nothing if asked.is_empty else size_answers([checked])
+        await with_lease(
+            gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size
+        )
     if asked.is_empty:
         request.respond(200, write_load(asked.model, now_ns(), kind, "load"))
 
@@ -180,3 +181,15 @@ def answer_rendered(request: Request, model: str, kind: str, turn: Turn) -> None
     made = rfc3339_utc(now_ns())
     value = {"model": model, "created_at": made, **empty, "done": False, "_debug_info": info}
     request.respond(200, msgspec.json.encode(value), JSON.encode())
+
+
+_answers = partial(ollama_route, kind=RouteKind.MODEL)
+ROUTES = (
+    _answers("POST /api/chat", chat, task=Task.CHAT, is_free=partial(only_unloads, parse_chat)),
+    _answers(
+        "POST /api/generate",
+        generate,
+        task=Task.COMPLETION,
+        is_free=partial(only_unloads, parse_generate),
+    ),
+)

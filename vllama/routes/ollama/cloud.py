@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllama.dialects.go_types import decode_request
+from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.request_types import PUSH
-from vllama.errors import ModelNotFound, VllamaError
-from vllama.http.request import Request
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
+from vllama.net.http.request import Request
 from vllama.routes.ollama.models import need_name, send_error, send_line
+from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -37,7 +38,12 @@ async def me(gateway: Gateway, request: Request) -> None:
 
 
 async def sign_out(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/signout` and `DELETE /api/user/keys/…`: nobody is signed in."""
+    """Serve `POST /api/signout`: nobody is signed in."""
+    raise SignedOut("you are not currently signed in")
+
+
+async def remove_key(gateway: Gateway, request: Request) -> None:
+    """Serve `DELETE /api/user/keys/{key}`: nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
@@ -49,7 +55,7 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 async def push(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/push`: refuse it, since there is no registry to push to."""
     body = decode_request(await request.body(), PUSH)
-    name = need_name(body)
+    name = need_name(body.model or body.name)
     ModelRef.parse(name)
     try:
         await gateway.catalog.bundle(name)
@@ -59,8 +65,18 @@ async def push(gateway: Gateway, request: Request) -> None:
         f"cannot push '{name}': you are not signed in to ollama.com, and vllama cannot sign in",
         hint="upload the file to the hub: hf upload",
     )
-    if body.get("stream") is False:
+    if not body.stream:
         raise refusal
     await send_line(request, {"status": "retrieving manifest"})
     await send_error(request, refusal)
     request.end()
+
+
+ROUTES = (
+    ollama_route("POST /api/push", push, RouteKind.WRITES),
+    ollama_route("GET /api/status", status, RouteKind.OPEN),
+    ollama_route("POST /api/me", me, RouteKind.OPEN),
+    ollama_route("POST /api/signout", sign_out, RouteKind.OPEN),
+    ollama_route("DELETE /api/user/keys/{key}", remove_key, RouteKind.OPEN),
+    ollama_route("GET /api/experimental/model-recommendations", recommendations, RouteKind.OWN),
+)

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllama.base import executors
 from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
 from vllama.models.convert.requantise import convert_uploads, requantise
 from vllama.models.create import choose_quant
 from vllama.models.types import Bundle, Progress, PullEvent
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
 from vllama.routes.ollama.models import write_pull_line
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ async def check_quant(
 ) -> Bundle:
     """Return the base in the wanted quantisation: quantised here if it has another."""
     library = gateway.catalog.library
-    quant = await asyncio.to_thread(choose_quant, library, base, wanted)
+    quant = await executors.storage.run(choose_quant, library, base, wanted)
     if quant is None:
         return base
 

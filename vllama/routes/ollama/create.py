@@ -8,17 +8,17 @@ See docs/reference/ollama-api.md#model-management, #create.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllama.chat.go_json import Fields
-from vllama.dialects.go_types import decode_request
+from vllama.base import executors
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.units import format_bytes_decimal
+from vllama.chat.go_json import kind
+from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.ollama.request_types import COPY, CREATE
-from vllama.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.http.request import BodyTooLarge, Request
+from vllama.dialects.ollama.request_types import COPY, CREATE, CreateBody, MessageStruct
 from vllama.models.create import (
     Recipe,
     check_copy_name,
@@ -29,12 +29,13 @@ from vllama.models.create import (
 from vllama.models.create import copy as copy_model
 from vllama.models.create import create as create_model
 from vllama.models.modelfile import KNOWN, LISTS
-from vllama.models.ref import CloudDisabled, Kind, ModelRef
+from vllama.models.names.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
+from vllama.net.http.request import BodyTooLarge, Request
 from vllama.routes.ollama.convert import check_quant, convert_weights
-from vllama.routes.ollama.models import read_name, send_error, send_line, write_pull_line
+from vllama.routes.ollama.models import send_error, send_line, write_pull_line
 from vllama.routes.ollama.pull_stream import stream_pull
-from vllama.units import format_bytes_decimal
+from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -72,38 +73,37 @@ class Lines:
 async def create(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
     body = decode_request(await request.body(), CREATE)
-    fields = Fields(body, "CreateRequest")
-    source, files = fields.text("from"), fields.mapping("files", "map[string]string")
-    adapters = fields.mapping("adapters", "map[string]string")
-    drafts = fields.mapping("draft_files", "map[string]string")
+    source, files = body.source, body.files or {}
+    adapters, drafts = body.adapters, body.draft_files
     check_file_names((*files, *drafts))
     for digest in (*files.values(), *adapters.values(), *drafts.values()):
         find_blob(gateway, digest)
-    name = check_new_name(read_name(body))
-    if fields.text("remote_host"):
+    name = check_new_name(body.model or body.name)
+    if body.remote_host:
         raise CloudDisabled
     if not source and not files:
-        given = fields.raw("files") is not None
-        raise BadRequest("unknown type" if given else "neither 'from' or 'files' was specified")
-    quantize = fields.text("quantize") or fields.text("quantization") or None
-    settings = read_recipe_settings(fields)
-    lines = Lines(request, stream=body.get("stream") is not False)
+        raise BadRequest(
+            "unknown type" if body.files is not None else "neither 'from' or 'files' was specified"
+        )
+    quantize = body.quantize or body.quantization or None
+    settings = read_recipe_settings(body)
+    lines = Lines(request, stream=body.stream)
     try:
         if adapters or not (source or is_folder(files)):
             await lines.send({"status": "parsing GGUF"})
-        extra = await asyncio.to_thread(find_extra_files, gateway, adapters, drafts)
+        extra = await executors.disk.run(find_extra_files, gateway, adapters, drafts)
         if source:
             base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
             uploads = get_blobs(gateway, files)
             base = await convert_weights(gateway, request, name, uploads, quantize, lines.send)
         else:
-            base = await asyncio.to_thread(find_uploads, gateway, files)
+            base = await executors.storage.run(find_uploads, gateway, files)
         made = await check_quant(gateway, request, base, quantize, lines.send)
         new = made is not base or is_folder(files)
         recipe = Recipe(name=name, base=made, new_base=new, **settings, **extra)
         told: list[str] = []
-        await asyncio.to_thread(create_model, gateway.catalog.library, recipe, told.append)
+        await executors.storage.run(create_model, gateway.catalog.library, recipe, told.append)
         for status in told:
             await lines.send({"status": status})
     except VllamaError as error:
@@ -125,25 +125,21 @@ def find_blob(gateway: Gateway, digest: object) -> Path:
     return gateway.catalog.library.local.blobs.path(digest if isinstance(digest, str) else "")
 
 
-def read_recipe_settings(fields: Fields) -> dict[str, Any]:
+def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     """Return what a body says beside name and files, as fields of `Recipe`. Raises BadRequest."""
-    parameters, unknown = known_parameters(fields.mapping("parameters", "map[string]interface {}"))
-    unused = [name for name in UNUSED if fields.raw(name)]
+    parameters, unknown = known_parameters(body.parameters)
+    unused = [name for name in UNUSED if getattr(body, name)]
     notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
     if unknown:
         notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
-    messages = fields.items("messages", "[]api.Message")
+    messages = tuple(read_message(item) for item in body.messages if item is not None)
+    texts = ("system", "template", "renderer", "parser", "requires")
     return {
         "parameters": parameters,
-        "system": fields.text("system") or None,
-        "template": fields.text("template") or None,
-        "messages": tuple(read_message(fields, item) for item in messages if item is not None)
-        or None,
-        "license": read_license(fields),
-        "renderer": fields.text("renderer") or None,
-        "parser": fields.text("parser") or None,
-        "requires": fields.text("requires") or None,
+        "messages": messages or None,
+        "license": read_license(body.license),
         "notes": tuple(notes),
+        **{name: getattr(body, name) or None for name in texts},
     }
 
 
@@ -171,21 +167,20 @@ def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], li
     return known, sorted(unknown)
 
 
-def read_message(fields: Fields, item: object) -> dict[str, object]:
-    """Return a message's role, text and images. Raises BadRequest."""
-    if not isinstance(item, dict):
-        fields.refuse("messages", item, "api.Message")
-    role = str(item.get("role") or "").lower()
-    content, images = item.get("content") or "", item.get("images") or []
-    return {"role": role, "content": content} | ({"images": images} if images else {})
+def read_message(item: MessageStruct) -> dict[str, object]:
+    """Return a message's role, text and images."""
+    read: dict[str, object] = {"role": item.role.lower(), "content": item.content}
+    return read | {"images": item.images} if item.images else read
 
 
-def read_license(fields: Fields) -> str | None:
-    """Return one text; a list has several."""
-    value = fields.raw("license")
+def read_license(value: object) -> str | None:
+    """Return one text; a list has several. Raises BadRequest."""
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts if text is not None):
-        fields.refuse("license", value, "string")
+        raise BadRequest(
+            f"json: cannot unmarshal {kind(value)} into Go struct field CreateRequest.license "
+            "of type string"
+        )
     return "\n\n".join(str(text) for text in texts if text) or None
 
 
@@ -228,7 +223,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
 async def copy(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/copy`: give a model a second name."""
     body = decode_request(await request.body(), COPY)
-    source, destination = str(body.get("source", "")), str(body.get("destination", ""))
+    source, destination = body.source, body.destination
     try:
         ModelRef.parse(source)
     except InvalidModelRef:
@@ -240,7 +235,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
         raise BadRequest(f'source "{source}" is invalid') from None
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
-    await asyncio.to_thread(copy_model, gateway.catalog.library, bundle, name)
+    await executors.storage.run(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
     request.respond(200, b"", b"")
 
@@ -248,7 +243,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 async def head_blob(gateway: Gateway, request: Request) -> None:
     """Serve `HEAD /api/blobs/sha256:…`: tell whether a blob is here."""
     blobs = gateway.catalog.library.local.blobs
-    here = await asyncio.to_thread(blobs.has, request.path.removeprefix(BLOBS))
+    here = await executors.disk.run(blobs.has, request.path.removeprefix(BLOBS))
     if here:
         request.respond(200, b"", b"")
     else:
@@ -267,14 +262,14 @@ def check_upload(size_bytes: int, most_bytes: int | None) -> None:
 async def upload_blob(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
-    if await asyncio.to_thread(blobs.has, digest):
+    if await executors.disk.run(blobs.has, digest):
         request.respond(200, b"", b"")
         return
     most_bytes = gateway.guards.most_upload_bytes
     length = request.header(b"content-length")
     announced = int(length) if length.isdigit() else None
     check_upload(announced or 0, most_bytes)
-    writer = await asyncio.to_thread(blobs.writer, digest, announced)
+    writer = await executors.storage.run(blobs.writer, digest, announced)
     try:
         kept, size_bytes = bytearray(), 0
         async for piece in request.pieces():
@@ -282,10 +277,10 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
             check_upload(size_bytes, most_bytes)
             kept += piece
             if len(kept) >= PIECE_BYTES:
-                await asyncio.to_thread(writer.write, bytes(kept))
+                await executors.storage.run(writer.write, bytes(kept))
                 kept.clear()
-        await asyncio.to_thread(writer.write, bytes(kept))
-        await asyncio.to_thread(writer.finish)
+        await executors.storage.run(writer.write, bytes(kept))
+        await executors.storage.run(writer.finish)
     finally:
         writer.discard()
     request.respond(201, b"", b"")
@@ -295,3 +290,11 @@ class BlobNotFound(BadRequest):
     """A file of a new model has not been uploaded."""
 
     status = 404
+
+
+ROUTES = (
+    ollama_route("POST /api/create", create, RouteKind.WRITES),
+    ollama_route("POST /api/copy", copy, RouteKind.WRITES),
+    ollama_route("HEAD /api/blobs/{digest}", head_blob),
+    ollama_route("POST /api/blobs/{digest}", upload_blob, RouteKind.WRITES),
+)

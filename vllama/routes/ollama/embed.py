@@ -9,11 +9,12 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from vllama.base.clock import now_ns
+from vllama.base.errors import BadRequest, ContextOverflow, ModelNotFound
 from vllama.chat.request import (
     EmbedRequest,
 )
-from vllama.clock import now_ns
-from vllama.dialects.go_types import decode_request
+from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.embeddings import (
     finish_vector,
     read_embed,
@@ -27,15 +28,16 @@ from vllama.dialects.ollama.objects import (
 )
 from vllama.dialects.ollama.request_types import EMBED, LEGACY_EMBED
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, ContextOverflow, ModelNotFound
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
-from vllama.models.ref import ModelRef
+from vllama.models.names.ref import ModelRef
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.embedding import embed_all
-from vllama.routes.inference import count_inputs, make_need, with_lease
+from vllama.routes.inference.lease import count_inputs, make_need, with_lease
+from vllama.routes.inference.reservation import size_inputs
+from vllama.routes.prompts.embedding import embed_all
+from vllama.routes.route import RouteKind, Task, ollama_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -46,12 +48,11 @@ NOT_FOUND = 'model "{}" not found, try pulling it first'
 
 async def embed(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/embed`: make embeddings of texts."""
-    fields = decode_request(await request.body(), EMBED)
-    name = str(fields.get("model") or "")
-    if not name:
+    given = decode_request(await request.body(), EMBED)
+    if not given.model:
         raise ModelNotFound("", message="model '' not found")
-    ModelRef.parse(name)  # what is wrong with it is said before what is wrong with the input
-    asked = read_embed(fields)
+    ModelRef.parse(given.model)  # what is wrong with it is said before what is wrong with the input
+    asked = read_embed(given)
     entry = await find_model(gateway.catalog, asked.model, NOT_FOUND)
     await answer_embed(gateway, request, entry, asked)
 
@@ -81,6 +82,7 @@ async def answer_embed(
             upstream,
             lease.traits,
             asked.inputs,
+            count=partial(count_inputs, gateway, request, entry.bundle),
             model=asked.model,
             finish=partial(
                 finish_vector,
@@ -100,7 +102,6 @@ async def answer_embed(
             if asked.legacy:  # Ollama's status there for whatever goes wrong
                 error.status = 500
             raise
-        count_inputs(gateway, request, entry.bundle, made.tokens)
         if asked.legacy:
             request.respond(200, write_legacy_embed(made.vectors), headers=made.headers)
             return
@@ -113,4 +114,9 @@ async def answer_embed(
         )
         request.respond(200, body, headers=made.headers)
 
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use)
+    size = size_inputs(asked.inputs)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, size=size)
+
+
+_embeds = partial(ollama_route, kind=RouteKind.MODEL, task=Task.EMBEDDINGS)
+ROUTES = (_embeds("POST /api/embed", embed), _embeds("POST /api/embeddings", legacy_embed))

@@ -9,31 +9,35 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllama.accounts.keys.current import check_model, may_use
+from vllama.base import executors
+from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_ollama_error
-from vllama.dialects.go_types import decode_request
-from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW
-from vllama.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.http.request import Request
-from vllama.keys.current import check_model, may_use
-from vllama.models.info import (
+from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW, ShowBody
+from vllama.models.headers.info import (
     build_details,
     build_model_info,
     describe_template,
     read_projector_info,
 )
+from vllama.models.limits import decode_json
 from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
-from vllama.models.ref import DEFAULT_TAG, INVALID_NAME, CloudDisabled, Kind, ModelRef
+from vllama.models.names.ref import DEFAULT_TAG, INVALID_NAME, CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
+from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
+from vllama.routes.inference.outages import list_servers
 from vllama.routes.ollama.pull_stream import join_pull, stream_pull
-from vllama.units import rfc3339_local
+from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.plan.types import Facts, Plan
@@ -42,9 +46,12 @@ if TYPE_CHECKING:
 
 # "for ever" in Ollama: now plus the largest duration that Go can hold
 FOREVER_S = (2**63 - 1) / 1e9
+ELSEWHERE_S = 1.0
+LOADED = ("size", "size_vram", "context_length")
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
 NDJSON = b"application/x-ndjson"
 LAYER = re.compile(r"blk\.(\d+)\.")
+TEXTS = ("license", "template", "system", "renderer", "parser", "requires")
 ALWAYS = ("details", "model_info", "modified_at")  # what `/api/show` gives even if it is empty
 
 
@@ -76,8 +83,9 @@ async def tags(gateway: Gateway, request: Request) -> None:
             **describe(bundle, info),
             "capabilities": list_capabilities(info),
             "store": bundle.store,
+            **({"problem": problem} if problem else {}),
         }
-        for bundle, info in await gateway.catalog.all()
+        for bundle, info, problem in await gateway.catalog.all()
         if may_use(bundle.name)
     ]
     request.json(200, {"models": rows})
@@ -86,15 +94,38 @@ async def tags(gateway: Gateway, request: Request) -> None:
 async def ps(gateway: Gateway, request: Request) -> None:
     """List loaded models, latest expiry first; one row per model."""
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
+    views = gateway.scheduler.list_models()
+    elsewhere = await asyncio.gather(
+        *(read_loaded_elsewhere(gateway, view.bundle) for view in views)
+    )
     rows = [
-        make_loaded_row(view, names)
-        for view in gateway.scheduler.list_models()
+        make_loaded_row(view, names) | there
+        for view, there in zip(views, elsewhere, strict=True)
         if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
     ]
     reply: dict[str, object] = {"models": rows}
     if failures := [one for one in gateway.scheduler.list_failures() if may_use(one.name)]:
         reply["failed"] = [make_failed_row(failure) for failure in failures]
     request.json(200, reply)
+
+
+async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, int]:
+    """Return what an Ollama or a vllama that has the model tells of it in its own `/api/ps`."""
+    model = bundle.upstream
+    if model is None or model.shown is None:
+        return {}
+    for endpoint in list_servers(gateway, bundle):
+        name = endpoint.model or bundle.hub_id
+        try:
+            async with asyncio.timeout(ELSEWHERE_S):
+                with gateway.upstreams.use_pool(endpoint) as upstream:
+                    answer = await upstream.get("/api/ps")
+            for row in decode_json(answer.body)["models"] if answer.status == 200 else ():
+                if name in (row["name"], row["name"].removesuffix(":latest")):
+                    return {key: row[key] for key in LOADED if type(row.get(key)) is int}
+        except (TimeoutError, VllamaError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {}
 
 
 def make_loaded_row(view: View, names: Sequence[str]) -> dict[str, object]:
@@ -110,7 +141,7 @@ def make_loaded_row(view: View, names: Sequence[str]) -> dict[str, object]:
         "state": str(view.state),
         "engine": view.plan.engine,
         "engine_version": view.plan.installation.version,
-        "requests": view.leases,
+        "requests": view.leases - view.ending,
         "slots": view.limit,
         "queued": view.queued,
         "replicas": view.replicas,
@@ -145,14 +176,9 @@ def make_failed_row(failure: FailureView) -> dict[str, object]:
     }
 
 
-def read_name(body: Mapping[str, object]) -> str:
-    """Return the name of a request's model: `model`, or `name` with older clients, else ""."""
-    return str(body.get("model") or body.get("name") or "")
-
-
-def need_name(body: Mapping[str, object]) -> str:
+def need_name(name: str | None) -> str:
     """Return the name of a request's model. Raises BadRequest if there is none."""
-    if not (name := read_name(body)):
+    if not name:
         raise BadRequest("model is required")
     return name
 
@@ -170,8 +196,7 @@ def add_tag(name: str) -> str:
 async def show(gateway: Gateway, request: Request) -> None:
     """Describe one model."""
     body = decode_request(await request.body(), SHOW)
-    name = need_name(body)
-    verbose = body.get("verbose") is True
+    name, verbose = need_name(body.model or body.name), body.verbose
     try:
         entry = await gateway.catalog.find(name)
     except ModelNotFound as error:
@@ -180,15 +205,19 @@ async def show(gateway: Gateway, request: Request) -> None:
         raise CloudDisabled("remote model details are unavailable") from error
     check_model(name, entry.bundle.name)
     own, info = entry.bundle.without_settings(), entry.info
-    bundle = shown_as(own, body)
+    there = (own.upstream.shown if own.upstream is not None else None) or {}
+    texts: dict[str, Any] = {
+        name: there[name] for name in TEXTS if name in there and not getattr(own, name)
+    }
+    bundle = shown_as(replace(own, **texts), body)
     # the long arrays are read from the file again
-    metadata = await asyncio.to_thread(build_model_info, info, verbose=verbose)
+    metadata = await executors.disk.run(build_model_info, info, verbose=verbose)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         metadata["general.basename"] = name  # the value that Copilot shows
     reply: dict[str, object] = {
         "license": bundle.license,
         "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(own.parameters),
+        "parameters": format_parameters(own.parameters) or there.get("parameters"),
         "template": bundle.template or info.chat_template or BARE_TEMPLATE,
         "system": bundle.system,
         "renderer": bundle.renderer,
@@ -196,16 +225,16 @@ async def show(gateway: Gateway, request: Request) -> None:
         "details": build_details(bundle, info, lengths=False),
         "messages": list(bundle.messages),
         "model_info": metadata,
-        "projector_info": None,
+        "projector_info": there.get("projector_info"),
         "tensors": list_tensors(info),
         "capabilities": list_capabilities(info),
         "modified_at": rfc3339_local(bundle.modified_s),
         "requires": bundle.requires,
     }
     if bundle.projector:
-        reply["projector_info"] = await asyncio.to_thread(read_projector_info, bundle.projector)
-    if body.get("plan") is True:
-        reply["vllama"] = await asyncio.to_thread(describe_plan, gateway, entry.bundle, info)
+        reply["projector_info"] = await executors.disk.run(read_projector_info, bundle.projector)
+    if body.plan:
+        reply["vllama"] = await executors.disk.run(describe_plan, gateway, entry.bundle, info)
     request.json(200, {name: value for name, value in reply.items() if value or name in ALWAYS})
 
 
@@ -249,9 +278,9 @@ def describe_plan(
     return told | {"loaded": running is not None} | ({"template": words} if words else {})
 
 
-def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
+def shown_as(bundle: Bundle, body: ShowBody) -> Bundle:
     """Return the model with the system message and the options that a client asks to be shown."""
-    system, options = body.get("system"), body.get("options")
+    system, options = body.system, body.options
     if isinstance(system, str) and system:
         bundle = replace(bundle, system=system)
     if isinstance(options, dict) and options:
@@ -263,19 +292,19 @@ def shown_as(bundle: Bundle, body: Mapping[str, object]) -> Bundle:
 async def delete(gateway: Gateway, request: Request) -> None:
     """Unload and remove a model."""
     body = decode_request(await request.body(), DELETE)
-    name, force = need_name(body), body.get("force") is True
+    name, force = need_name(body.model or body.name), body.force
     try:
         bundle = await gateway.catalog.bundle(name)
     except InvalidModelRef as error:
         raise BadRequest(f'name "{name}" is invalid') from error
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
-    await asyncio.to_thread(gateway.catalog.library.check_removable, name, force=force)
-    models = await asyncio.to_thread(gateway.catalog.library.list)
+    await executors.disk.run(gateway.catalog.library.check_removable, name, force=force)
+    models = await executors.disk.run(gateway.catalog.library.list)
     if not any(other.key == bundle.key and other.name != bundle.name for other in models):
         # no other name needs the engine
         gateway.scheduler.unload(bundle, "the model is being removed")
-    await asyncio.to_thread(gateway.catalog.library.remove, name, force=force)
+    await executors.storage.run(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
     gateway.scheduler.forget_name(bundle.name)
     request.respond(200, b"", b"")
@@ -298,29 +327,29 @@ async def pull(gateway: Gateway, request: Request) -> None:
     With `background` it goes on without a client, and the answer comes at once.
     """
     body = decode_request(await request.body(), PULL)
-    name = read_name(body)
+    name = body.model or body.name
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
-    if body.get("background") is True:
-        join_pull(gateway, name, insecure=body.get("insecure") is True).background = True
+    if body.background:
+        join_pull(gateway, name, insecure=body.insecure).background = True
         request.json(202, {"status": "pulling manifest"})
         return
-    stream = body.get("stream") is not False
+    stream = body.stream
 
     async def tell(event: PullEvent) -> None:
         if stream:
             await send_line(request, write_pull_line(event))
 
     try:
-        await stream_pull(gateway, request, name, tell, insecure=body.get("insecure") is True)
+        await stream_pull(gateway, request, name, tell, insecure=body.insecure)
     except VllamaError as error:
         if isinstance(error, Forbidden) and not request.status:
             raise
         if not stream:
             request.failure = error
-            # whatever it was, as Ollama does
-            request.json(500, make_ollama_error(error, error.sentence()))
+            # as Ollama does, except where trying again later may help
+            request.json(max(500, error.status), make_ollama_error(error, error.sentence()))
             return
         await send_error(request, error)
     else:
@@ -332,7 +361,8 @@ async def pull(gateway: Gateway, request: Request) -> None:
 
 async def stop_pull(gateway: Gateway, request: Request) -> None:
     """Stop the download of a model for all clients; what is here is kept for the next time."""
-    name = need_name(decode_request(await request.body(), PULL))
+    body = decode_request(await request.body(), PULL)
+    name = need_name(body.model or body.name)
     pull = gateway.pulls.find(name)
     if pull is None:
         raise ModelNotFound(
@@ -354,3 +384,13 @@ async def send_error(request: Request, error: VllamaError) -> None:
     """Send an error as an NDJSON line: the stream failed, though its status was 200."""
     request.failure = error
     await send_line(request, make_ollama_error(error, error.sentence()))
+
+
+ROUTES = (
+    ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS),
+    ollama_route("GET /api/ps", ps, RouteKind.LISTS),
+    ollama_route("POST /api/show", show, RouteKind.LISTS),
+    ollama_route("POST /api/pull", pull, RouteKind.WRITES),
+    ollama_route("DELETE /api/pull", stop_pull, RouteKind.WRITES),
+    ollama_route("DELETE /api/delete", delete, RouteKind.WRITES),
+)

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from vllama.errors import ModelNotFound, NoPlan, SourceError, VllamaError
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
-from vllama.models.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
+from vllama.base.errors import ModelNotFound, NoPlan, SourceError, VllamaError
+from vllama.models.names.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere
 from vllama.routes.pulls import Pull

@@ -7,18 +7,21 @@ cloud.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllama.chat.go_json import Fields, decode_object
-from vllama.errors import BadRequest
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
-from vllama.models.ref import CloudDisabled
-from vllama.web.fetch import fetch_page
-from vllama.web.search import MAX_RESULTS, search_web
+from vllama.base import executors
+from vllama.base.errors import BadRequest
+from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.request_types import WEB_FETCH, WEB_SEARCH
+from vllama.models.names.ref import CloudDisabled
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
+from vllama.net.web.fetch import fetch_page
+from vllama.net.web.search import MAX_RESULTS, search_web
+from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -29,31 +32,37 @@ HINT = "start the server with --searxng URL to search with a SearXNG of your own
 
 async def web_search(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/web_search`: search the web with the user's SearXNG."""
-    searxng = gateway.searxng
+    searxng = gateway.in_use.config.searxng
     if searxng is None:
         raise CloudDisabled("web search is unavailable", hint=HINT)
-    fields = Fields(decode_object(await request.body(), "WebSearchRequest"), "WebSearchRequest")
-    query, count = fields.text("query").strip(), fields.raw("max_results")
+    given = decode_request(await request.body(), WEB_SEARCH)
+    query = given.query.strip()
+    count = DEFAULT_RESULTS if given.max_results is None else given.max_results
     if not query:
         raise BadRequest("query is required")
-    if count is None:
-        count = DEFAULT_RESULTS
     if isinstance(count, float) and count.is_integer():
         count = int(count)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_RESULTS:
         raise BadRequest(f"max_results must be a number from 1 to {MAX_RESULTS}")
-    work = asyncio.to_thread(search_web, searxng, query, count)
+    work = executors.web.run(search_web, searxng, query, count)
     results = await unless_gone(request, work)
     request.respond(200, msgspec.json.encode({"results": results}))
 
 
 async def web_fetch(gateway: Gateway, request: Request) -> None:
     """Serve `POST /api/web_fetch`: return the text of a page of the public internet."""
-    if gateway.searxng is None:
+    if gateway.in_use.config.searxng is None:
         raise CloudDisabled("web fetch is unavailable", hint=HINT)
-    fields = Fields(decode_object(await request.body(), "WebFetchRequest"), "WebFetchRequest")
-    url = fields.text("url").strip()
+    url = decode_request(await request.body(), WEB_FETCH).url.strip()
     if not url:
         raise BadRequest("url is required")
-    page = await unless_gone(request, asyncio.to_thread(fetch_page, url))
-    request.respond(200, msgspec.json.encode(page))
+    document = await unless_gone(request, executors.web.run(fetch_page, url))
+    answer = await unless_gone(request, gateway.renderer.read_page(document.read))
+    request.respond(200, answer.encode())
+
+
+_api = partial(ollama_route, kind=RouteKind.OWN)
+ROUTES = (
+    _api("POST /api/web_search /api/experimental/web_search", web_search),
+    _api("POST /api/web_fetch /api/experimental/web_fetch", web_fetch),
+)

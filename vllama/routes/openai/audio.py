@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
-from vllama.chat.request import Call
-from vllama.dialects.openai.multipart import FormReader, Part, build_form
+from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.whole import WholeWriter
-from vllama.errors import BadRequest
-from vllama.http.departure import unless_gone
-from vllama.http.request import JSON, Request
-from vllama.relay.relay import Relay
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import JSON, Request
+from vllama.net.relay.relay import Relay
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
-from vllama.routes.inference import NotSupported, run_relay, with_lease
-from vllama.routes.openai.common import find_v1_model, make_options
+from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
+from vllama.routes.inference.lease import NotSupported, run_relay, with_lease
+from vllama.routes.inference.reservation import size_context
+from vllama.routes.openai.common import find_v1_model, make_options, name_ignored
 from vllama.routes.prompts.prepare import check_request, prepare
+from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -88,10 +90,9 @@ async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
     async def use(lease: Lease, upstream: Upstream) -> None:
         path = find_path(lease.traits, task)
         if path is not None:
-            served = Part(name="model", data=(lease.traits.model_name or name).encode())
-            others = [part for part in parts if part.name != "model"]
-            form, form_type = build_form([served, *others], seed=request.number)
-            call = Call(path=path, body=form, content_type=form_type)
+            model, passed = lease.traits.model_name or name, lease.traits.passed_fields
+            call, ignored = pass_form(path, parts, passed, model=model, seed=request.number)
+            name_ignored(request, ignored)
             answer = await unless_gone(
                 request, fetch_or_refuse(upstream, call, f"{task} with '{name}'")
             )
@@ -109,7 +110,7 @@ async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
         else:
             request.json(200, {"text": text})
 
-    await with_lease(gateway, request, entry.bundle, wanted, None, use)
+    await with_lease(gateway, request, entry.bundle, wanted, None, use, size=size_context)
 
 
 def find_path(traits: Traits, task: str) -> str | None:
@@ -158,3 +159,10 @@ async def transcribe_by_chat(
 def guess_format(file: Part) -> str:
     """Return the format of a recording as OpenAI names it, by its file's name."""
     return "mp3" if (file.filename or "").lower().endswith(".mp3") else "wav"
+
+
+_hears = partial(openai_route, kind=RouteKind.MODEL)
+ROUTES = (
+    _hears("POST /v1/audio/transcriptions", transcriptions),
+    _hears("POST /v1/audio/translations", translations),
+)

@@ -26,23 +26,26 @@ from vllama.dialects.openai.request_types import CHAT, EMBEDDING
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
-from vllama.routes.affinity import hash_messages
-from vllama.routes.embedding import check_inputs, embed_all
-from vllama.routes.inference import count_inputs, make_need, with_lease
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.inference.affinity import hash_messages
+from vllama.routes.inference.lease import count_inputs, make_need, with_lease
+from vllama.routes.inference.reservation import size_answers, size_inputs
 from vllama.routes.ollama.embed import NOT_FOUND
 from vllama.routes.openai.common import (
     find_text_model,
     find_v1_model,
     make_options,
+    name_ignored,
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
+from vllama.routes.prompts.embedding import check_inputs, embed_all
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
+from vllama.routes.route import RouteKind, Task, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -75,14 +78,15 @@ async def chat(gateway: Gateway, request: Request) -> None:
             )
             for number, part in enumerate(Part.several([1 if together else asked.n]))
         ]
+        name_ignored(request, turn.chat.ignored)
         headers = make_dropped_header(turn.prompt)
         whole = not asked.stream
         await relay_choices(
             gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    prefix = hash_messages(asked.messages)
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    prefix, size = hash_messages(asked.messages), size_answers([checked], asked.n)
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
@@ -101,6 +105,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             upstream,
             lease.traits,
             asked.inputs,
+            count=partial(count_inputs, gateway, request, entry.bundle),
             model=name,
             finish=partial(
                 finish_vector,
@@ -115,8 +120,15 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
             ),
         )
         made = await unless_gone(request, work)
-        count_inputs(gateway, request, entry.bundle, made.tokens)
         reply = write_embeddings(name, made.vectors, made.tokens)
         request.respond(200, reply, headers=made.headers)
 
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    size = size_inputs(asked.inputs)
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
+
+
+_answers = partial(openai_route, kind=RouteKind.MODEL)
+ROUTES = (
+    _answers("POST /v1/chat/completions", chat, task=Task.CHAT),
+    _answers("POST /v1/embeddings", embeddings, task=Task.EMBEDDINGS),
+)

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from vllama.base.clock import now_ns
+from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import ChatRequest
-from vllama.clock import now_ns
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode
-from vllama.errors import BadRequest, CapabilityMissing, ModelNotFound
-from vllama.http.request import Request
 from vllama.models.types import Capability
-from vllama.relay.relay import Relay
-from vllama.routes.affinity import hash_messages
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import Relay
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.inference import make_need, run_relay, with_lease
+from vllama.routes.inference.affinity import hash_messages
+from vllama.routes.inference.lease import make_need, run_relay, with_lease
+from vllama.routes.inference.reservation import size_answers
 from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 NO_ANSWER = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 IGNORED_HEADER = "x-vllama-ignored"
 TRUNCATE_HEADER = b"x-vllama-truncate"
-MAX_NAMED = 10
+MAX_NAMED, MAX_NAME = 10, 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -87,13 +88,15 @@ async def relay_blocks(
             sent = dataclasses.replace(checked, sampling=replace(checked.sampling, stop=()))
             stops = StopFilter(stop, cuts=True)
         turn = await prepare(sent, traits, gateway.renderer, upstream)
-        headers = make_ignored_header(ignored) | make_dropped_header(turn.prompt)
+        name_ignored(request, [*ignored, *turn.chat.ignored])
+        headers = make_dropped_header(turn.prompt)
         reply = turn.make_reply(make_writer(make_options(asked)), stops=stops)
         relay = Relay(request, reply, whole=not asked.stream, headers=headers)
         await run_relay(gateway, request, entry.bundle, relay, upstream, turn.make_call())
 
     need, prefix = make_need(checked.load, Mode.CHAT), hash_messages(asked.messages)
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix)
+    size = size_answers([checked])
+    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
 
 
 def make_seed(request: Request) -> str:
@@ -132,7 +135,8 @@ def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
     return said == "true" if said else default
 
 
-def make_ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """Return the header that names what had no effect: a few, with nothing that ends a line."""
-    shown = ", ".join(_UNSAFE.sub("_", name) for name in names[:MAX_NAMED])
-    return {IGNORED_HEADER: shown} if names else {}
+def name_ignored(request: Request, names: Sequence[str]) -> None:
+    """Name in a header what had no effect: a few names, with nothing that ends a line."""
+    if names:
+        shown = [_UNSAFE.sub("_", name[:MAX_NAME]) for name in names[:MAX_NAMED]]
+        request.set_header(IGNORED_HEADER, ", ".join(shown))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllama.base.clock import now_ns
+from vllama.base.errors import CapabilityMissing
 from vllama.chat.reply import EVENT_STREAM
-from vllama.clock import now_ns
 from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.completions import make_list_error, parse_completion
 from vllama.dialects.openai.extras import take_extras
@@ -16,21 +17,22 @@ from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.request_types import COMPLETION
 from vllama.dialects.openai.write_text import TextWriter, answer_without_engine
 from vllama.engines.base import Mode
-from vllama.errors import CapabilityMissing
-from vllama.http.request import JSON, Request
-from vllama.routes.affinity import hash_text
-from vllama.routes.inference import make_need, with_lease
+from vllama.net.http.request import JSON, Request
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.inference.affinity import hash_text
+from vllama.routes.inference.lease import make_need, with_lease
+from vllama.routes.inference.reservation import size_answers
 from vllama.routes.openai.common import (
     find_text_model,
-    make_ignored_header,
     make_options,
+    name_ignored,
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.prompts.prompt import Prompt, make_dropped_header
+from vllama.routes.route import RouteKind, Task, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -80,11 +82,17 @@ async def completions(gateway: Gateway, request: Request) -> None:
                         new_prompt=number == 0,
                     )
                 )
-        headers = make_ignored_header(asked.ignored) | make_dropped_header(*prompts)
+        name_ignored(request, [*asked.ignored, *turn.chat.ignored])
+        headers = make_dropped_header(*prompts)
         whole = not asked.stream
         await relay_choices(
             gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    prefix = hash_text(*asked.prompts[:1])
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, prefix)
+    prefix, size = hash_text(*asked.prompts[:1]), size_answers(texts, asked.n)
+    await with_lease(
+        gateway, request, entry.bundle, need, extras.keep_alive, use, prefix, size=size
+    )
+
+
+ROUTES = (openai_route("POST /v1/completions", completions, RouteKind.MODEL, task=Task.COMPLETION),)

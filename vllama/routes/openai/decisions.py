@@ -23,16 +23,19 @@ from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.whole import WholeWriter
+from vllama.dialects.responses.request_types import DECISIONS
 from vllama.engines.base import Mode
-from vllama.http.request import Request
 from vllama.models.types import Capability
-from vllama.relay.relay import Relay
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import Relay
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.inference import NotSupported, make_need, run_relay, with_lease
+from vllama.routes.inference.lease import NotSupported, make_need, run_relay, with_lease
+from vllama.routes.inference.reservation import size_answers
 from vllama.routes.openai.common import find_v1_model, make_options
 from vllama.routes.prompts.prepare import check_request, prepare
+from vllama.routes.route import RouteKind, ollama_route, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -52,7 +55,7 @@ async def systemone(gateway: Gateway, request: Request) -> None:
 
 async def decisions(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/decisions`: OpenAI's questions about an input."""
-    body, extras = take_extras(parse_openai(await request.body()))
+    body, extras = take_extras(parse_openai(await request.body(), DECISIONS))
     name = read_model(body)
     entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
@@ -121,5 +124,13 @@ async def decide(
             )
 
     need = make_need(prompts[0].load, Mode.CHAT, logprobs=True)
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use)
+    size = size_answers(prompts)
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
     return found, counts
+
+
+ROUTES = (
+    openai_route("POST /v1/decisions", decisions, RouteKind.MODEL),
+    # its errors have Ollama's form, as those of System One have
+    ollama_route("POST /v1/systemone", systemone, RouteKind.MODEL),
+)

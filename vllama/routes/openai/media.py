@@ -6,23 +6,26 @@ answers are passed on but for the model's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import encode_json
 from vllama.chat.request import Call
-from vllama.dialects.openai.multipart import FormReader, Part, build_form
+from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import parse_openai
-from vllama.errors import BadRequest
-from vllama.http.departure import unless_gone
-from vllama.http.request import JSON, Request
-from vllama.routes.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
-from vllama.routes.inference import NotSupported, with_lease
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import JSON, Request
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
+from vllama.routes.inference.lease import NotSupported, with_lease
 from vllama.routes.openai.audio import MAX_FORM_BYTES
-from vllama.routes.openai.common import find_v1_model
+from vllama.routes.openai.common import find_v1_model, name_ignored
+from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -43,7 +46,7 @@ async def speech(gateway: Gateway, request: Request) -> None:
         raise BadRequest("Missing required parameter: 'input'.")
     await pass_on(
         gateway, request, body.get("model"), "make speech", lambda traits: traits.speech_path,
-        lambda name: (encode_json(body | {"model": name}), "application/json"), _SOUNDS[form],
+        body, _SOUNDS[form],
     )  # fmt: skip
 
 
@@ -53,9 +56,8 @@ async def generate_images(gateway: Gateway, request: Request) -> None:
     if not isinstance(body.get("prompt"), str) or not body["prompt"]:
         raise BadRequest("Missing required parameter: 'prompt'.")
     await pass_on(
-        gateway, request, body.get("model"), "make images", lambda traits: traits.images_path,
-        lambda name: (encode_json(body | {"model": name}), "application/json"),
-    )  # fmt: skip
+        gateway, request, body.get("model"), "make images", lambda traits: traits.images_path, body
+    )
 
 
 async def edit_images(gateway: Gateway, request: Request) -> None:
@@ -65,13 +67,9 @@ async def edit_images(gateway: Gateway, request: Request) -> None:
         form.feed(piece)
     parts = form.parts()
     model = next((part.text for part in parts if part.name == "model"), None)
-    others = [part for part in parts if part.name != "model"]
     await pass_on(
-        gateway, request, model, "edit images", lambda traits: traits.image_edits_path,
-        lambda name: build_form(
-            [Part(name="model", data=name.encode()), *others], seed=request.number
-        ),
-    )  # fmt: skip
+        gateway, request, model, "edit images", lambda traits: traits.image_edits_path, parts
+    )
 
 
 async def pass_on(
@@ -80,12 +78,12 @@ async def pass_on(
     model: object,
     what: str,
     find_path: Callable[[Traits], str | None],
-    write: Callable[[str], tuple[bytes, str]],
+    given: Mapping[str, Any] | Sequence[Part],
     kind: bytes = JSON,
 ) -> None:
     """Send a request to the engine of `model` and its answer, of type `kind`, to the client.
 
-    `write` makes the body and its type from the name that the engine knows. Raises NotSupported.
+    `given` are its fields, or the parts of its form. Raises NotSupported.
     """
     entry = await find_v1_model(gateway, model)
     refusal = NotSupported(
@@ -100,9 +98,22 @@ async def pass_on(
         path = find_path(lease.traits)
         if path is None:
             raise refusal
-        body, content_type = write(lease.traits.model_name or str(model))
-        call = Call(path=path, body=body, content_type=content_type)
+        name, passed = lease.traits.model_name or str(model), lease.traits.passed_fields
+        if isinstance(given, Mapping):
+            fields, ignored = pass_fields(given, passed)
+            call = Call(path=path, body=encode_json({**fields, "model": name}))
+        else:
+            call, ignored = pass_form(path, given, passed, model=name, seed=request.number)
+        name_ignored(request, ignored)
         fetching = fetch_or_refuse(upstream, call, f"{what} with '{model}'")
         request.respond(200, await unless_gone(request, fetching), kind)
 
     await with_lease(gateway, request, entry.bundle, need, None, use)
+
+
+_makes = partial(openai_route, kind=RouteKind.MODEL)
+ROUTES = (
+    _makes("POST /v1/audio/speech", speech),
+    _makes("POST /v1/images/generations", generate_images),
+    _makes("POST /v1/images/edits", edit_images),
+)

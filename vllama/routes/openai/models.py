@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from vllama.accounts.keys.current import may_use
+from vllama.base.errors import ModelNotFound
 from vllama.engines.base import Mode
-from vllama.errors import ModelNotFound
-from vllama.http.request import Request
-from vllama.keys.current import may_use
 from vllama.models.types import Bundle, ModelInfo
+from vllama.net.http.request import Request
 from vllama.routes.ollama.models import add_tag, known_context, list_capabilities
 from vllama.routes.openai.common import find_v1_model
+from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.views import Phase, View
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ async def models(gateway: Gateway, request: Request) -> None:
     found, views = await gateway.catalog.all(), find_views(gateway)
     rows = [
         make_row(bundle, info, views.get(bundle.name))
-        for bundle, info in found
+        for bundle, info, _ in found
         if may_use(bundle.name)
     ]
     request.json(200, {"object": "list", "data": rows})
@@ -84,3 +85,9 @@ async def model(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     view = find_views(gateway).get(entry.bundle.name)
     request.json(200, make_row(entry.bundle, entry.info, view) | {"id": name})
+
+
+ROUTES = (
+    openai_route("GET /v1/models", models, RouteKind.LISTS),
+    openai_route("GET /v1/models/{model}", model, RouteKind.LISTS),
+)

@@ -13,11 +13,11 @@ import msgspec
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
 from vllama.dialects.openai.choices import merge_choices
-from vllama.http.request import Request
 from vllama.models.types import Bundle
-from vllama.relay.relay import Relay
-from vllama.routes.inference import run_relay
-from vllama.upstream.pool import Upstream
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import Relay
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.inference.lease import run_relay
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.go_json import encode_json
+from vllama.chat.prompt_size import guess_tokens
 from vllama.chat.request import Call
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
 from vllama.engines.base import Mode
-from vllama.http.departure import unless_gone
-from vllama.http.request import Request
 from vllama.models.types import Format
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import ClientGone, Request
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.engine_routes import fetch_or_refuse, list_traits
-from vllama.routes.inference import NotSupported, count_inputs, make_need, with_lease
-from vllama.routes.openai.common import find_v1_model, make_seed
+from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits
+from vllama.routes.inference.lease import NotSupported, count_inputs, make_need, with_lease
+from vllama.routes.inference.reservation import size_inputs
+from vllama.routes.openai.common import find_v1_model, make_seed, name_ignored
+from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
-from vllama.upstream.pool import Upstream
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -90,23 +95,41 @@ async def score_all(
         )
     scores: list[float] = []
     tokens = 0
+    # each document is read with its query
+    pairs = [f"{query}{one}" for query, documents in comparisons for one in documents]
+    size = size_inputs(pairs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         nonlocal tokens
         path = lease.traits.rerank_path
         if path is None:
             raise refusal
+        passed, ignored = pass_fields(fields, lease.traits.passed_fields)
+        name_ignored(request, ignored)
         scores.clear()
         tokens = 0
         for query, documents in comparisons:
-            sent = write_rerank_body(query, documents, fields, lease.traits.model_name or name)
+            sent = write_rerank_body(query, documents, passed, lease.traits.model_name or name)
             call = Call(path=path, body=encode_json(sent))
             fetching = fetch_or_refuse(upstream, call, f"{verb} with '{name}'")
-            found, taken = read_scores(await unless_gone(request, fetching), len(documents))
+            try:
+                answer = await unless_gone(request, fetching)
+            except ClientGone:
+                count_inputs(gateway, request, entry.bundle, guess_tokens(call.body.decode()))
+                raise
+            found, taken = read_scores(answer, len(documents))
             scores.extend(found)
             tokens += taken
-        count_inputs(gateway, request, entry.bundle, tokens)
+            count_inputs(gateway, request, entry.bundle, taken)
 
     _, load = entry.options(extras.options)
-    await with_lease(gateway, request, entry.bundle, make_need(load, mode), extras.keep_alive, use)
+    need = make_need(load, mode)
+    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
     return scores, tokens
+
+
+_scores = partial(openai_route, kind=RouteKind.MODEL)
+ROUTES = (
+    _scores("POST /v1/rerank /v1/reranking /v2/rerank /rerank /reranking", rerank),
+    _scores("POST /v1/score /score", score),
+)

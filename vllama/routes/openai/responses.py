@@ -5,7 +5,6 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sys
 import zlib
@@ -13,20 +12,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vllama.base import executors
+from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.stored import list_items, make_input_items
 from vllama.dialects.responses.write import ResponsesWriter
-from vllama.errors import BadRequest
-from vllama.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
+from vllama.net.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
 from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
-from vllama.routes.response_store import Record, ResponseNotFound
+from vllama.routes.response_store import Record
+from vllama.routes.route import Dialect, Route, RouteKind, Task
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "input_items", "cancel"
+RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "/input_items", "/cancel"
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
 _READ_BYTES = 64 * 1024
@@ -43,7 +44,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
     """Serve `POST /v1/responses`: continue a conversation, in items and events."""
     body, encoding = await request.body(), request.header(b"content-encoding")
     if encoding:
-        body = await asyncio.to_thread(decompress, body, encoding)
+        body = await executors.codec.run(decompress, body, encoding)
     asked = parse_responses(body)
     store, owner, seed = gateway.responses, identify_owner(gateway, request), secrets.token_hex(12)
     own = make_input_items(asked.input, seed)
@@ -73,19 +74,20 @@ async def responses(gateway: Gateway, request: Request) -> None:
     checked = check_blocks(entry, chat, has_tools=bool(asked.echo["tools"]))
     await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
     if asked.store:
-        await store.save(f"resp_{seed}", owner)
+        await store.save(f"resp_{seed}", owner, earlier)
 
 
 async def get_response(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/responses/{id}` and its `/input_items`: what was kept of a response."""
-    identity, _, rest = request.path.removeprefix(RESPONSES).partition("/")
+    """Serve `GET /v1/responses/{id}`: what was kept of a response."""
+    identity = request.path.removeprefix(RESPONSES)
+    record = await gateway.responses.find(identity, identify_owner(gateway, request))
+    request.respond(200, encode_json(record.response))
+
+
+async def list_input_items(gateway: Gateway, request: Request) -> None:
+    """Serve `GET /v1/responses/{id}/input_items`: the input of a response, the newest first."""
+    identity = request.path.removeprefix(RESPONSES).removesuffix(INPUT_ITEMS)
     owner = identify_owner(gateway, request)
-    if rest not in ("", INPUT_ITEMS):
-        raise ResponseNotFound(f"{identity}/{rest}")
-    if not rest:
-        record = await gateway.responses.find(identity, owner)
-        request.respond(200, encode_json(record.response))
-        return
     *earlier, last = await gateway.responses.chain_of(identity, owner)
     before = [item for record in earlier for item in record.items]
     request.respond(200, encode_json(list_items([*before, *last.input])))
@@ -96,9 +98,7 @@ async def cancel_response(gateway: Gateway, request: Request) -> None:
 
     Raises ResponseNotFound, BadRequest.
     """
-    identity, _, rest = request.path.removeprefix(RESPONSES).partition("/")
-    if rest != CANCEL:
-        raise ResponseNotFound(request.path.removeprefix(RESPONSES))
+    identity = request.path.removeprefix(RESPONSES).removesuffix(CANCEL)
     await gateway.responses.find(identity, identify_owner(gateway, request))
     raise BadRequest("Cannot cancel a synchronous response.")
 
@@ -207,3 +207,14 @@ def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) ->
     if not frame.eof:
         raise BadRequest("cannot read the request: its compressed body ends too early")
     return bytes(out)
+
+
+_api = partial(Route, dialect=Dialect.RESPONSES)
+_kept = partial(_api, kind=RouteKind.OWN)
+ROUTES = (
+    _api("POST /v1/responses", responses, RouteKind.MODEL, task=Task.CHAT),
+    _kept(f"GET {RESPONSES}{{id}}", get_response),
+    _kept(f"GET {RESPONSES}{{id}}{INPUT_ITEMS}", list_input_items),
+    _kept(f"DELETE {RESPONSES}{{id}}", delete_response),
+    _kept(f"POST {RESPONSES}{{id}}{CANCEL}", cancel_response),
+)

@@ -8,16 +8,21 @@ would render it wrongly, is sent as a completion instead of a chat.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from vllama.base.errors import BadRequest, CapabilityMissing, VllamaError
+from vllama.chat.engine.generate import GenerateReader, make_generate_call
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import StopFilter, compose_filters, make_stop_filter
-from vllama.chat.go_template_prompt import GoTemplate
+from vllama.chat.filters import CallSource, StopFilter, compose_filters, make_stop_filter
 from vllama.chat.prepare import prepare_chat
+from vllama.chat.prompt_size import guess_tokens
 from vllama.chat.reply import Reply, Writer
 from vllama.chat.request import (
     Call,
@@ -29,18 +34,20 @@ from vllama.chat.request import (
     Sampling,
     Think,
 )
-from vllama.chat.template_style import Style, read_style
+from vllama.chat.templates.go_template_prompt import GoTemplate
+from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.chat.templates.template_style import Style, read_style
 from vllama.chat.tool_requests import leaves_choice
 from vllama.dialects.ollama.options import OPTION_FIELDS
-from vllama.errors import BadRequest, CapabilityMissing
 from vllama.models.model_settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
-from vllama.rendering.renderer import Renderer
+from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prompt import Prompt, strip_bos
-from vllama.routes.prompts.templates import find_template, render_insertion
+from vllama.routes.prompts.templates import find_template, insert_text
 from vllama.routes.prompts.tokenizer import decode_tokens
-from vllama.upstream.pool import Upstream
+
+COUNT_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +102,8 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     assumed = {} if entry.bundle.upstream is not None else asked.assumed
     if given := {**assumed, **asked.parameters}:
         sampling = replace(sampling, **given, left_out=sampling.left_out.difference(given))
+    if (limit := entry.limit_answer(sampling.max_tokens)) != sampling.max_tokens:
+        sampling = replace(sampling, max_tokens=limit)
     if asked.messages and not asked.is_text:
         asked = replace(
             asked, messages=add_own_messages(asked, entry.bundle, system_first=what == "generate")
@@ -160,7 +169,8 @@ class Turn:
 
     `limit` bounds the tokens of the answer, None: the end of the engine's context does. `is_text`:
     the answer goes on a text, so that nothing in it is thinking. `keeps_thinking_end`: as Ollama's
-    answers to prompts made with a Go template do.
+    answers to prompts made with a Go template do. `source`: see `compose_filters`. `generate`: what
+    another Ollama is asked with.
     """
 
     chat: PreparedChat
@@ -170,10 +180,14 @@ class Turn:
     thinks: bool
     is_text: bool
     keeps_thinking_end: bool
+    source: CallSource
+    generate: Mapping[str, Any] | None = None
 
     def make_call(self) -> Call:
         """Return the request to the engine. Raises BadRequest, CapabilityMissing."""
         prompt, chat, traits = self.prompt, self.chat, self.prompt.traits
+        if self.generate is not None:
+            return make_generate_call(chat, self.generate, self.sampling, traits)
         if not (prompt.finished or self.is_text):
             return make_chat_call(chat, self.sampling, traits)
         if chat.response_format is not None and not traits.formats_completions:
@@ -199,14 +213,43 @@ class Turn:
             think_opened=prompt.opens_thinking and not self.chat.constrained,
             keeps_thinking_end=self.keeps_thinking_end,
             from_completion=as_chat and prompt.finished and not self.is_text,
+            is_whole=not writer.streams,
+            source=self.source,
         )
-        return Reply(
+        reply = Reply(
             writer,
             filters,
             stops=stops or make_stop_filter(self.sampling.stop, traits),
             prompt_tokens=prompt.tokens,
             max_tokens=self.limit,
+            reader=None if self.generate is None else GenerateReader(),
         )
+        reply.count_prompt = self.count_or_guess
+        return reply
+
+    async def count_prompt(self, asked: Mapping[str, object] | None = None) -> int | None:
+        """Return the tokens of the prompt, counted by the engine if it can in any way.
+
+        `asked` is the request in Anthropic's form, if it came so. Raises VllamaError.
+        """
+        prompt, chat = self.prompt, self.chat
+        if prompt.tokens is None and prompt.text is None:
+            await prompt.fit(chat.messages, chat.tools, think=chat.think, always=True)
+        if prompt.tokens is None and not (prompt.finished or self.is_text or self.generate):
+            counted = await prompt.count_conversation(asked, self.make_call())
+            if counted is not None:
+                return counted
+        if prompt.tokens is None:  # no template: the text is most of it
+            await prompt.take(prompt.text or "\n".join(item.content for item in chat.messages))
+        return prompt.tokens
+
+    async def count_or_guess(self) -> int:
+        """Return the tokens of a prompt whose client has left, guessed if nobody counts them."""
+        with suppress(VllamaError, TimeoutError):
+            async with asyncio.timeout(COUNT_LIMIT_S):
+                if (tokens := await self.count_prompt()) is not None:
+                    return tokens
+        return guess_tokens(self.prompt.text or "\n".join(m.content for m in self.chat.messages))
 
 
 async def prepare(
@@ -245,8 +288,8 @@ async def prepare(
     if asked.is_text:
         text = asked.prompt
         if not asked.raw:
-            text = render_insertion(
-                entry, text, asked.suffix, template=checked.template, think=think
+            text = await insert_text(
+                entry, renderer, text, asked.suffix, template=checked.template, think=think
             )
         await prompt.take(text)
     elif asked.context:
@@ -272,6 +315,7 @@ async def prepare(
         limit = prompt.limit(sampling.max_tokens)
         if not asked.shift:
             sampling = replace(sampling, max_tokens=limit)
+    name = traits.model_name or entry.bundle.name
     return Turn(
         chat=chat,
         sampling=sampling,
@@ -280,15 +324,32 @@ async def prepare(
         thinks=checked.thinks,
         is_text=asked.is_text or bool(asked.context),
         keeps_thinking_end=template is not None,
+        source=upstream.call_sources.setdefault(name, CallSource(model=name)),
+        generate=make_source(checked, prompt) if traits.generates else None,
     )
+
+
+def make_source(checked: CheckedRequest, prompt: Prompt) -> dict[str, Any] | None:
+    """Return what the `/api/generate` of another Ollama is asked with; None: its chat is asked."""
+    asked = checked.asked
+    if not (asked.raw or prompt.finished):
+        return None
+    text = asked.prompt if asked.raw else prompt.sent
+    load = {name: x for name, x in asdict(checked.load).items() if x is not None}
+    return {"prompt": text, "raw": True, "images": asked.images, "options": load}
 
 
 def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
     """Return what the template in force tells; None if only the engine knows it."""
     source = entry.info.chat_template
     if template is not None:
-        form = read_style(source).form
-        return Style(takes_tools=template.takes_tools, form=form, keeps_history=True)
+        said = read_style(f"{source or ''}{template.source}")
+        return Style(
+            takes_tools=template.takes_tools,
+            form=said.form,
+            markers=said.markers,
+            keeps_history=True,
+        )
     if (entry.bundle.format is Format.REMOTE or entry.info.mistral_tokenizer) and not source:
         return None
     return read_style(source)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
+from vllama.base.errors import BadRequest, ContextOverflow, TemplateRefused, TemplateTooCostly
 from vllama.chat.engine.context import (
     IMAGE_TOKENS,
     compute_answer_limit,
@@ -23,19 +25,27 @@ from vllama.chat.engine.context import (
     take_newest,
 )
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import encode_json
-from vllama.chat.go_template_prompt import GoTemplate
+from vllama.chat.go_json import decode_value, encode_json
+from vllama.chat.parsers.thinking import ends_open, is_unfinished
 from vllama.chat.prefill import is_continued, render_continued, should_render
-from vllama.chat.request import Fitting, Message, Think
+from vllama.chat.request import Call, Fitting, Message, Think
 from vllama.chat.roles import arrange_roles
-from vllama.chat.template_style import marks_thinking, read_style, template_switches
-from vllama.chat.template_variables import template_variables
-from vllama.errors import BadRequest, ContextOverflow, TemplateRefused, TemplateTooCostly
+from vllama.chat.templates.go_template_prompt import GoTemplate
+from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.chat.templates.template_style import (
+    marks_thinking,
+    read_style,
+    template_switches,
+    template_variables,
+)
 from vllama.models.types import ModelInfo
-from vllama.parsers.thinking import ends_open, is_unfinished
-from vllama.rendering.renderer import Renderer
-from vllama.routes.prompts.tokenizer import check_length, decode_tokens, tokenize
-from vllama.upstream.pool import Upstream
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.prompts.tokenizer import (
+    check_length,
+    count_conversation,
+    decode_tokens,
+    tokenize,
+)
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +175,13 @@ class Prompt:
         bos = self._info.bos_token
         if bos and self._info.adds_bos and text.startswith(bos):
             self.tokens -= 1  # the tokenizer route puts one more before the template's own
+
+    async def count_conversation(
+        self, asked: Mapping[str, object] | None, call: Call
+    ) -> int | None:
+        """Return the tokens of a conversation that the engine renders; None if it cannot count."""
+        chat = decode_value(call.body)
+        return await count_conversation(self._upstream, self._traits, asked, chat)
 
     async def shorten(self) -> None:
         """Cut a prompt in its middle that is still too long, as Ollama does.
@@ -303,7 +320,8 @@ class Prompt:
         async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()
             if self.finished and self._go is not None:
-                return self._go.chat(turns, tools=tools, think=think, now=now)
+                chat = partial(self._go.chat, turns, tools=tools, think=think, now=now)
+                return await self._renderer.run_template(self._go.source, chat)
             source = self._info.chat_template or ""
             variables = template_variables(
                 source,

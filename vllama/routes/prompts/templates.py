@@ -8,10 +8,12 @@ See docs/reference/ollama-api.md#engine-fields.
 from __future__ import annotations
 
 import time
+from functools import partial
 
-from vllama.chat.go_template_prompt import GoTemplate, parse_go_template
+from vllama.base.errors import CapabilityMissing
 from vllama.chat.request import Think
-from vllama.errors import CapabilityMissing
+from vllama.chat.templates.go_template_prompt import GoTemplate, parse_go_template
+from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.models.types import Format
 from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prompt import strip_bos
@@ -33,8 +35,9 @@ def find_template(entry: Entry, given: str | None = None) -> GoTemplate | None:
     return parse_go_template(source) if source else None
 
 
-def render_insertion(
+async def insert_text(
     entry: Entry,
+    renderer: Renderer,
     prompt: str,
     suffix: str,
     *,
@@ -48,8 +51,8 @@ def render_insertion(
     """
     template = template or find_template(entry)
     if template is not None and template.takes_suffix:
-        text = template.insert(prompt, suffix, now=time.time(), think=think)
-        return strip_bos(text, entry.info)
+        work = partial(template.insert, prompt, suffix, now=time.time(), think=think)
+        return strip_bos(await renderer.run_template(template.source, work), entry.info)
     if entry.info.fim_tokens is None:
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
     before, after, middle = entry.info.fim_tokens

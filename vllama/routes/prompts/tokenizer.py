@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from vllama.base import executors
+from vllama.base.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
+from vllama.chat.engine.counts import read_count
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
-from vllama.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
-from vllama.models.info import control_tokens
+from vllama.models.headers.info import control_tokens
 from vllama.models.types import ModelInfo
-from vllama.upstream.connection import ConnectionLost
-from vllama.upstream.pool import Upstream
+from vllama.net.upstream.connection import ConnectionLost
+from vllama.net.upstream.pool import Upstream
 
 log = logging.getLogger(__name__)
 
 NO_ROUTE = frozenset({404, 405, 501})
+COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking")
+"""What of Anthropic's requests has tokens, or chooses the template's way."""
 MAX_TEXT = 6_000_000
 """Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
+MAX_ANSWER_BYTES = 8 * MAX_TEXT  # a token a character
+
+_T = TypeVar("_T")
 
 
-async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, object]:
-    """POST JSON to an engine and return its JSON object.
+async def fetch_field(
+    upstream: Upstream, path: str, body: object, name: str, kind: type[_T]
+) -> _T | None:
+    """POST JSON to an engine and return a field of its JSON object; None if it is missing.
 
     Raises CapabilityMissing if it has no such route, UpstreamError and kin.
     """
@@ -34,11 +43,14 @@ async def fetch_json(upstream: Upstream, path: str, body: object) -> dict[str, o
     if answer.status in NO_ROUTE:
         raise CapabilityMissing(f"the engine has no route {path}")
     if answer.status != 200:
-        raise clean_engine_error(answer.status, answer.body)
-    value = msgspec.json.decode(answer.body)
-    if not isinstance(value, dict):
-        raise clean_engine_error(502, answer.body)
-    return value
+        raise clean_engine_error(answer.status, answer.body, answer.headers)
+    try:
+        if len(answer.body) > MAX_ANSWER_BYTES:
+            raise ValueError
+        field = msgspec.json.decode(answer.body, type=dict[str, msgspec.Raw]).get(name, b"null")
+        return msgspec.json.decode(field, type=kind | None)
+    except (ValueError, RecursionError):
+        raise clean_engine_error(502, answer.body) from None
 
 
 def check_length(characters: int) -> None:
@@ -67,38 +79,42 @@ async def tokenize(
     if traits.model_name:
         body["model"] = traits.model_name
     try:
-        tokens = (await fetch_json(upstream, route.tokenize_path, body)).get("tokens")
+        tokens = await fetch_field(upstream, route.tokenize_path, body, "tokens", list[int])
     except CapabilityMissing:  # a server elsewhere may be behind a proxy that hides it
         return None
     except ConnectionLost as error:
         # splitting a text cannot have ended the engine: asking the next one is safe
         raise ConnectionLost(error.message, unsent=True) from error
-    return tokens if isinstance(tokens, list) else None
+    return tokens
 
 
 async def count_conversation(
-    upstream: Upstream, traits: Traits, asked: Mapping[str, object], chat: Mapping[str, object]
+    upstream: Upstream,
+    traits: Traits,
+    asked: Mapping[str, object] | None,
+    chat: Mapping[str, object],
 ) -> int | None:
     """Return the tokens of a conversation that the engine itself renders, None if it cannot count.
 
-    `asked` is the request in Anthropic's form, `chat` in OpenAI's.
+    `asked` is the request in Anthropic's form, if it came so, `chat` in OpenAI's.
     """
     named: dict[str, object] = {"model": traits.model_name} if traits.model_name else {}
     route = traits.tokenizer
     tries: list[tuple[str, str, dict[str, object]]] = []
-    if traits.count_tokens_path is not None:
-        tries.append((traits.count_tokens_path, "input_tokens", {**asked, **named}))
+    if traits.count_tokens_path is not None and asked is not None:
+        told = {name: asked[name] for name in COUNTED if name in asked}
+        tries.append((traits.count_tokens_path, "input_tokens", {**told, **named}))
     if route is not None and route.messages_field is not None:
         kept = {name: chat[name] for name in ("tools", "chat_template_kwargs") if name in chat}
         messages = {route.messages_field: chat["messages"]}
         tries.append((route.tokenize_path, "count", {**kept, **messages, **named}))
     for path, answer, body in tries:
         try:
-            count = (await fetch_json(upstream, path, body)).get(answer)
+            counted = await fetch_field(upstream, path, body, answer, int)
         except (CapabilityMissing, UpstreamError, BadRequest) as error:
             log.info("cannot count by %s: %s", path, error.message)
             continue
-        if isinstance(count, int):
+        if (count := read_count(counted, f"the answer of {path}")) is not None:
             return count
     return None
 
@@ -112,12 +128,12 @@ async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) 
     if traits.model_name:
         body["model"] = traits.model_name
     try:
-        text = (await fetch_json(upstream, route.detokenize_path, body)).get(route.text_field)
+        text = await fetch_field(upstream, route.detokenize_path, body, route.text_field, str)
     except ConnectionLost:
         raise
     except VllamaError as error:
         raise BadRequest("cannot use 'context': it holds tokens of another model") from error
-    return text if isinstance(text, str) else ""
+    return text or ""
 
 
 async def decode_tokens(
@@ -126,7 +142,7 @@ async def decode_tokens(
     """Return the text that `tokens` are, their marks of turns included. Raises BadRequest."""
     if traits.tokenizer is None or not traits.tokenizer.drops_control:
         return await detokenize(upstream, traits, tokens)
-    control = await asyncio.to_thread(control_tokens, info)
+    control = await executors.disk.run(control_tokens, info)
     parts: list[str] = []
     for is_control, group in itertools.groupby(tokens, lambda token: token in control):
         some = list(group)

@@ -163,7 +163,9 @@ class ChatPage extends View {
       const capabilities = listCapabilities(name);
       return !capabilities.length || capabilities.includes("completion");
     });
-    if (!turns.length && chats.length && !chats.includes(models[0])) change({ models: [chats[0]] });
+    if (turns.length || !chats.length || chats.includes(models[0])) return;
+    const tagged = `${models[0]}:latest`; // an address may leave the tag out, as requests may
+    change({ models: [chats.includes(tagged) ? tagged : chats[0]] });
   }
 
   send(message) {

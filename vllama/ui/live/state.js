@@ -73,14 +73,14 @@ export function apply(name, data) {
   HANDLERS[name]?.(data);
 }
 
-/** Note how the connection is: `{status: connecting | live | lost | forbidden, reason, retryAt}`. */
+/** Note how the connection is: `{status: connecting | live | lost | forbidden | locked, reason, retryAt}`. */
 export function setConnection(connection) {
   state.connection = connection;
   announce("connection");
 }
 
-/** Tell whether the key of the page may not see what the server does: it lacks the scope `read`. */
-export const mayNotRead = () => state.connection.status === "forbidden";
+/** Tell whether the page may not see what the server does: its key lacks the scope `read`, or it has none. */
+export const mayNotRead = () => ["forbidden", "locked"].includes(state.connection.status);
 
 /** Show a download that has ended no longer. */
 export function forgetPull(name) {

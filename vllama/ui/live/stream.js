@@ -2,10 +2,10 @@
  * The stream of server-sent events, `/api/events`, read with fetch because it may need a key.
  *
  * It is opened again, with growing pauses, whenever it ends; each new stream begins with a snapshot.
- * A key that may not read it is told so once: only another key, or another scope, would change that.
+ * Without a key, or with one that may not read it, it ends: only another key would change that.
  */
 
-import { explain, isForbidden, readLines, send, ServerError } from "../server.js";
+import { explain, isForbidden, isLocked, readLines, send } from "../server.js";
 import { apply, setConnection } from "./state.js";
 
 const FIRST_PAUSE_MS = 500;
@@ -27,12 +27,10 @@ export async function follow() {
       });
     } catch (error) {
       reason = explain(error);
-      if (isForbidden(error)) {
-        setConnection({ status: "forbidden" });
+      if (isForbidden(error) || isLocked(error)) {
+        setConnection({ status: isLocked(error) ? "locked" : "forbidden" });
         return;
       }
-      // without a key nothing changes by itself: the user has closed the question
-      if (error instanceof ServerError && error.status === 401) pause = LONGEST_PAUSE_MS;
     }
     setConnection({ status: "lost", reason, retryAt: Date.now() + pause });
     await rest(pause);

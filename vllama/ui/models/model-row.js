@@ -8,7 +8,7 @@ import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import * as actions from "./actions.js";
 import { poolTitle } from "./memory-overview.js";
-import { planReport } from "./plan-report.js";
+import { planReport, whatHelps } from "./plan-report.js";
 
 const COLUMNS = 7;
 
@@ -150,8 +150,8 @@ function details({ name, disk, live }, page) {
 }
 
 /** Return what is wrong with a model whose files cannot be read, and what to do. */
-export const damage = () => html`<div class="verdict bad">
-  <p><strong>Its files are damaged:</strong> they cannot be read.</p>
+export const damage = (disk) => html`<div class="verdict bad">
+  <p><strong>Its files are damaged:</strong> ${disk.problem ?? "they cannot be read"}.</p>
   <p><strong>What helps:</strong> delete the model, and download or create it again.</p>
 </div>`;
 
@@ -160,7 +160,7 @@ export function failure(live) {
   const { cause, hint } = live.error;
   return html`<div class="verdict bad">
     <p><strong>${live.state === "failed" ? "It could not be loaded" : "Its last failure"}:</strong> ${cause}</p>
-    ${hint ? html`<p><strong>What helps:</strong> ${hint}</p>` : nothing}
+    ${live.log && hint?.includes("vllama logs") ? nothing : whatHelps(hint)}
     ${live.log ? html`<p><a href=${linkTo("logs", live.log)}>Open the log of the engine</a></p>` : nothing}
   </div>`;
 }

@@ -56,7 +56,7 @@ class ModelsPage extends View {
     return html`<section aria-labelledby="failed-title">
       <h2 id="failed-title">Needs attention</h2>
       ${failed.map((row) => html`<div class="card"><h3>${row.name}</h3>${failure(row)}</div>`)}
-      ${damaged.map(({ name }) => html`<div class="card"><h3>${name}</h3>${damage()}</div>`)}
+      ${damaged.map((disk) => html`<div class="card"><h3>${disk.name}</h3>${damage(disk)}</div>`)}
     </section>`;
   }
 
@@ -114,7 +114,7 @@ class ModelsPage extends View {
     if (models.length) return html`<p class="muted">No model has “${this.filter}” in its name.</p>`;
     return library.loaded
       ? html`<p class="muted">There is no model yet. Write the name of one above, and see its plan.</p>`
-      : html`<p class="muted">Loading …</p>`;
+      : html`<p class="muted">${state.connection.status === "locked" ? nothing : "Loading …"}</p>`;
   }
 
   /** Return the models that are here: those that run or have failed first, then by name. */

@@ -2,6 +2,7 @@
 
 import { count, fileSize } from "../format.js";
 import { memoryBar } from "../parts/memory-bar.js";
+import { isForTerminal } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 const MEMORY = [
@@ -28,32 +29,40 @@ export function planReport(plan) {
 
 function goodNews(plan) {
   const engine = plan.engines?.find((row) => row.taken);
-  return html`<p class="verdict good">
-    <strong>It fits.</strong> ${engine?.title ?? plan.engine} ${plan.loaded ? "serves" : "would serve"} it
+  const { now } = plan;
+  return html`<div class="verdict ${now && !now.fits ? "bad" : "good"}"><p>
+    <strong>${now?.summary ?? (plan.loaded ? "It is loaded" : "It fits")}.</strong> ${engine?.title ?? plan.engine} ${plan.loaded ? "serves" : "would serve"} it
     ${plan.context_length ? html`with a context of ${count(plan.context_length)} tokens` : nothing}
     ${plan.quantization ? html`as ${plan.quantization}` : nothing}.
     ${plan.download_bytes
       ? html`To download: <strong>${fileSize(plan.download_bytes)}</strong>.`
       : "Nothing needs to be downloaded."}
-  </p>`;
+  </p>${whatHelps(now?.hint)}</div>`;
 }
 
 function badNews(plan) {
   return html`<div class="verdict bad">
     <p><strong>It cannot be served here.</strong> ${plan.error}</p>
-    ${plan.hint ? html`<p><strong>What helps:</strong> ${plan.hint}</p>` : nothing}
+    ${whatHelps(plan.hint)}
   </div>`;
+}
+
+/** Return a hint of the server's; it says so if that is for the terminal. */
+export function whatHelps(hint) {
+  if (!hint) return nothing;
+  return html`<p><strong>What helps${isForTerminal(hint) ? " (in a terminal)" : ""}:</strong> ${hint}</p>`;
 }
 
 function deviceBar(plan, device) {
   const total = plan.memory.total_bytes || 1;
   const share = device.takes_bytes / total;
-  const used = Math.max(0, device.total_bytes - device.usable_bytes);
+  const free = plan.error ? device.usable_bytes : device.free_bytes;
+  const used = Math.max(0, device.total_bytes - free);
   return memoryBar({
     title: device.device,
     totalBytes: device.total_bytes,
     parts: [
-      { label: "in use or reserved", bytes: used, kind: "other" },
+      { label: plan.error ? "reserved" : "in use or reserved", bytes: used, kind: "other" },
       ...MEMORY.map(([field, label]) => ({
         label,
         bytes: (plan.memory[field] ?? 0) * Math.min(share, 1),

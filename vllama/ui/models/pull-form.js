@@ -17,7 +17,7 @@ class PullForm extends View {
     return html`
       <form class="row" @submit=${this.plan}>
         <label class="grow"
-          ><span>Name of a model, as for <code>vllama pull</code></span>
+          ><span>Name of a model</span>
           <input
             name="model"
             required

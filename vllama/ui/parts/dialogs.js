@@ -18,7 +18,7 @@ export async function confirm({ title, text, action }) {
 /** Ask for a key of the server; return null if none is given. */
 export async function askForKey(wasRefused) {
   const answer = await open((close) => html`
-    <h2 id="dialog-title">This server wants a key</h2>
+    <h2 id="dialog-title">This server requires a key</h2>
     <p>Its operator gives out keys. Yours is kept in this tab only.</p>
     ${wasRefused
       ? html`<p class="error" role="alert">The server does not know that key.</p>`

@@ -1,7 +1,7 @@
 /** Messages about what the user has done; each goes away by itself, and can be dismissed before. */
 
 import { changes, state } from "../live/state.js";
-import { explain, ServerError } from "../server.js";
+import { explain, isLocked, ServerError } from "../server.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
 const SHOWN_MS = { success: 5000, error: 15_000 };
@@ -15,7 +15,7 @@ export function showSuccess(text) {
 
 /** Say why something could not be done. What the user has stopped is no error. */
 export function showError(error) {
-  if (error?.name === "AbortError") return;
+  if (error?.name === "AbortError" || isLocked(error)) return; // the banner asks for a key
   add({ text: explain(error), kind: "error", unreachable: !(error instanceof ServerError) });
 }
 

@@ -51,7 +51,7 @@ class ApiReference extends View {
         <p class="intro">${text}</p>
         <form class="row" @submit=${this.useKey}>
           <label>
-            <span>Key, if the server wants one</span>
+            <span>Key, if the server requires one</span>
             <input name="key" type="password" autocomplete="off" .value=${readKey() ?? ""}>
           </label>
           <button>Use this key</button>

@@ -1,0 +1,396 @@
+"""The limits of keys: no period has more requests, no day more tokens, than a key may have."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from tests.manual_clock import ManualClock
+from vllama.accounts.keys.amounts import (
+    DAY_S,
+    Rate,
+    parse_age,
+    parse_count,
+    parse_rate,
+    parse_tokens,
+)
+from vllama.accounts.keys.key import Key
+from vllama.accounts.keys.limits import KeyLimits, Size, name_day
+from vllama.base.errors import LimitReached
+
+NOON_S = 20_000 * DAY_S + DAY_S / 2
+
+
+def in_loop(test):
+    """Run a test in an event loop, in which the limits are used."""
+
+    @functools.wraps(test)
+    def run(*args, **named):
+        asyncio.run(test(*args, **named))
+
+    return run
+
+
+def make_key(**limits) -> Key:
+    return Key(name="ann", digest="", **limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "period_s"),
+    [
+        ("60/min", 60, 60),
+        ("60/minute", 60, 60),
+        (" 5 / s ", 5, 1),
+        ("1k/h", 1000, 3600),
+        ("1.5k/day", 1500, DAY_S),
+        ("2/d", 2, DAY_S),
+    ],
+)
+def test_rates(text: str, count: int, period_s: float) -> None:
+    rate = parse_rate(text)
+    assert (rate.count, rate.period_s) == (count, period_s)
+    assert parse_rate(str(rate)) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "60", "/min", "0/min", "-1/min", "60/month", "x/min", "0.2/s"]
+)
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_rate(text)
+
+
+@in_loop
+async def test_one_request_is_no_plural() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(concurrent=1)
+    limits.admit(key)
+    with pytest.raises(LimitReached, match="limited to 1 request at a time"):
+        limits.admit(key)
+
+
+@in_loop
+async def test_a_new_key_inherits_nothing_of_an_old_one_of_its_name() -> None:
+    limits = KeyLimits(ManualClock(NOON_S))
+    old = make_key(owner="1", tokens=5, rate=Rate(1, "h"), concurrent=1)
+    limits.admit(old)
+    limits.finish(old, 5)
+    with pytest.raises(LimitReached):
+        limits.admit(old)
+    new = msgspec.structs.replace(old, owner="2")
+    limits.admit(new)
+    assert limits.find_standing(old).tokens != limits.find_standing(new).tokens
+
+
+def test_other_amounts() -> None:
+    assert [str(parse_tokens(text)) for text in ("1M/day", "20k", "7/d")] == [
+        *("1000000/day", "20000/day", "7/day"),
+    ]
+    assert [str(parse_tokens(text)) for text in ("5/minute", "5/min", "2k/Month")] == [
+        *("5/min", "5/min", "2000/month"),
+    ]
+    assert [parse_age(text) for text in ("30d", "12h", "2w", "90s")] == [
+        *(30 * DAY_S, 12 * 3600, 14 * DAY_S, 90)
+    ]
+    assert parse_count("2.5k") == 2500
+    for parse, text in (
+        *((parse_tokens, "1M/h"), (parse_tokens, "1/s"), (parse_rate, "1/month")),
+        *((parse_age, "30"), (parse_age, "0d")),
+        *((parse_count, "9" * 400), (parse_count, "١٢"), (parse_age, "9" * 400 + "d")),
+    ):
+        with pytest.raises(ValueError):
+            parse(text)
+
+
+@in_loop
+async def test_no_period_has_more_requests_than_the_rate() -> None:
+    clock, chance = ManualClock(NOON_S), random.Random(1)
+    limits, key = KeyLimits(clock), make_key(rate=Rate(7, "min"))
+    admitted: list[float] = []
+    for _ in range(3000):
+        clock.advance(chance.choice((0.0, 0.1, 3.0, 20.0)))
+        try:
+            limits.admit(key)
+        except LimitReached as error:
+            assert 0 < error.retry_after_s <= 60
+            clock.advance(error.retry_after_s)  # which is enough, and no more than needed
+            limits.admit(key)
+        limits.finish(key, 0)
+        admitted.append(clock.time())
+    for first, last in zip(admitted, admitted[7:], strict=False):
+        assert last - first >= 60 - 1e-6
+
+
+@in_loop
+async def test_requests_at_once() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(concurrent=2)
+    limits.admit(key)
+    limits.admit(key)
+    with pytest.raises(LimitReached, match="2 requests at a time"):
+        limits.admit(key)
+    limits.finish(key, 5)
+    limits.admit(key)
+
+
+@in_loop
+async def test_the_tokens_of_a_day() -> None:
+    clock = ManualClock(NOON_S)
+    limits, key = KeyLimits(clock), make_key(tokens=100)
+    limits.admit(key)
+    limits.finish(key, 99)
+    limits.admit(key)
+    limits.finish(key, 40)
+    with pytest.raises(LimitReached) as caught:
+        limits.admit(key)
+    assert caught.value.retry_after_s == DAY_S / 2
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and (standing.limit, standing.remaining) == (100, 0)
+    clock.advance(DAY_S / 2)
+    limits.admit(key)
+
+
+def fixed(tokens: int) -> Size:
+    return lambda: tokens
+
+
+@pytest.mark.parametrize("period", ["min", "day", "month"])
+@pytest.mark.parametrize("seed", range(10))
+@in_loop
+async def test_tokens_are_exceeded_by_one_answer_at_most(seed: int, period: str) -> None:
+    """Any number at once, of any sizes, in any order of their ends; some say no size at all."""
+    chance = random.Random(seed)
+    limits = KeyLimits(ManualClock(NOON_S))
+    key = make_key(tokens=1000, tokens_period=period)
+    used, largest, refused, most_at_once, running = 0, 0, 0, 0, 0
+
+    async def ask() -> None:
+        nonlocal used, largest, refused, most_at_once, running
+        most = chance.choice((5, 40, 120, 1 << 62))
+        try:
+            limits.admit(key)
+        except LimitReached:
+            refused += 1
+            return
+        try:
+            reserved = await limits.reserve(key, fixed(most))
+        except LimitReached:
+            refused += 1
+            limits.finish(key, 0)
+            return
+        running += 1
+        most_at_once = max(most_at_once, running)
+        for _ in range(chance.randrange(5)):
+            await asyncio.sleep(0)
+        running -= 1
+        tokens = chance.randrange(min(most, 300) + 1)
+        used, largest = used + tokens, max(largest, tokens)
+        limits.finish(key, tokens)
+        limits.release(key, reserved)
+
+    await asyncio.gather(*(ask() for _ in range(120)))
+    assert 1000 <= used < 1000 + largest
+    assert refused and most_at_once > 1 and running == 0
+    assert limits._uses["ann"].reserved == limits._uses["ann"].active == 0
+
+
+@in_loop
+async def test_what_is_too_large_for_what_is_left_runs_alone() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
+    for _ in range(4):
+        limits.admit(key)
+    assert limits.try_reserve(key, fixed(50)) == limits.try_reserve(key, fixed(50)) == 50
+    assert limits.try_reserve(key, fixed(1)) is None
+    large = asyncio.ensure_future(limits.reserve(key, fixed(500)))
+    small = asyncio.ensure_future(limits.reserve(key, fixed(10)))
+    await asyncio.sleep(0)
+    limits.finish(key, 5)
+    limits.release(key, 50)
+    await asyncio.sleep(0)
+    assert not large.done() and not small.done(), "each in its turn"
+    limits.finish(key, 5)
+    limits.release(key, 50)
+    assert await large == 500 and not small.done()
+    limits.shrink(key, 450)  # its model turns out to have a small context
+    assert await small == 10
+    limits.finish(key, 90)
+    limits.release(key, 50)
+    with pytest.raises(LimitReached):
+        limits.admit(key)
+
+
+@in_loop
+async def test_who_was_admitted_before_the_tokens_were_used_up_is_refused() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
+    limits.admit(key)
+    limits.admit(key)  # and its model is looked for
+    limits.release(key, limits.try_reserve(key, fixed(150)) or 0)
+    limits.finish(key, 150)
+    assert limits.try_reserve(key, fixed(1)) is None
+    with pytest.raises(LimitReached):
+        await limits.reserve(key, fixed(1))
+
+
+@in_loop
+async def test_who_leaves_while_waiting_for_tokens_lets_others_in() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
+    for _ in range(4):
+        limits.admit(key)
+    assert limits.try_reserve(key, fixed(60)) == 60
+    waits = [asyncio.ensure_future(limits.reserve(key, fixed(60))) for _ in range(3)]
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    await asyncio.sleep(0)
+    limits.finish(key, 60)
+    limits.release(key, 60)  # there is room for one beside none
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [wait.done() for wait in waits] == [True, True, False]
+    limits.finish(key, 60)
+    limits.release(key, await waits[1])
+    with pytest.raises(LimitReached):
+        await waits[2]
+    assert limits._uses["ann"].reserved == limits._uses["ann"].active == 0
+
+
+@in_loop
+async def test_who_is_let_in_and_leaves_at_once_lets_others_in() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
+    for _ in range(3):
+        limits.admit(key)
+    assert limits.try_reserve(key, fixed(60)) == 60
+    waits = [asyncio.ensure_future(limits.reserve(key, fixed(60))) for _ in range(2)]
+    await asyncio.sleep(0)
+    limits.finish(key, 60)
+    limits.release(key, 60)
+    waits[0].cancel()  # in the same turn of the loop
+    await asyncio.wait(waits)
+    assert waits[0].cancelled() and waits[1].exception() is None
+
+
+@in_loop
+async def test_a_key_without_such_a_limit_never_waits() -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(rate=Rate(9, "s"))
+    limits.admit(key)
+    limits.admit(key)
+    assert limits.try_reserve(key, fixed(1 << 62)) == limits.try_reserve(key, fixed(5)) == 0
+
+
+@in_loop
+async def test_the_tokens_of_a_minute_are_of_any_minute() -> None:
+    clock = ManualClock(NOON_S)
+    limits, key = KeyLimits(clock), make_key(tokens=100, tokens_period="min")
+    for tokens, after_s in ((30, 20), (60, 20), (30, 5)):
+        limits.admit(key)
+        limits.finish(key, tokens)
+        clock.advance(after_s)
+    with pytest.raises(LimitReached, match="tokens of the last minute") as caught:
+        limits.admit(key)
+    assert caught.value.retry_after_s == 15  # then the first 30 do not count any more
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and (standing.remaining, standing.reset_s) == (0, 55)
+    clock.advance(15)
+    limits.admit(key)
+    limits.finish(key, 0)
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and (standing.remaining, standing.reset_s) == (10, 40)
+    clock.advance(60)
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and (standing.remaining, standing.reset_s) == (100, 0)
+
+
+@pytest.mark.parametrize(
+    ("now", "left_s"),
+    [
+        ("2026-11-23T12:00:00", 7.5 * DAY_S),
+        ("2026-12-31T23:59:00", 60),
+        ("2028-02-01T00:00:00", 29 * DAY_S),
+    ],
+)
+@in_loop
+async def test_the_tokens_of_a_month(now: str, left_s: float) -> None:
+    clock = ManualClock(datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp())
+    limits, key = KeyLimits(clock), make_key(tokens=100, tokens_period="month")
+    limits.restore({"ann": ({f"{now[:8]}01": 60, "2026-10-31": 70}, [])})
+    limits.admit(key)
+    limits.finish(key, 40)
+    with pytest.raises(LimitReached, match="tokens of this month") as caught:
+        limits.admit(key)
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and standing.reset_s == caught.value.retry_after_s == left_s
+    clock.advance(left_s)
+    limits.admit(key)
+
+
+@in_loop
+async def test_what_was_used_before_a_restart_counts() -> None:
+    clock = ManualClock(NOON_S)
+    limits, key = KeyLimits(clock), make_key(tokens=100, rate=Rate(3, "min"))
+    limits.restore({"ann": ({name_day(NOON_S): 99}, [(NOON_S - 50, 0), (NOON_S - 1, 0)])})
+    limits.admit(key)
+    with pytest.raises(LimitReached, match="3 requests per min"):
+        limits.admit(key)
+    clock.advance(11)
+    limits.finish(key, 1)
+    with pytest.raises(LimitReached, match="tokens of today"):
+        limits.admit(key)
+    by_minute = make_key(owner="b", tokens=100, tokens_period="min")
+    limits.restore({"b": ({}, [(clock.time() - 59, 99), (clock.time() - 5, 1)])})
+    with pytest.raises(LimitReached, match="tokens of the last minute") as caught:
+        limits.admit(by_minute)
+    assert caught.value.retry_after_s == 1
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, 400 * DAY_S, 36_500 * DAY_S])
+@in_loop
+async def test_a_clock_that_was_ahead_locks_no_key(ahead_s: float) -> None:
+    clock = ManualClock(NOON_S + ahead_s)
+    limits = KeyLimits(clock)
+    rated = make_key(owner="r", rate=Rate(5, "min"))
+    by_minute = make_key(owner="m", tokens=10, tokens_period="min")
+    for key in (rated, rated, rated, rated, rated, by_minute):
+        limits.admit(key)
+        limits.finish(key, 10)
+    clock.advance(-ahead_s)
+    for key in (rated, by_minute):
+        with pytest.raises(LimitReached) as caught:
+            limits.admit(key)
+        assert 0 < caught.value.retry_after_s <= 60
+    clock.advance(60)
+    limits.admit(rated)
+    limits.admit(by_minute)
+
+
+@pytest.mark.parametrize("period", ["day", "month"])
+@pytest.mark.parametrize("days", [1, -1, 400, -400])
+@in_loop
+async def test_a_day_back_and_forth_gives_no_tokens_anew(days: int, period: str) -> None:
+    clock = ManualClock(NOON_S)
+    limits, key = KeyLimits(clock), make_key(tokens=100, tokens_period=period)
+    limits.admit(key)
+    limits.finish(key, 100)
+    for _ in range(3):
+        clock.advance(days * DAY_S)
+        with suppress(LimitReached):  # another day has tokens of its own, once
+            limits.admit(key)
+            limits.finish(key, 100)
+        with pytest.raises(LimitReached):
+            limits.admit(key)
+        clock.advance(-days * DAY_S)
+        with pytest.raises(LimitReached):
+            limits.admit(key)
+
+
+@in_loop
+async def test_a_clock_that_is_back_before_all_days_has_limits_too() -> None:
+    clock = ManualClock(NOON_S - 500 * DAY_S)
+    limits, key = KeyLimits(clock), make_key(tokens=100)
+    limits.restore({"ann": ({name_day(NOON_S + n * DAY_S): 1 for n in range(200)}, [])})
+    limits.admit(key)
+    limits.finish(key, 100)
+    with pytest.raises(LimitReached):
+        limits.admit(key)

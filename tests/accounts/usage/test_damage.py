@@ -1,0 +1,297 @@
+"""Whatever has become of the files of usage: the server starts, counts, and says what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.accounts.usage.test_usage import count, list_journals, record, served
+from vllama.accounts.usage import recorder as recorder_module
+from vllama.accounts.usage import store as store_module
+from vllama.accounts.usage.entries import Admitted, encode_entry
+from vllama.accounts.usage.journal import SUFFIX
+from vllama.accounts.usage.recorder import UsageRecorder
+from vllama.accounts.usage.store import FILE_NAME, QUARANTINE_NAME, UsageStore
+
+ROWS = 400
+
+
+def fill(folder: Path) -> Path:
+    """Make a database of many pages; return its file."""
+    now_s = time.time()
+    rows = [
+        served(f"key-{number:03}", day=f"2026-11-{number % 28 + 1:02}") for number in range(ROWS)
+    ]
+    record(folder, *rows, *(Admitted(f"key-{n}", now_s, now_s + 9e4) for n in range(ROWS)))
+    return folder / FILE_NAME
+
+
+def live(folder: Path, check: Callable[[UsageRecorder], None] = lambda recorder: None) -> None:
+    """Be a server that answers one request of Ann's."""
+
+    async def run() -> None:
+        recorder = UsageRecorder(folder)
+        recorder.record(served())
+        await recorder.flush()
+        assert not recorder.failure
+        recorder.read(lambda store: store.list_rows(["day", "key", "model"]))
+        check(recorder)
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(run())
+
+
+def list_aside(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{FILE_NAME}.damaged-*") if "-wal" not in path.name)
+
+
+def put_bytes(file: Path, offset: int, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(content)
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_a_server_starts_with_any_bytes_in_its_database(seed: int, tmp_path: Path) -> None:
+    chance, file = random.Random(seed), fill(tmp_path)
+    size = file.stat().st_size
+    match seed % 4:
+        case 0:  # a page
+            put_bytes(file, 4096 * chance.randrange(size // 4096), chance.randbytes(4096))
+        case 1:  # a byte of the header
+            put_bytes(file, chance.randrange(100), chance.randbytes(1))
+        case 2:  # a few bytes anywhere
+            for _ in range(20):
+                put_bytes(file, chance.randrange(size), chance.randbytes(8))
+        case 3:  # its end is missing
+            file.write_bytes(file.read_bytes()[: chance.randrange(size)])
+    live(tmp_path)
+    live(tmp_path)
+    assert count(tmp_path)[0] >= 2
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    (file / "mine").write_text("x")
+
+
+def make_newer(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+def make_foreign(file: Path) -> None:
+    file.unlink()
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE usage (something TEXT)")
+    connection.commit()
+    connection.close()
+
+
+def make_bad_text(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("INSERT INTO tokens VALUES (CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT), 1)")
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: put_bytes(file, 0, b"no database "),
+        lambda file: put_bytes(file, 4096, b"\xa5" * 4096),
+        lambda file: put_bytes(file, 4096, b"\xa5" * (file.stat().st_size - 4096)),
+        make_folder,
+        make_newer,
+        make_foreign,
+        make_bad_text,
+    ],
+)
+def test_what_is_no_database_is_put_aside(
+    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = fill(tmp_path)
+    damage(file)
+    with caplog.at_level(logging.WARNING):
+        live(tmp_path)
+    [kept] = list_aside(tmp_path)
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in kept.name
+    warnings = [one.getMessage() for one in caplog.records]
+    assert len(warnings) == 1 and str(file) in warnings[0] and str(kept) in warnings[0]
+    assert count(tmp_path) == (1, 2), "the new one has what came after"
+    live(tmp_path)
+    assert list_aside(tmp_path) == [kept]
+
+
+def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).touch()
+    live(tmp_path)
+    assert count(tmp_path) == (1, 2) and not list_aside(tmp_path)
+
+
+def test_a_database_of_an_earlier_version_is_no_damaged_one(tmp_path: Path) -> None:
+    with sqlite3.connect(fill(tmp_path)) as database:
+        database.executescript("DROP TABLE recent; PRAGMA user_version = 1")
+    live(tmp_path)
+    assert count(tmp_path) == count(tmp_path, "key-003") == (1, 2) and not list_aside(tmp_path)
+
+
+def test_damage_and_removal_under_a_running_server(tmp_path: Path) -> None:
+    file = fill(tmp_path)
+
+    async def run() -> None:
+        recorder = UsageRecorder(tmp_path)
+        recorder.record(served())
+        await recorder.flush()
+        put_bytes(file, 0, b"\xa5" * file.stat().st_size)
+        for end in ("-wal", "-shm"):
+            put_bytes(file.with_name(FILE_NAME + end), 0, b"\xa5" * 10_000)
+        for _ in range(3):
+            recorder.record(served())
+            await recorder.flush()
+        assert not recorder.failure and list_aside(tmp_path)
+        file.unlink()
+        recorder.record(served())
+        await recorder.flush()
+        assert not recorder.failure and count(tmp_path) == (1, 2)
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(run())
+
+
+RUBBISH = [
+    b"\x00\xff\xfe binary \x01",
+    b'["served","2026-11-23","ann","m",{"requests":1,"prompt_tokens":99999999999999999999}]',
+    b'["served","2026-11-23","ann","m",{"requests":1,"generated_tokens":-5}]',
+    b'["served","2026-11-23","ann","m",{"requests":1,"generated_tokens":1.5}]',
+    b'["served","2026-11-23","ann","m",{"requests":"1"}]',
+    b'["served","someday","ann","m",{"requests":1}]',
+    b'["served","2026-11-23","a\xff","m",{"requests":1}]',
+    b'["served","2026-11-23","ann',
+    b'["admitted","ann",1e400,2e400]',
+    b'["admitted","ann",-1,"x"]',
+    b'["stolen","2026-11-23"]',
+    b"[" * 100_000,
+    b"null",
+]
+
+
+@pytest.mark.parametrize("line", RUBBISH, ids=range(len(RUBBISH)))
+def test_lines_that_cannot_be_read_are_kept_apart(
+    line: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = encode_entry(served())
+    (tmp_path / f"1-1{SUFFIX}").write_bytes(good + line + b"\n" + good)
+    (tmp_path / f"2-1{SUFFIX}").write_bytes(line)
+    with caplog.at_level(logging.WARNING):
+        live(tmp_path)
+        live(tmp_path)
+    assert count(tmp_path) == (4, 8) and not list_journals(tmp_path)
+    assert (tmp_path / QUARANTINE_NAME).read_bytes() == 2 * (line + b"\n")
+    assert caplog.text.count("cannot read 1 line") == 2, "one warning for each journal"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_journal_stays_where_it_is(
+    make: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path / f"1-1{SUFFIX}")
+    (tmp_path / f"2-1{SUFFIX}").write_bytes(encode_entry(served()))
+    with caplog.at_level(logging.WARNING):
+        live(tmp_path)
+    assert count(tmp_path)[0] == 2 and (tmp_path / f"1-1{SUFFIX}").exists()
+    assert "it is no regular file" in caplog.text
+
+
+def test_the_largest_numbers_can_be_added_up(tmp_path: Path) -> None:
+    most = 1 << 53
+    record(tmp_path, *(served(tokens=most) for _ in range(600)))
+    for _ in range(3):
+        record(tmp_path, *(served(tokens=1 << 62) for _ in range(5)))
+    store = UsageStore(tmp_path)
+    [row] = store.list_rows(["key"])
+    assert row.requests == 615 and row.generated_tokens > most
+    store.read_recent(0.0)
+    store.close()
+
+
+def test_a_folder_that_cannot_be_used_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "RETRY_S", 0.05)
+    folder = tmp_path / "usage"
+    fill(folder)
+    folder.rename(tmp_path / "before")
+    folder.write_text("in the way")
+    found = []
+
+    async def run() -> None:
+        recorder = UsageRecorder(folder, found.append)
+        running = asyncio.ensure_future(recorder.run())
+        for _ in range(5000):
+            recorder.record(served())
+        await asyncio.sleep(0.2)
+        assert recorder.failure and not found
+        assert sum(len(batch.entries) for batch in recorder._batches) <= 1, "memory has a bound"
+        folder.unlink()
+        (tmp_path / "before").rename(folder)
+        async with asyncio.timeout(60):
+            while recorder.failure:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        recorder.close()
+        await running
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert count(folder) == (5000, 10_000)
+    assert caplog.text.count("cannot keep usage") == 1 and "again" in caplog.text
+    assert len(found) == 1 and len(found[0]) >= ROWS, "limits know what was used before"
+
+
+def test_a_database_that_another_program_holds_delays_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_S", 0.05)
+    file = fill(tmp_path)
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    other.execute("DELETE FROM journals")
+
+    async def run() -> None:
+        recorder = UsageRecorder(tmp_path)
+        assert "locked" in recorder.failure
+        recorder.record(served())
+        await recorder.flush()
+        assert recorder.failure and not list_aside(tmp_path)
+        other.execute("COMMIT")
+        other.close()
+        await recorder.flush()
+        assert not recorder.failure
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(run())
+    assert count(tmp_path) == (1, 2) and count(tmp_path, "key-003") == (1, 2)
+
+
+def test_times_in_the_future_count_as_now_once(tmp_path: Path) -> None:
+    now_s, ahead_s = time.time(), 400 * 86_400.0
+    record(tmp_path, Admitted("ann", now_s + ahead_s, now_s + ahead_s + 60))
+    store = UsageStore(tmp_path)
+    assert store.read_recent(now_s)["ann"][1] == [(now_s, 0)]
+    assert store.read_recent(now_s + 59)["ann"][1] == [(now_s, 0)], "not anew with each start"
+    assert store.read_recent(now_s + 61) == {}
+    store.close()

@@ -1,0 +1,273 @@
+"""Usage is counted exactly once, whatever ends the server, and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vllama.accounts.usage import recorder as recorder_module
+from vllama.accounts.usage.entries import Admitted, Amounts, Served, decode_entries, encode_entry
+from vllama.accounts.usage.journal import SUFFIX, Journal
+from vllama.accounts.usage.recorder import UsageRecorder
+from vllama.accounts.usage.store import FILE_NAME, UsageStore
+
+DAY = "2026-11-23"
+
+
+def served(key: str = "ann", *, model: str = "m", day: str = DAY, tokens: int = 2) -> Served:
+    amounts = Amounts(
+        requests=1,
+        prompt_tokens=10,
+        cached_tokens=4,
+        generated_tokens=tokens,
+        duration_us=1_500_000,
+    )
+    return Served(day, key, model, amounts)
+
+
+def count(folder: Path, key: str = "ann") -> tuple[int, int]:
+    """Return requests and generated tokens of a key, as the next server would find them."""
+    store = UsageStore(folder)
+    store.take_over_journals(0.0)
+    rows = [row for row in store.list_rows(["key"]) if row.key == key]
+    store.close()
+    return (rows[0].requests, rows[0].generated_tokens) if rows else (0, 0)
+
+
+def list_tokens(store: UsageStore) -> dict[str, dict[str, int]]:
+    """Return the tokens of each day by the identities of keys."""
+    return {identity: days for identity, (days, _) in store.read_recent(0.0).items()}
+
+
+def list_journals(folder: Path) -> list[Path]:
+    return list(folder.glob(f"*{SUFFIX}"))
+
+
+def record(folder: Path, *entries) -> None:
+    """Record entries in a server that ends well."""
+
+    async def live() -> None:
+        recorder = UsageRecorder(folder)
+        for entry in entries:
+            recorder.record(entry)
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(live())
+
+
+def test_sums_by_each_column(tmp_path: Path) -> None:
+    entries = [served(), served(tokens=3), served("bob", day="2026-11-24"), served("", model="n")]
+    record(tmp_path, *entries)
+    store = UsageStore(tmp_path)
+    assert [(row.key, row.requests, row.generated_tokens) for row in store.list_rows(["key"])] == [
+        *(("", 1, 2), ("ann", 2, 5), ("bob", 1, 2)),
+    ]
+    row = store.list_rows(["day", "key", "model"], since=DAY, until=DAY, key="ann")[0]
+    assert (row.day, row.model, row.prompt_tokens, row.cached_tokens) == (DAY, "m", 20, 8)
+    assert row.seconds == 3.0
+    assert [row.requests for row in store.list_rows([])] == [4]
+    assert store.list_rows([], since="2027-01-01") == []
+    assert store.list_rows(["key"], key="nobody") == []
+    store.close()
+
+
+def test_limits_count_by_what_no_other_key_has(tmp_path: Path) -> None:
+    amounts = Amounts(requests=1, prompt_tokens=3, generated_tokens=4)
+    record(
+        tmp_path,
+        Served(DAY, "ann", "m", amounts, "first"),
+        Served(DAY, "ann", "n", amounts, "first"),
+        Served(DAY, "ann", "m", amounts, "second"),
+        Served(DAY, "", "m", amounts),
+    )
+    store = UsageStore(tmp_path)
+    assert list_tokens(store) == {"first": {DAY: 14}, "second": {DAY: 7}}
+    assert {row.key: row.requests for row in store.list_rows(["key"])} == {"ann": 3, "": 1}
+    store.close()
+    record(tmp_path, Served("2026-11-24", "ann", "m", amounts, "second"))
+    store = UsageStore(tmp_path)
+    assert list_tokens(store) == {"first": {DAY: 14}, "second": {DAY: 7, "2026-11-24": 7}}
+    store.close()
+
+
+def test_a_server_that_ends_leaves_only_the_private_database(tmp_path: Path) -> None:
+    folder = tmp_path / "usage"
+    record(folder, served())
+    assert not list(folder.glob(f"*{SUFFIX}"))
+    for file in (folder, *folder.iterdir()):
+        assert not stat.S_IMODE(file.stat().st_mode) & 0o077, file
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from vllama.accounts.usage.entries import Amounts, Served
+from vllama.accounts.usage.recorder import UsageRecorder
+
+async def live():
+    recorder = UsageRecorder(Path(sys.argv[1]))
+    flushes = int(sys.argv[2])
+    for number in range(300):
+        amounts = Amounts(requests=1, generated_tokens=2)
+        recorder.record(Served("2026-11-23", "ann", "m", amounts))
+        if flushes and number % flushes == 0:
+            await recorder.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(live())
+"""
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 7])
+def test_nothing_is_lost_or_counted_twice_by_a_kill(flushes: int, tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(flushes)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert count(tmp_path) == (300, 600)
+    assert count(tmp_path) == (300, 600)
+    assert not list(tmp_path.glob(f"*{SUFFIX}"))
+
+
+def test_a_kill_while_a_journal_is_taken_over(tmp_path: Path) -> None:
+    """The database has it already, but its file is still there."""
+    journal = Journal(tmp_path / f"1{SUFFIX}")
+    lines = [encode_entry(served()) for _ in range(3)]
+    for line in lines:
+        journal.append(line)
+    os.close(journal._fd)  # as when the process ends
+    store = UsageStore(tmp_path)
+    store.fold(f"1{SUFFIX}", sum(map(len, lines[:2])), decode_entries(b"".join(lines[:2]))[0], 0.0)
+    store.close()
+    assert count(tmp_path) == (3, 6)
+
+
+def test_the_journal_of_a_running_server_is_left_alone(tmp_path: Path) -> None:
+    async def live() -> None:
+        recorder = UsageRecorder(tmp_path)
+        recorder.record(served())
+        assert count(tmp_path) == (0, 0)
+        await recorder.flush()
+        assert count(tmp_path) == (1, 2)
+        recorder.record(served())
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(live())
+    assert count(tmp_path) == (2, 4)
+
+
+def test_a_long_journal_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_JOURNAL_BYTES", 100)
+
+    async def live() -> None:
+        recorder = UsageRecorder(tmp_path)
+        for _ in range(20):
+            recorder.record(served())
+            recorder.record(served())
+            await recorder.flush()
+            assert len(list_journals(tmp_path)) == 1
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(live())
+    assert count(tmp_path) == (40, 80)
+
+
+def test_a_database_that_fails_gets_everything_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program holds the database; then it lets go."""
+
+    async def live() -> None:
+        recorder = UsageRecorder(tmp_path)
+        recorder._store._connection.execute("PRAGMA busy_timeout = 1")
+        other = sqlite3.connect(tmp_path / "usage.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            recorder.record(served())
+            await recorder.flush()
+        other.execute("ROLLBACK")
+        other.close()
+        recorder.record(served())
+        recorder.close()
+        await recorder.run()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(live())
+    assert count(tmp_path) == (4, 8)
+    assert caplog.text.count("cannot keep usage") == 1
+
+
+def test_a_full_disk_loses_nothing_while_the_server_lives(tmp_path: Path) -> None:
+    class Full(Journal):
+        def append(self, line: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+    async def live() -> None:
+        recorder = UsageRecorder(tmp_path)
+        recorder._journal.append(b"")
+        recorder._journal.__class__ = Full
+        recorder.record(served())
+        recorder._journal.__class__ = Journal
+        recorder.record(served())
+        recorder.close()
+        await recorder.run()
+
+    asyncio.run(live())
+    assert count(tmp_path) == (2, 4)
+
+
+def test_a_line_that_was_cut_spoils_no_other() -> None:
+    line = encode_entry(served())
+    entries, unreadable = decode_entries(line + line[:20] + b"\n" + line + line[:30])
+    assert len(entries) == 2 and unreadable == [line[:20], line[:30]]
+
+
+def test_admissions_outlive_a_restart_as_long_as_they_count(tmp_path: Path) -> None:
+    now_s = time.time()
+    record(
+        tmp_path,
+        Admitted("ann", 1.0, 61.0),
+        Admitted("bob", now_s - 2, now_s + 58),
+        Admitted("bob", now_s - 1, now_s + 59),
+        Admitted("bob", now_s - 1, now_s + 59, 7),
+    )
+    store = UsageStore(tmp_path)
+    assert store.read_recent(now_s) == {
+        "bob": ({}, [(now_s - 2, 0), (now_s - 1, 0), (now_s - 1, 7)])
+    }
+    assert store.read_recent(now_s + 70) == {}
+    store.close()
+
+
+def test_several_servers_of_one_folder(tmp_path: Path) -> None:
+    threads = [
+        threading.Thread(target=record, args=(tmp_path, *(served(tokens=1),) * 50))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(tmp_path) == (200, 200)
+
+
+def test_a_new_database_is_opened_while_another_server_writes(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    writes_on = threading.Timer(0.3, other.commit)
+    writes_on.start()
+    UsageStore(tmp_path).close()
+    writes_on.join()
+    other.close()

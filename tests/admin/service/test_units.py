@@ -1,0 +1,132 @@
+"""The files of a service, checked by the programs that read them."""
+
+from __future__ import annotations
+
+import json
+import plistlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lacking import lacking
+from vllama.admin.service.manager import (
+    Service,
+    install,
+    make_launchd_service,
+    make_systemd_service,
+    uninstall,
+)
+from vllama.admin.service.systemd import make_unit, quote
+from vllama.base.errors import VllamaError
+
+COMMAND = ["/usr/bin/true", "serve", "--model", "a b", "--alias", 'say "hi" 100% $HOME']
+
+
+def analyse(*words: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        lacking("no systemd-analyze is here")
+    return subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_systemd_takes_the_unit(tmp_path: Path, system: bool) -> None:
+    unit = tmp_path / "vllama.service"
+    unit.write_text(make_unit(COMMAND, system=system, stop_timeout_s=60))
+    done = analyse("verify", "--man=no", str(unit))
+    # it reads the units of this machine, too, and complains of theirs
+    assert [line for line in done.stderr.splitlines() if unit.name in line] == []
+
+
+def test_the_unit_of_the_machine_is_confined(tmp_path: Path) -> None:
+    """systemd's own measure: 10 is a service that may do everything."""
+    unit = tmp_path / "vllama.service"
+    unit.write_text(make_unit(COMMAND, system=True, stop_timeout_s=60))
+    if int(analyse("--version").stdout.split()[1]) < 250:
+        pytest.skip("this systemd-analyze cannot judge a file that is not installed")
+    words = ("security", "--offline=true", "--json=short")
+    done = analyse(*words, "--threshold=30", str(unit))
+    assert done.returncode == 0, done.stdout
+    rows = json.loads(done.stdout)
+    assert next(row for row in rows if row["json_field"] == "PrivateNetwork")["set"] is False
+
+
+@pytest.mark.parametrize(
+    ("word", "written"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("100%", "100%%"),
+        ("$HOME", "$$HOME"),
+        ("a\\b", '"a\\\\b"'),
+        ("a;b", '"a;b"'),
+    ],
+)
+def test_words_of_the_command_line(word: str, written: str) -> None:
+    assert quote(word) == written
+
+
+def test_the_agent_is_a_property_list() -> None:
+    made = make_launchd_service(
+        COMMAND,
+        home=Path("/Users/me"),
+        log=Path("/Users/me/vllama.log"),
+        search_path="/opt/homebrew/bin:/usr/bin",
+        stop_limit_s=30,
+    )
+    agent = plistlib.loads(made.text.encode())
+    assert agent["ProgramArguments"] == COMMAND
+    assert agent["EnvironmentVariables"] == {"PATH": "/opt/homebrew/bin:/usr/bin"}
+    assert agent["ExitTimeOut"] == 60
+    assert made.file == Path("/Users/me/Library/LaunchAgents/vllama.plist")
+
+
+def with_program(folder: Path, code: int = 0) -> Service:
+    """Return a service whose manager is a program that notes what it was asked."""
+    program = folder / "control"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {folder}/calls\necho no such bus >&2\nexit {code}\n'
+    )
+    program.chmod(0o755)
+    made = make_systemd_service(COMMAND, system=False, config=folder / "config", stop_limit_s=30)
+
+    def replaced(commands):
+        return tuple((str(program), *words[1:]) for words in commands)
+
+    return Service(
+        file=made.file,
+        text=made.text,
+        start=replaced(made.start),
+        stop=replaced(made.stop),
+        forget=replaced(made.forget),
+        status=made.status,
+        logs=made.logs,
+        hint=made.hint,
+    )
+
+
+def test_installed_twice_and_removed(tmp_path: Path) -> None:
+    made = with_program(tmp_path)
+    install(made)
+    install(made)
+    assert made.file == tmp_path / "config/systemd/user/vllama.service"
+    assert made.file.read_text() == made.text
+    assert uninstall(made) is True
+    assert not made.file.exists()
+    assert uninstall(made) is False
+    started = [
+        "--user daemon-reload",
+        "--user enable vllama.service",
+        "--user restart vllama.service",
+    ]
+    ended = ["--user disable --now vllama.service", "--user daemon-reload"]
+    assert (tmp_path / "calls").read_text().splitlines() == [*started, *started, *ended]
+
+
+def test_what_the_manager_says_is_the_error(tmp_path: Path) -> None:
+    with pytest.raises(VllamaError, match="daemon-reload': no such bus"):
+        install(with_program(tmp_path, code=1))

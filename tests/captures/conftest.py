@@ -1,3 +1,0 @@
-"""The server that the tests here ask for answers."""
-
-from tests.front import server as server

@@ -1,0 +1,125 @@
+"""Which fields of a request reach an engine: lists for each engine, and what is never passed on."""
+
+import json
+
+import pytest
+
+from vllama.base.errors import BadRequest, Forbidden
+from vllama.chat.engine.request_fields import (
+    CODE_FIELDS,
+    HARMLESS,
+    STANDARD,
+    check_code,
+    find_code_field,
+    may_send_code,
+)
+from vllama.chat.engine.traits import Traits
+from vllama.chat.prepare import prepare_chat
+from vllama.dialects.openai.multipart import FormReader, Part, pass_form
+from vllama.dialects.openai.read import read_chat
+from vllama.dialects.rerank import parse_rerank
+from vllama.engines.external import KNOWN, UNKNOWN
+from vllama.engines.passed_fields import LLAMACPP, SGLANG, VLLM
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ('{"vllm_xargs": {"apply_hooks": "x"}}', "vllm_xargs"),
+        ('{"\\u0076llm_xargs": {"a": 1}}', "vllm_xargs"),
+        ('{"VLLM_Xargs": {"a": 1}}', "VLLM_Xargs"),
+        ('{"vllm_xargs": null, "vllm_xargs": {"a": 1}}', "vllm_xargs"),
+        ('{"vllm_xargs": null, "VLLM_XARGS": {"a": 1}}', "VLLM_XARGS"),
+        ('{"extra_body": {"kv_transfer_params": {}}}', "extra_body.kv_transfer_params"),
+        ('{"options": {"lora_path": "/x"}}', "options.lora_path"),
+        ('{"chat_template_kwargs": {"chat_template": "x"}}', "chat_template_kwargs.chat_template"),
+        ('{"chat_template_kwargs": {"tokenize": false}}', "chat_template_kwargs.tokenize"),
+        ('{"Chat_Template_Kwargs": {"chat_template": ""}}', "Chat_Template_Kwargs.chat_template"),
+        ('{"chat_template_kwargs": {"enable_thinking": false}}', None),
+        ('{"vllm_xargs": null}', None),
+        ('{"truncation": "auto", "max_length": 3}', None),
+        ('{"tools": [{"function": {"parameters": {"properties": {"chat_template": 1}}}}]}', None),
+        ("{}", None),
+    ],
+)
+def test_what_may_be_code_is_found_however_it_is_written(body: str, found: str | None) -> None:
+    assert find_code_field(json.loads(body)) == found
+
+
+def test_only_who_may_send_code_passes_the_gate_and_the_list() -> None:
+    body = CHAT | {"vllm_xargs": {"a": 1}}
+    with pytest.raises(Forbidden, match="pass on 'vllm_xargs'"):
+        check_code(body)
+    # a body that came past the gate is stopped by the list
+    assert prepare_chat(read_chat(body), KNOWN["vllm"], None).ignored == ("vllm_xargs",)
+    token = may_send_code.set(True)
+    try:
+        check_code(body)
+        assert prepare_chat(read_chat(body), UNKNOWN, None).extra == {"vllm_xargs": {"a": 1}}
+    finally:
+        may_send_code.reset(token)
+
+
+@pytest.mark.parametrize("listed", [STANDARD, HARMLESS, VLLM, SGLANG, LLAMACPP])
+def test_no_list_opens_what_may_be_code_or_touches_the_requests_of_others(listed) -> None:
+    others = {"priority", "request_id", "rid", "session_id", "id_slot", "data_parallel_rank"}
+    assert listed.isdisjoint(CODE_FIELDS | others)
+
+
+@pytest.mark.parametrize(
+    ("traits", "kept", "ignored"),
+    [
+        (
+            UNKNOWN,
+            {"user", "min_tokens", "chat_template_kwargs"},
+            {"mirostat", "regex", "provider"},
+        ),
+        (KNOWN["vllm"], {"user", "min_tokens", "bad_words"}, {"mirostat", "regex", "priority"}),
+        (KNOWN["sglang"], {"user", "regex", "stop_token_ids"}, {"mirostat", "rid", "bad_words"}),
+        (KNOWN["llamacpp"], {"user", "mirostat", "dry_base"}, {"regex", "id_slot", "bad_words"}),
+        (Traits(context_length=1, passed_fields=frozenset({"own"})), {"user", "own"}, {"regex"}),
+    ],
+)
+def test_each_engine_has_its_list(traits, kept, ignored) -> None:
+    asked = read_chat(CHAT | dict.fromkeys([*kept, *ignored], 1) | {"user": "x"})
+    chat = prepare_chat(asked, traits, None)
+    assert (set(chat.extra), set(chat.ignored)) == (kept, ignored)
+
+
+def test_parts_of_a_form() -> None:
+    def part(name: str, filename: str | None = None) -> Part:
+        return Part(name=name, data=b"x", filename=filename)
+
+    kept = [
+        part("file", "a.wav"), part("image[]", "a.png"), part("mask", "m.png"), part("language"),
+        part("timestamp_granularities[]"), part("own"),
+    ]  # fmt: skip
+    left = [
+        part("image"),  # its address
+        part("file"), part("vllm_xargs[a]"), part("unknown"), part("model", "a.bin"),
+        part("chat_template_kwargs[chat_template]"), part("Language"),
+    ]  # fmt: skip
+    sent = [part("model"), *kept]
+    call, ignored = pass_form("/x", [*sent, *left], {"own"}, model="theirs", seed="1")
+    assert [*ignored] == [each.name for each in left]
+    reader = FormReader(call.content_type)
+    reader.feed(call.body)
+    found = [(each.name, each.filename, each.data) for each in reader.parts()]
+    wanted = [(each.name, each.filename, each.data) for each in kept]
+    assert found == [("model", None, b"theirs"), *wanted]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"image": "http://169.254.169.254/"},
+        {"content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]},
+        json.loads('{"image": "ftp:\\/\\/x"}'),
+    ],
+)
+def test_no_engine_opens_addresses_in_documents(document) -> None:
+    with pytest.raises(BadRequest, match="addresses in 'documents'"):
+        parse_rerank({"query": "q", "documents": ["a", document]})
+    parse_rerank({"query": "q", "documents": ["http://x is a text", {"text": "http://x"}]})

@@ -1,3 +1,0 @@
-"""The server that the tests here talk to."""
-
-from tests.front import server as server

@@ -1,0 +1,145 @@
+"""The description of the API: it is valid, complete, and true of Ollama's own answers."""
+
+import json
+import re
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from tests.e2e.test_recorded import read_exchanges
+from tests.routes.openapi.validation import (
+    DOCUMENT,
+    find_errors,
+    find_operation,
+    make_open_validator,
+)
+from vllama import __version__
+from vllama.routes.openapi.document import OPERATIONS, encode_document
+from vllama.routes.route_table import ROUTES
+
+
+def test_every_route_is_described_and_nothing_else():
+    described = {route.handler for route in ROUTES if route.described}
+    assert OPERATIONS.keys() == described, "describe the route in vllama/routes/openapi/"
+    assert DOCUMENT["paths"].keys() == {
+        path for route in ROUTES if route.described for path in route.paths
+    }
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+def test_the_document_is_valid(needs_key):
+    document = json.loads(encode_document(ROUTES, needs_key=needs_key))
+    assert not [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()]
+    assert document["info"]["version"] == __version__
+
+
+def test_identifiers_are_unique():
+    names = [
+        operation["operationId"]
+        for methods in DOCUMENT["paths"].values()
+        for operation in methods.values()
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_all_schemas_are_used():
+    text = json.dumps(DOCUMENT)
+    unused = [name for name in DOCUMENT["components"]["schemas"] if f'schemas/{name}"' not in text]
+    assert not unused
+
+
+def test_keys_are_asked_for_as_the_guards_ask():
+    keyless = {
+        path
+        for path, methods in DOCUMENT["paths"].items()
+        for operation in methods.values()
+        if operation.get("security") == []
+    }
+    assert keyless == {"/", "/health", "/livez", "/readyz", "/openapi.json"}
+    assert {} not in DOCUMENT["security"]
+    assert {} in json.loads(encode_document(ROUTES, needs_key=False))["security"]
+
+
+def test_examples_fit_their_schemas():
+    for path, methods in DOCUMENT["paths"].items():
+        for operation in methods.values():
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                for title, example in media.get("examples", {}).items():
+                    found = make_open_validator(media["schema"]).iter_errors(example["value"])
+                    assert not [error.message for error in found], (path, title)
+
+
+def list_answers():
+    """Yield what Ollama answered at its own routes."""
+    for exchange in read_exchanges():
+        if (
+            exchange.answer.status in (301, 307, 405)
+            or find_operation(exchange.method, exchange.path) is None
+        ):
+            continue  # what the router answers is no operation
+        if exchange.path == "/v1/messages/count_tokens":
+            continue  # Ollama has no such route
+        if re.search('"output":null|"status":"failed"', exchange.answer.body):
+            continue  # Ollama's events are incomplete there
+        yield exchange
+
+
+def test_ollamas_own_answers_fit():
+    wrong = []
+    for exchange in list_answers():
+        answer = exchange.answer
+        errors = find_errors(
+            exchange.method, exchange.path, answer.status, answer.type, answer.body
+        )
+        wrong += [f"{exchange.method} {exchange.path} {answer.status}: {one}" for one in errors]
+    assert not wrong, "\n".join(dict.fromkeys(wrong))
+
+
+def test_ollamas_accepted_requests_fit():
+    """What Ollama answers with 200 is a request that the description allows."""
+    wrong = []
+    for exchange in list_answers():
+        described = find_operation(exchange.method, exchange.path)
+        content = described.get("requestBody", {}).get("content", {}).get("application/json")
+        if exchange.answer.status != 200 or content is None or not isinstance(exchange.body, dict):
+            continue
+        found = make_open_validator(content["schema"]).iter_errors(exchange.body)
+        wrong += [
+            f"{exchange.path} {exchange.body!s:.200}: {one.message[:200]}"
+            for one in found
+            if "format" not in one.path  # which is only looked at if there is something to generate
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+LINKED = [{"type": "image_url", "image_url": {"url": "https://example.com/x.png"}}]
+NOUL = {"type": "noul", "instructions": "Is it?", "criteria": {"perhaps": "maybe"}}
+ASKED = [{"type": "predicate", "instructions": "Is it?"}]
+LINKED_INPUT = [{"type": "input_image", "image_url": "x.png"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": LINKED}]}),
+        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": LINKED_INPUT}]}),
+        ("/v1/messages/count_tokens", QUESTION | {"tool_choice": {}}),
+        ("/v1/embeddings", {"model": "m", "input": [1, -1]}),
+        ("/v1/systemone", {"model": "m", "state": "", "questions": {"a": NOUL}}),
+        ("/v1/decisions", {"model": "m", "input": [{"type": "reasoning"}], "questions": ASKED}),
+        ("/api/chat", QUESTION | {"keep_alive": "999999h999999h999999h"}),
+    ],
+)
+def test_what_is_refused_for_any_model_does_not_fit(path, body):
+    operation = find_operation("POST", path)
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert list(make_open_validator(schema).iter_errors(body))
+
+
+def test_an_undescribed_field_is_found():
+    body = json.dumps({"version": "1", "vllama": "1", "more": 1})
+    assert find_errors("GET", "/api/version", 200, "application/json", body)
+    assert find_errors("GET", "/api/version", 200, "application/json", '{"version": 5}')
+    assert find_errors("GET", "/api/version", 200, "text/plain", "1")
+    assert find_errors("GET", "/api/version", 418, "application/json", "{}")

@@ -1,3 +1,0 @@
-"""The server without tracing."""
-
-from tests.front import server as server

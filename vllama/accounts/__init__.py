@@ -1,0 +1,1 @@
+"""Who may ask what, and what was asked: keys, limits, usage."""

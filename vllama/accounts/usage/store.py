@@ -1,0 +1,316 @@
+"""The database of what was used: a row for each day, key and model. SQLite, in the data folder."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from vllama.accounts.usage.entries import Admitted, Entry, decode_entries, sum_up
+from vllama.accounts.usage.journal import SUFFIX, take_over
+from vllama.base import private
+
+log = logging.getLogger(__name__)
+
+FILE_NAME, QUARANTINE_NAME, ASIDE = "usage.db", "unreadable-lines", ".damaged-"
+BUSY_S, BUSY_RETRY_S = 5.0, 0.01
+VERSION = 2
+KEPT_DAYS = 100
+"""Days whose tokens are kept for limits: more than a month, and those to which a clock jumps."""
+_COLUMNS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "duration_us")
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS usage (
+  day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+  {", ".join(f"{name} INTEGER NOT NULL" for name in _COLUMNS)},
+  PRIMARY KEY (day, key, model)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS journals (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tokens (
+  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL,
+  PRIMARY KEY (day, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS recent (
+  key TEXT NOT NULL, time_s REAL NOT NULL, until_s REAL NOT NULL, tokens INTEGER NOT NULL
+);
+PRAGMA user_version = {VERSION}
+"""
+"""`usage` is for people, by the names of keys. `tokens` and `recent` are for limits, by the
+identities of keys: another key may have had the same name before.
+"""
+_ADD = (
+    f"INSERT INTO usage (day, key, model, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _COLUMNS)
+)
+_ADD_TOKENS = (
+    "INSERT INTO tokens VALUES (?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET tokens = tokens + excluded.tokens"
+)
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the database to write-ahead logging, which it keeps from then on.
+
+    SQLite refuses this at once while another connection writes, however long this one would wait.
+    """
+    give_up_s = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF  # the primary one, without its extension
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_s:
+                raise
+        time.sleep(BUSY_RETRY_S)
+
+
+class UsageRow(Struct, frozen=True, kw_only=True):
+    """The sums of the requests that have these values in common; "" for what was not asked for.
+
+    `seconds` is the sum of the times from each request to the end of its answer.
+    """
+
+    day: str = ""
+    key: str = ""
+    model: str = ""
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    seconds: float
+
+
+Recent: TypeAlias = tuple[dict[str, int], list[tuple[float, int]]]
+"""What the limits of a key still count: tokens by day; and of late by time, 0 for an admission."""
+
+
+class UsageStore:
+    """The database, and the journals beside it. Its methods may be called by any thread.
+
+    All raise one of `FAILURES`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the database, which is created if it is missing."""
+        self.folder, self._path = folder, folder / FILE_NAME
+        private.make_folder(folder)
+        if self._path.exists() and not self._path.is_file():
+            raise sqlite3.DatabaseError("it is no file")
+        self._path.touch(private.FILE)  # SQLite gives its other files the same mode
+        self._inode = find_inode(folder)
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            raise sqlite3.DatabaseError("it is of a newer vllama")
+        _use_write_ahead_log(self._connection)
+        # NORMAL writes to the disk at checkpoints only: a power cut may lose the last transactions,
+        # but not the end of a process, and nothing is ever damaged
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        if version < VERSION:  # else opening it writes nothing
+            self._connection.executescript(_SCHEMA)
+
+    def check(self) -> None:
+        """Look at every page of the database. Raises sqlite3.DatabaseError for a damaged one."""
+        with self._lock:
+            found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the database still lies where it was opened."""
+        return find_inode(self.folder) == self._inode
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._connection.close()
+
+    def fold(self, journal: str, size_bytes: int, entries: Iterable[Entry], now_s: float) -> None:
+        """Add the entries of a journal, which ends them at `size_bytes`, in one transaction."""
+        rows, tokens, recent = [], [], []
+        for one in sum_up(entries):
+            if isinstance(one, Admitted):
+                recent.append((one.identity, one.time_s, one.until_s, one.tokens))
+                continue
+            sums = (getattr(one.amounts, name) for name in _COLUMNS)
+            rows.append((one.day, one.key, one.model, *sums))
+            if one.identity:
+                tokens.append((one.day, one.identity, one.amounts.tokens))
+        with self._lock, self._connection as database:
+            database.executemany(_ADD, rows)
+            database.executemany(_ADD_TOKENS, tokens)
+            database.executemany("INSERT INTO recent VALUES (?, ?, ?, ?)", recent)
+            database.execute("DELETE FROM recent WHERE until_s <= ?", (now_s,))
+            if journal:
+                database.execute("REPLACE INTO journals VALUES (?, ?)", (journal, size_bytes))
+
+    def forget_journal(self, journal: str) -> None:
+        """Forget a journal whose file is gone."""
+        with self._lock, self._connection as database:
+            database.execute("DELETE FROM journals WHERE name = ?", (journal,))
+
+    def take_over_journals(self, now_s: float) -> int:
+        """Add what servers that were killed have left in their journals; return the entries."""
+        count = 0
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            try:
+                count += self._take_over(path, now_s)
+            except OSError as error:
+                log.warning("cannot read the usage in '%s': %s; it stays there", path, error)
+        return count
+
+    def _take_over(self, path: Path, now_s: float) -> int:
+        with take_over(path) as content:
+            if content is None:
+                return 0
+            known = self._connection.execute(
+                "SELECT bytes FROM journals WHERE name = ? AND typeof(bytes) = 'integer'",
+                (path.name,),
+            ).fetchone()
+            entries, unreadable = decode_entries(content[max(0, known[0]) if known else 0 :])
+            if unreadable:
+                self._put_lines_aside(path, unreadable)
+            self.fold(path.name, len(content), entries, now_s)
+        self.forget_journal(path.name)
+        return len(entries)
+
+    def _put_lines_aside(self, journal: Path, lines: Sequence[bytes]) -> None:
+        file = self.folder / QUARANTINE_NAME
+        file.touch(private.FILE)
+        with file.open("ab") as kept:
+            kept.write(b"".join(line + b"\n" for line in lines))
+        count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+        log.warning("usage: cannot read %s of '%s'; kept in '%s'", count, journal.name, file)
+
+    @contextmanager
+    def replacing(self, rows: Iterable[UsageRow]) -> Iterator[None]:
+        """Replace everything by `rows`; they hold only if the context ends without an error."""
+        values = [
+            (
+                *(row.day, row.key, row.model),
+                *(getattr(row, name) for name in _COLUMNS[:-1]),
+                round(row.seconds * 1e6),
+            )
+            for row in rows
+        ]
+        with self._lock, self._connection as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("DELETE FROM usage")
+            database.executemany(_ADD, values)
+            yield
+
+    def list_rows(
+        self,
+        by: Sequence[str],
+        since: str = "",
+        until: str = "",
+        key: str | None = None,
+    ) -> list[UsageRow]:
+        """Return sums by the columns in `by`, from the day `since` to `until`; `key`: of one only.
+
+        The columns are `day`, `key` and `model`; a day is written `2026-11-23`.
+        """
+        names = [name for name in ("day", "key", "model") if name in by]
+        *counts, duration_us = (f"TOTAL({name})" for name in _COLUMNS)
+        # a sum may be beyond 64 bits, for which SUM has an error
+        sums = [f"CAST({count} AS INTEGER)" for count in counts] + [
+            f"ROUND({duration_us} / 1e6, 6)"
+        ]
+        groups = ", ".join(names) or "NULL"
+        query = (
+            f"SELECT {', '.join([*names, *sums])} FROM usage "
+            "WHERE day >= ?1 AND (?2 = '' OR day <= ?2) AND (?3 IS NULL OR key = ?3) "
+            f"GROUP BY {groups} ORDER BY {groups}"
+        )
+        with self._lock:
+            found = self._connection.execute(query, (since, until, key)).fetchall()
+        fields = [*names, *_COLUMNS[:-1], "seconds"]
+        return [UsageRow(**dict(zip(fields, values, strict=True))) for values in found]
+
+    def read_recent(self, now_s: float) -> dict[str, Recent]:
+        """Return what limits still count, by the identities of keys.
+
+        A clock that was ahead has left times in the future; they are taken as now, for good.
+        """
+        found: dict[str, Recent] = {}
+        with self._lock, self._connection as database:
+            database.execute("DELETE FROM recent WHERE until_s <= ?", (now_s,))
+            database.execute(
+                "UPDATE recent SET until_s = until_s - time_s + ?1, time_s = ?1 WHERE time_s > ?1",
+                (now_s,),
+            )
+            database.execute(
+                "DELETE FROM tokens WHERE day NOT IN "
+                "(SELECT DISTINCT day FROM tokens ORDER BY day DESC LIMIT ?)",
+                (KEPT_DAYS,),
+            )
+            sane = "BETWEEN 0 AND 1e18"  # which no text is, either
+            for day, key, tokens in database.execute(f"SELECT * FROM tokens WHERE tokens {sane}"):
+                found.setdefault(key, ({}, []))[0][day] = tokens
+            query = f"SELECT key, time_s, tokens FROM recent WHERE time_s {sane}"
+            for key, time_s, tokens in database.execute(query):
+                found.setdefault(key, ({}, []))[1].append((time_s, tokens))
+        return found
+
+
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT,
+    }
+)  # fmt: skip
+
+
+FAILURES = (OSError, sqlite3.Error, UnicodeError)
+"""What the methods of a store raise; the last for text in a database that is none."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error is one of the database itself, which will not pass."""
+    if isinstance(error, OSError | sqlite3.ProgrammingError):
+        return False
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _PASSING
+
+
+def find_inode(folder: Path) -> int:
+    """Return what tells the database from another one at its place; 0 if there is none."""
+    try:
+        return (folder / FILE_NAME).lstat().st_ino
+    except OSError:
+        return 0
+
+
+def put_aside(folder: Path, inode: int, reason: Exception) -> None:
+    """Rename a database that cannot be used, unless another server has just done so."""
+    path = folder / FILE_NAME
+    with private.lock_folder(folder):
+        if find_inode(folder) != inode:
+            return
+        kept = path.with_name(f"{path.name}{ASIDE}{datetime.now(UTC):%Y-%m-%dT%H%M%S.%fZ}")
+        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+        if (ahead := path.with_name(f"{path.name}-wal")).exists():
+            ahead.rename(kept.with_name(f"{kept.name}-wal"))
+        path.rename(kept)
+    log.warning(
+        "cannot use the database of usage '%s': %s; it is now '%s', and a new one begins there",
+        *(path, reason, kept),
+    )

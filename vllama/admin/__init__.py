@@ -1,0 +1,1 @@
+"""What an administrator needs: diagnosis, the service, backups."""

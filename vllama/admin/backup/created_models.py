@@ -1,0 +1,89 @@
+"""The created models of a data folder, as an archive takes them: records, and the files in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from vllama.admin.backup.archive import BLOBS, MODELS
+from vllama.base.errors import VllamaError
+from vllama.models.disk import list_files_below
+from vllama.models.stores.local import LocalStore, Record
+from vllama.models.types import Format
+
+
+def read_records(data_dir: Path) -> dict[str, Record]:
+    """Return the records of all created models, by their names in an archive. Raises VllamaError.
+
+    These are the paths below the data folder, too.
+    """
+    found = {}
+    for path in sorted(list_files_below(data_dir / MODELS)):
+        if path.suffix != ".json":
+            continue
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+        except (OSError, ValueError) as error:
+            raise VllamaError(f"cannot read the created model '{path}': {error}") from error
+        found[path.relative_to(data_dir).as_posix()] = record
+    return found
+
+
+def encode_record(record: Record) -> bytes:
+    """Return a record as it lies on the disk."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def with_weights(record: Record, data_dir: Path) -> tuple[Record, Mapping[str, Path]]:
+    """Let a record refer to blobs only; return it and the blobs, by their names in an archive.
+
+    A model of several files that have to keep their names (safetensors, a split GGUF) stays as it
+    is: it has to be pulled again. Raises OSError.
+    """
+    base = record.base
+    if base.format is not Format.GGUF or {*base.files} - {base.path, base.projector}:
+        return record, {}
+    texts = {*base.files, *record.adapters} | ({record.draft} if record.draft else set())
+    files = {text: data_dir / text for text in texts}
+    if not all(file.is_file() for file in files.values()):
+        return record, {}
+    names = {text: name_blob(file) for text, file in files.items()}
+    moved = replace(
+        record,
+        base=replace(
+            base,
+            path=names[base.path],
+            files=[names[text] for text in base.files],
+            projector=names[base.projector] if base.projector else None,
+        ),
+        adapters=[names[text] for text in record.adapters],
+        draft=names[record.draft] if record.draft else None,
+    )
+    return moved, {names[text]: file for text, file in files.items()}
+
+
+def name_blob(file: Path) -> str:
+    """Return the name that a file has as a blob, which is that of its content. Raises OSError."""
+    if file.parent.name == BLOBS.rstrip("/") and file.name.startswith("sha256-"):
+        return f"{BLOBS}{file.name}"
+    with file.open("rb") as content:
+        return f"{BLOBS}sha256-{hashlib.file_digest(content, 'sha256').hexdigest()}"
+
+
+def list_missing(store: LocalStore, names: Iterable[str]) -> dict[str, str]:
+    """Return what those created models lack whose files are not all there: by name, what to do."""
+    wanted, found = set(names), {}
+    for bundle in store.list():
+        missing = [file for file in bundle.files if not file.exists()]
+        if bundle.name not in wanted or (bundle.files and not missing):
+            continue
+        found[bundle.name] = (
+            f"vllama pull {bundle.base}"
+            if bundle.base
+            else f"it needs the file {(missing or [bundle.path])[0]}; export it --with-weights"
+        )
+    return found

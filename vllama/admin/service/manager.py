@@ -1,0 +1,166 @@
+"""Installs, removes and asks for the service by the machine's own tools."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllama.admin.service.systemd import NAME, STATE, find_unit, make_unit
+from vllama.base.errors import ConfigError, VllamaError
+
+LABEL = "vllama"
+
+
+def make_agent(command: Sequence[str], *, log: Path, search_path: str, stop_timeout_s: int) -> str:
+    """Return the property list that runs `command` when the user logs in.
+
+    launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
+    ends with an error is started again, not more than once in ten seconds (its default).
+    """
+    agent = {
+        "Label": LABEL,
+        "ProgramArguments": list(command),
+        "EnvironmentVariables": {"PATH": search_path},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ExitTimeOut": stop_timeout_s,
+        "ProcessType": "Interactive",  # else macOS slows it down in the background
+        "StandardOutPath": str(log),
+        "StandardErrorPath": str(log),
+    }
+    return plistlib.dumps(agent).decode()
+
+
+def find_agent(home: Path) -> Path:
+    """Return the agent's file."""
+    return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+
+RUNNING_SYSTEMD = Path("/run/systemd/system")
+"""Exists if and only if systemd runs the machine: sd_booted(3)."""
+STOP_MARGIN_S = 30
+"""Beyond the time for running answers: engines with much memory take a while to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The service as this machine knows it: its file, and the commands that act on it.
+
+    `start` is run after the file is written, `stop` before it is removed and `forget` after;
+    `status` and `logs` show what the user wants to see. `hint` is what is good to know afterwards.
+    """
+
+    file: Path
+    text: str
+    start: tuple[tuple[str, ...], ...]
+    stop: tuple[tuple[str, ...], ...]
+    forget: tuple[tuple[str, ...], ...]
+    status: tuple[str, ...]
+    logs: tuple[str, ...]
+    hint: str
+
+
+def make_systemd_service(
+    command: Sequence[str], *, system: bool, config: Path, stop_limit_s: float
+) -> Service:
+    """Return the service of a Linux machine, or of one user of it."""
+    scope = () if system else ("--user",)
+    control, journal = ("systemctl", *scope), ("journalctl", *scope, "--unit", NAME)
+    if system:
+        hint = (
+            f"models, engines and settings of the service are in {STATE}; install an engine "
+            f"there: sudo VLLAMA_DATA_DIR={STATE} {command[0]} engines install ENGINE"
+        )
+    else:
+        hint = "it ends when you log out, unless: loginctl enable-linger"
+    return Service(
+        file=find_unit(system=system, config=config),
+        text=make_unit(command, system=system, stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S),
+        start=(
+            (*control, "daemon-reload"),
+            (*control, "enable", NAME),
+            (*control, "restart", NAME),
+        ),
+        stop=((*control, "disable", "--now", NAME),),
+        forget=((*control, "daemon-reload"),),
+        status=(*control, "--no-pager", "status", NAME),
+        logs=journal,
+        hint=hint,
+    )
+
+
+def make_launchd_service(
+    command: Sequence[str], *, home: Path, log: Path, search_path: str, stop_limit_s: float
+) -> Service:
+    """Return the service of one user of a Mac."""
+    file, domain = find_agent(home), f"gui/{os.getuid()}"
+    return Service(
+        file=file,
+        text=make_agent(
+            command,
+            log=log,
+            search_path=search_path,
+            stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S,
+        ),
+        start=(("launchctl", "bootstrap", domain, str(file)),),
+        stop=(("launchctl", "bootout", f"{domain}/{LABEL}"),),
+        forget=(),
+        status=("launchctl", "print", f"{domain}/{LABEL}"),
+        logs=("tail", str(log)),
+        hint="it runs while you are logged in",
+    )
+
+
+def check_manager(system: str) -> None:
+    """Raise ConfigError if this machine has no service manager that vllama knows."""
+    if system == "linux" and RUNNING_SYSTEMD.is_dir() and shutil.which("systemctl"):
+        return
+    if system == "darwin":
+        return
+    reason = "systemd does not run here" if system == "linux" else f"unknown system {system}"
+    raise ConfigError(
+        f"cannot manage a service: {reason}",
+        hint="'vllama service show' prints the unit, for another machine or an image",
+    )
+
+
+def install(service: Service) -> None:
+    """Write the file and start the service; an older version of it is replaced. VllamaError."""
+    try:
+        service.file.parent.mkdir(parents=True, exist_ok=True)
+        service.file.write_text(service.text)
+    except OSError as error:
+        raise VllamaError(
+            f"cannot write '{service.file}': {error.strerror}",
+            hint="a service of the machine needs root: sudo vllama service install --system",
+        ) from None
+    for command in service.start:
+        run(command)
+
+
+def uninstall(service: Service) -> bool:
+    """Stop the service and remove its file; return False if there was none. VllamaError."""
+    if not service.file.exists():
+        return False
+    for command in service.stop:
+        run(command)
+    service.file.unlink()
+    for command in service.forget:
+        run(command)
+    return True
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command of the service manager. Raises VllamaError with what it says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise VllamaError(
+            f"cannot do '{' '.join(command)}': {said[0] if said else done.returncode}",
+            hint="see why: vllama service logs",
+        )

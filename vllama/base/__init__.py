@@ -1,0 +1,1 @@
+"""What every room needs: errors, units, clocks, log lines, private files, executors."""

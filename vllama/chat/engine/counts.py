@@ -1,0 +1,70 @@
+"""Numbers of tokens as engines tell them, checked where they enter.
+
+Usage, limits and answers build on them, and an engine, or whatever runs behind an address, may send
+anything. What cannot be a number of tokens is left out, as if the engine had told nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+MAX_COUNT = 1 << 53
+"""More than any number of tokens; also the largest integer that every JSON reader keeps exact."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)]
+
+_COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"})
+
+
+@cache
+def warn_of_counts(what: str) -> None:
+    """Say in the log, once for each `what`, that numbers of an engine were left out."""
+    log.warning("left out what cannot be numbers of tokens: %s of an engine", what)
+
+
+def read_count(value: object, what: str) -> int | None:
+    """Return a number of tokens; None, with a warning about `what`, for anything else."""
+    if type(value) is int and 0 <= value <= MAX_COUNT:
+        return value
+    if value is not None:
+        warn_of_counts(what)
+    return None
+
+
+def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return OpenAI's usage object without what cannot be numbers of tokens; the rest stays."""
+    kept: dict[str, Any] = {}
+    for name, value in usage.items():
+        if name == "prompt_tokens_details" and not isinstance(value, Mapping):
+            value = None
+        elif isinstance(value, Mapping):
+            value = {key: number for key, number in value.items() if _may_stay(key, number)}
+        if _may_stay(name, value):
+            kept[name] = value
+    return kept
+
+
+def read_usage(raw: msgspec.Raw, what: str) -> dict[str, Any]:
+    """Return a usage object that may be anything, or missing; {}, with a warning, for no object."""
+    try:
+        value = msgspec.json.decode(raw or b"null", type=dict[str, Any] | None)
+    except (ValueError, RecursionError):
+        warn_of_counts(what)
+        return {}
+    return clean_usage(value or {})
+
+
+def _may_stay(name: str, value: object) -> bool:
+    if name not in _COUNTS and not isinstance(value, int):
+        return True
+    if isinstance(value, bool) and name not in _COUNTS:
+        return True
+    return value is None or read_count(value, "the usage") is not None

@@ -1,0 +1,107 @@
+"""Which fields of a client's request reach an engine: the gate, and the lists of harmless fields.
+
+Every body passes `check_code` when it is decoded: `CODE_FIELDS` are for requests that
+`may_send_code`. What a dialect does not read itself is sent on only by `pass_fields`: OpenAI's own
+fields, and those that the engine's traits list. The others are named in a header of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from vllama.base.errors import Forbidden
+
+may_send_code: ContextVar[bool] = ContextVar("may_send_code", default=False)
+"""Whether the running request shows a key of an administrator, to a server with `inspect_code`."""
+
+CODE_FIELDS = frozenset((
+    # vLLM: `vllm_xargs` reaches plug-ins, one of which runs Python from the request; tensors are
+    # unpickled, and processors and readers of media take any argument
+    "vllm_xargs", "extra_args", "apply_hooks", "hooks", "logits_processors",
+    "logits_processors_args", "kv_transfer_params", "ec_transfer_params", "chat_template",
+    "mm_processor_kwargs", "media_io_kwargs", "multi_modal_data", "prompt_embeds", "lora_request",
+    # SGLang
+    "custom_logit_processor", "custom_params", "lora_path", "lora_paths", "session_params",
+    "bootstrap_host", "bootstrap_port", "bootstrap_room", "image_data", "audio_data", "video_data",
+    "input_embeds",
+    # llama.cpp, MLX, Transformers, TGI
+    "lora", "filename", "adapters", "adapter_id", "adapter_path", "draft_model",
+    "generation_config",
+    # proxies: where the request goes, and with which head
+    "api_base", "base_url", "extra_headers",
+))  # fmt: skip
+"""What an engine may run as code, or what names files, addresses or adapters that it opens."""
+
+_RENDERING = CODE_FIELDS | frozenset((
+    "tokenize", "tokenizer_kwargs", "processor_kwargs", "return_tensors", "return_dict", "padding",
+    "truncation", "max_length",
+))  # fmt: skip
+_UNPACKED: Mapping[str, Collection[str]] = {
+    "chat_template_kwargs": _RENDERING,  # arguments of the renderer, which are no variables
+    "extra_body": CODE_FIELDS,
+    "options": CODE_FIELDS,
+}
+
+STANDARD = frozenset((
+    # chats and completions
+    "audio", "function_call", "functions", "logit_bias", "max_completion_tokens", "metadata",
+    "modalities", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "web_search_options",
+    # speech, transcriptions, images
+    "model", "input", "voice", "instructions", "response_format", "speed", "stream_format",
+    "stream", "language", "prompt", "temperature", "timestamp_granularities", "include",
+    "chunking_strategy", "n", "size", "quality", "style", "background", "input_fidelity",
+    "output_format", "output_compression", "partial_images",
+))  # fmt: skip
+"""OpenAI's own fields, as far as they are not read by the dialect."""
+
+HARMLESS = frozenset((
+    "min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens",
+    "spaces_between_special_tokens", "include_stop_str_in_output", "length_penalty", "cache_salt",
+    "documents", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+    "add_special_tokens", "thinking", "enable_thinking", "thinking_budget", "include_reasoning",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+    "truncate", "truncate_prompt_tokens", "normalize", "instruction", "use_activation",
+    "max_tokens_per_doc", "max_chunks_per_doc", "seed", "negative_prompt", "guidance_scale",
+    "num_inference_steps",
+))  # fmt: skip
+"""Fields that many servers add: they choose tokens, or bound or shape the answer."""
+
+
+def find_code_field(body: Mapping[str, Any]) -> str | None:
+    """Return the first of `CODE_FIELDS` in a body, also inside what servers unpack."""
+    for key, value in body.items():
+        name = key.lower()
+        if name in CODE_FIELDS and value is not None:
+            return key
+        for inner in value if name in _UNPACKED and isinstance(value, Mapping) else ():
+            if inner.lower() in _UNPACKED[name]:
+                return f"{key}.{inner}"
+    return None
+
+
+def check_code(body: Mapping[str, Any]) -> None:
+    """Raise Forbidden if a body holds what only an administrator may send to an engine."""
+    if not may_send_code.get() and (found := find_code_field(body)) is not None:
+        raise Forbidden(
+            f"cannot pass on '{found}': an engine may run it as code, or open files and addresses "
+            "that it names",
+            hint="start the server with --inspect-code, and send it with a key that has the scope "
+            "'admin'",
+        )
+
+
+def is_passed(name: str, passed: Collection[str | None]) -> bool:
+    """Return whether an engine is sent a field; `passed` are those of its traits."""
+    return name in STANDARD or name in passed or (name in CODE_FIELDS and may_send_code.get())
+
+
+def pass_fields(
+    fields: Mapping[str, Any], passed: Collection[str | None]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return the fields that an engine is sent, and the names of the others."""
+    ignored = tuple(name for name in fields if not is_passed(name, passed))
+    return {name: x for name, x in fields.items() if name not in ignored}, ignored

@@ -1,0 +1,288 @@
+"""Finding calls in a text: the table of markers, and what stays when they are taken out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from itertools import starmap
+from typing import TypeAlias
+
+from vllama.chat.parsers.call_values import Form, Found, Named, Toolset, skip, write_call
+from vllama.chat.parsers.json_calls import (
+    LONGEST_START,
+    json_begins,
+    name_begins,
+    read_action,
+    read_bare,
+    read_deepseek,
+    read_harmony,
+    read_kimi,
+    read_mistral,
+    read_recipient,
+    read_values,
+)
+from vllama.chat.parsers.python_calls import list_begins, read_gemma, read_python
+from vllama.chat.parsers.tag_calls import read_function, read_invoke, read_keyed
+
+Reader: TypeAlias = Callable[[str, int, Toolset], Found | None]
+
+MAX_TRIES = 64
+"""After so many markers among text, or of calls that cannot be read, the rest is text: to look at
+all that stands before each, and to read each again, takes long."""
+
+
+def _tagged(text: str, at: int, tools: Toolset) -> Found | None:
+    """Read what a general tag holds, whichever syntax that is."""
+    for reader in (read_values, read_keyed, read_python):
+        read = reader(text, at, tools)
+        if read is not None:
+            return read
+    return None
+
+
+def _wrapper(text: str, at: int, tools: Toolset) -> Found | None:
+    """Pass over a tag around others."""
+    return [], at
+
+
+_READERS: Mapping[str, Reader] = {
+    **dict.fromkeys(
+        ("<tool_call>", "<|tool_call|>", "<tool_calls>", "<|tool_calls|>", "<TOOLCALL>",
+         "<|START_ACTION|>", "<|tool_call_start|>", "<|python_start|>", "<|python_tag|>",
+         "<function_calls>"), _tagged,
+    ),
+    **dict.fromkeys(
+        ("<seed:tool_call>", "<minimax:tool_call>", "<｜DSML｜function_calls>", "<|action_start|>",
+         "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"), _wrapper,
+    ),
+    "[TOOL_CALLS]": read_mistral,
+    "<|plugin|>": read_values,
+    "<function=": read_function,
+    "<invoke name=": read_invoke,
+    "<｜DSML｜invoke name=": read_invoke,
+    "<｜tool▁call▁begin｜>": read_deepseek,
+    "<|tool_call_begin|>": read_kimi,
+    "<|channel|>commentary to=": read_harmony,
+    "<start_function_call>": read_gemma,
+    "<|tool_call>": read_gemma,
+}  # fmt: skip
+_OF_FORM: Mapping[Form, Mapping[str, Reader]] = {
+    Form.TAGGED: {}, Form.NAMED: {}, Form.BARE: {},
+    Form.RECIPIENT: {">>>": read_recipient}, Form.ACTION: {"Action:": read_action},
+}  # fmt: skip
+_CLOSING = (
+    "</tool_call>", "<|/tool_call|>", "</tool_calls>", "<|/tool_calls|>", "</TOOLCALL>",
+    "<|END_ACTION|>", "<|tool_call_end|>", "<|python_end|>", "</function_calls>", "</function>",
+    "</invoke>", "</｜DSML｜invoke>", "</seed:tool_call>", "</minimax:tool_call>",
+    "</｜DSML｜function_calls>", "<|action_end|>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>", "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>", "<|call|>",
+    "<end_function_call>", "<tool_call|>", "<|eom_id|>", "<|eot_id|>", "[ARGS]", "[CALL_ID]",
+)  # fmt: skip
+_QUOTES = "`\"'*([{<“‘«"
+# what follows a tag in a sentence: punctuation, or the next word
+_TALK = re.compile(r"[.,;:!?)]|[ \t]++[^\W\d_][\w'-]*+(?:[ \t.,;:!?)]|$)")
+# a form's own marker may as well be text, as `>>>` is in Python; it stays if no call follows
+_PLAIN = frozenset({">>>", "Action:"})
+_FENCE = re.compile(r"[ \t>*+\-\d.)]*+(`{3,}+|~{3,}+)(.*+)")  # also in lists and quotations
+_TICKS = re.compile("`++")
+_BLOCK = re.compile(r" {0,3}\t| {4}|\s*+(?:>|[*+-]\s|\d++[.)]\s)")
+_FENCE_TICKS, _CODE_INDENT = 3, 4
+
+
+class Markers:
+    """The markers of a family, and how to look for them in a stream."""
+
+    __slots__ = ("_all", "_between", "_first", "_longest", "_opening", "_starts")
+
+    def __init__(self, form: Form, family: frozenset[str]) -> None:
+        own = {marker: _READERS[marker] for marker in family} or _READERS
+        self._opening = {**own, **_OF_FORM[form]}
+        self._first = _any(self._opening)
+        self._all = _any((*self._opening, *_CLOSING))
+        self._between = re.compile(rf"\s++|{_any(_CLOSING).pattern}")
+        self._starts = frozenset(
+            marker[:size] for marker in self._opening for size in range(1, len(marker))
+        )
+        self._longest = max(map(len, self._opening)) - 1
+
+    def find(self, text: str, at: int = 0) -> int:
+        """Return where the first marker begins, -1 if there is none."""
+        found = self._first.search(text, at)
+        return found.start() if found else -1
+
+    def partial(self, text: str) -> int:
+        """Return how many characters at the end of `text` may begin a marker."""
+        for size in range(min(self._longest, len(text)), 0, -1):
+            if text[-size:] in self._starts:
+                return size
+        return 0
+
+    def ends(self, text: str, at: int, tools: Toolset) -> bool:
+        """Tell whether nothing but calls, and what closes them, stands in `text` from `at` on."""
+        while True:
+            while found := self._between.match(text, at):
+                at = found.end()
+            marker = self._first.match(text, at)
+            if marker is None:
+                return any(tag.startswith(text[at:]) for tag in (*self._opening, *_CLOSING))
+            read = self._opening[marker[0]](text, marker.end(), tools)
+            if read is None:
+                return True  # the answer was cut in a call
+            at = read[1]
+
+    def read(self, text: str, at: int, tools: Toolset) -> tuple[list[Named], str]:
+        """Return the calls from `at` on, and the text around them, as it was.
+
+        A marker that is only talked about stays in the text, and so does what closes it. As in
+        Ollama, a call of a tool that nobody has offered is text. Of a call that cannot be read,
+        because it is wrong or was cut, the markers are left out.
+        """
+        calls: list[Named] = []
+        texts: list[str] = []
+        tries = 0
+        state = _State.TEXT
+        while marker := self._all.search(text, at):
+            start, end = marker.span()
+            between = text[at:start]
+            follows = state is not _State.TEXT and not between.strip()
+            if not follows:
+                texts.append(between)
+            at = end
+            reader = self._opening.get(marker[0])
+            if reader is None:
+                if state is _State.TEXT or (state is _State.CALL and not follows):
+                    texts.append(marker[0])
+                else:
+                    state = _State.CALL
+                    at = skip(text, at) if calls else at
+                continue
+            place, read = _Place.QUOTED, None
+            if tries < MAX_TRIES:
+                place = _Place.LINE if follows else find_place(text[:start], tools)
+            if place is not _Place.QUOTED:
+                read = reader(text, end, tools)
+                if read and place is _Place.AFTER_TEXT and not self.ends(text, read[1], tools):
+                    place = _Place.QUOTED
+            tries += read is None or not follows
+            if place is _Place.QUOTED or (read is None and _TALK.match(text, end)):
+                state = _State.TEXT
+                texts.append(marker[0])
+            elif read is None:
+                state = _State.BROKEN
+                texts.append(marker[0] if marker[0] in _PLAIN else "")
+            elif read[0] and not any(tools.knows(name) for name, _ in read[0]):
+                state, at = _State.TEXT, read[1]
+                texts.append(text[start:at])
+            else:
+                state, at = _State.CALL, read[1]
+                if not calls and not "".join(texts).strip():
+                    texts.clear()  # white space before a call
+                calls += [call for call in read[0] if tools.knows(call[0])]
+                unknown = [call for call in read[0] if not tools.knows(call[0])]
+                texts.append("\n".join(starmap(write_call, unknown)))
+                at = skip(text, at) if calls else at
+        texts.append(text[at:])
+        return calls, "".join(texts)
+
+
+class _State(Enum):
+    TEXT = 1  # the latest marker was talked about
+    CALL = 2
+    BROKEN = 3
+
+
+class _Place(Enum):
+    QUOTED = 1
+    LINE = 2  # at the start of a line
+    AFTER_TEXT = 3
+
+
+def find_place(before: str, tools: Toolset) -> _Place:
+    """Tell what a marker is that stands after `before`: one in code or in a sentence is quoted."""
+    line = before[before.rfind("\n") + 1 :]
+    if ends_in_code(before):
+        return _Place.QUOTED
+    if not line.strip():
+        return _Place.LINE if len(line) < _CODE_INDENT and "\t" not in line else _Place.QUOTED
+    if _BLOCK.match(line) or any(marker in line for marker in _READERS):
+        return _Place.QUOTED
+    last = line.rstrip()[-1]
+    is_after = last in ".!?" or (line[-1] == last and last not in _QUOTES)
+    return _Place.AFTER_TEXT if tools.after_text and is_after else _Place.QUOTED
+
+
+def may_begin(before: str, tools: Toolset) -> bool:
+    """Tell whether a marker that stands after `before` may begin a call."""
+    return find_place(before, tools) is not _Place.QUOTED
+
+
+def ends_in_code(text: str) -> bool:
+    """Tell whether a text ends inside a fence or inline code (CommonMark, sections 4.5 and 6.1).
+
+    A fence may also begin within a line, as models have it.
+    """
+    fence, ticks = "", 0
+    lines = text.split("\n") if "`" in text or "~~~" in text else []
+    for number, line in enumerate(lines, 1):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+        elif found and not ticks and ("`" not in found[2] or "~" in found[1]):
+            fence = found[1]
+        else:
+            if ticks < _FENCE_TICKS and not line.strip() and number < len(lines):
+                ticks = 0
+            for run in map(len, _TICKS.findall(line)):
+                ticks = 0 if run == ticks else ticks or run
+    return bool(fence or ticks)
+
+
+def _any(markers: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
+
+
+@lru_cache(maxsize=64)
+def _markers(form: Form, family: frozenset[str]) -> Markers:
+    return Markers(form, family)
+
+
+def markers_of(tools: Toolset) -> Markers:
+    """Return the markers to look for."""
+    return _markers(tools.form, tools.markers)
+
+
+def find_markers(template: str) -> frozenset[str]:
+    """Return the markers that a chat template writes."""
+    return frozenset(marker for marker in _READERS if marker.split(" ")[0] in template)
+
+
+def begins_bare(start: str, tools: Toolset) -> bool | None:
+    """Tell whether an answer begins with a call that has no marker; None: too early to say.
+
+    Looks at `LONGEST_START` characters at most, and then says no: a stream asks for each token.
+    """
+    early = len(start) < LONGEST_START
+    start = start[:LONGEST_START]
+    json = tools.takes_json and json_begins(start)
+    answers = (json, name_begins(start, tools), list_begins(start, tools))
+    return True if True in answers else None if None in answers and early else False
+
+
+def read_calls(text: str, tools: Toolset, before: str = "") -> tuple[list[Named], str]:
+    """Return all calls of a held text, and what of it is text; `before` it the answer had more."""
+    markers = markers_of(tools)
+    if before:
+        calls, rest = markers.read(before + text, len(before), tools)
+        return calls[: tools.most], rest if rest.strip() or not calls else ""
+    bare = read_bare(text, tools)
+    if bare is None and list_begins(text.lstrip()[:LONGEST_START], tools):
+        bare = read_python(text, 0, tools)
+    if bare and bare[0] and not (tools.forced or markers.ends(text, bare[1], tools)):
+        bare = None  # more than a call, so a text that begins like one
+    calls, at = bare or ([], 0)
+    more, rest = markers.read(text, skip(text, at) if calls else at, tools)
+    calls += more
+    return calls[: tools.most], rest if rest.strip() or not calls else ""

@@ -1,0 +1,1 @@
+"""Chat templates: Ollama's in Go's language, and Jinja in worker processes."""

@@ -1,0 +1,47 @@
+"""What the server and its workers say to each other, and what a job may take.
+
+Both ends are on one socket. A job is a head and a pickled function with its arguments; an answer
+is a head and UTF-8 text, since a worker is not to be believed. Before the first job a worker
+answers once, with no text: it is ready.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+
+MIB = 1024 * 1024
+MEMORY_BYTES = 96 * MIB
+MEMORY_PER_BYTE = 24
+"""A job has `MEMORY_BYTES`, and this for each of its own bytes."""
+TEXT_BYTES = 4 * MIB
+TEXT_PER_BYTE = 8
+"""The same for the length of what it makes."""
+
+JOB = struct.Struct(">fI")
+"""Of a job: its seconds of processor time, and its length."""
+HEAD = struct.Struct(">c?I")
+"""Of an answer: a `Verdict`, whether the worker ends now, and the length of the text."""
+
+
+class Verdict(Enum):
+    """How it went; the text is the result, or the message of an error."""
+
+    DONE = b"d"
+    FAILED = b"f"
+    REFUSED = b"x"
+    MEMORY = b"m"
+
+
+def text_limit(job_bytes: int) -> int:
+    """Return the most bytes of a result, by the size of the job."""
+    return TEXT_BYTES + TEXT_PER_BYTE * job_bytes
+
+
+def render_template(source: str, variables: bytes | None, now: float | None) -> str:
+    """Render a template of Jinja, or only compile it if there are no `variables` (JSON)."""
+    from vllama.chat.templates.jinja.chat_template import (
+        render,  # Jinja is not for the server's process
+    )
+
+    return render(source, variables, now, text_limit(len(variables or b"")))

@@ -1,0 +1,1 @@
+"""The commands about models on this disk, one a file."""

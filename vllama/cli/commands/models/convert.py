@@ -1,0 +1,209 @@
+"""`vllama convert`: make a GGUF of safetensors, or a smaller one of a large one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from vllama.cli.options import AsJson, model_argument, option, yes_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vllama.cli.progress import PullDisplay
+    from vllama.config import Config
+    from vllama.models.convert.job import ConversionJob
+    from vllama.models.convert.quantiser import Quantiser
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama convert org/repo
+  vllama convert ./my-finetune --quantize Q5_K_M --output mine
+  vllama convert ./model-F16.gguf -q Q4_K_M --output ./model-Q4_K_M.gguf
+"""
+
+INTERRUPTED = 130
+OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
+
+
+def convert(
+    model: Annotated[str, model_argument("A model of the hub, a folder, or a GGUF file.")],
+    quantize: Annotated[
+        str | None, option("--quantize -q QUANT", "Quantization to make. [Q4_K_M]")
+    ] = None,
+    outtype: Annotated[
+        OutputType | None,
+        option(
+            "--outtype",
+            "What the converter writes; without --quantize it stays so.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, option("--output -o NAME", "The new model's name, or a file ….gguf.")
+    ] = None,
+    mmproj: Annotated[
+        bool | None,
+        option("--mmproj/--no-mmproj", "Make a projector for images. [if the model sees]"),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, option("--trust-remote-code", "Run code that the model brings.")
+    ] = False,
+    update: Annotated[bool, option("--update", "Install the newest converter first.")] = False,
+    yes: Annotated[bool, yes_option("Do not ask before something is fetched.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Make a GGUF of safetensors, or a smaller GGUF."""
+    from vllama import config
+    from vllama.base.units import format_bytes_decimal
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say, say_aside, show_json
+    from vllama.cli.progress import PullDisplay
+    from vllama.config.parse import whole_path
+    from vllama.engines.child_env import build_child_env
+    from vllama.models.convert.job import ConversionOptions
+    from vllama.models.convert.prepare import prepare
+
+    settings = load_settings()
+    library = local_library(settings)
+    wishes = ConversionOptions(
+        quantize=quantize,
+        outtype=outtype,
+        output=output,
+        projector=mmproj,
+        trusted=trust_remote_code,
+    )
+    job = prepare(library, whole_path(model), wishes)
+    quantiser = _quantiser(settings) if job.needs_quantiser else None
+    _agree(settings, job, update=update, yes=yes)
+    try:
+        with PullDisplay() as display:
+            kept = asyncio.run(
+                job.run(
+                    library,
+                    quantiser,
+                    env=build_child_env(config.environ()),
+                    tell=display,
+                    on_line=_installer(display),
+                    update=update,
+                )
+            )
+    except KeyboardInterrupt:
+        say_aside("stopped; nothing half-made is left, and what was fetched is kept")
+        return INTERRUPTED
+    told = _told(kept, job)
+    if as_json:
+        show_json(told)
+    else:
+        say(f"converted '{model}' to '{told['name']}'")
+        say_aside(f"  {told['quantization']}, {format_bytes_decimal(int(str(told['size'])))}")
+        say_aside(f"  serve it with: vllama serve --model {told['name']}")
+    return 0
+
+
+def _quantiser(settings: Config) -> Quantiser:
+    """Return the quantiser of this machine. Raises EngineMissing."""
+    from vllama import config
+    from vllama.engines.llamacpp.quantiser import find_quantiser
+    from vllama.server.preflight import gather_facts
+
+    return find_quantiser(gather_facts(settings).found, config.environ())
+
+
+def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> None:
+    """Say what will be fetched, and go on if the user agrees.
+
+    Raises Exit if not, ConfigError if nobody can be asked.
+    """
+    from vllama.base.errors import ConfigError
+    from vllama.base.units import format_bytes_decimal
+    from vllama.cli.output import confirm, is_terminal, say_aside
+    from vllama.models.convert.converter import FETCHED_WITH_CUDA_BYTES
+    from vllama.models.convert.job import count_bytes_to_fetch
+
+    weights, tool = count_bytes_to_fetch(settings.data_dir, job, update=update)
+    if not weights and not tool:
+        return
+    say_aside("to be fetched:")
+    if weights:
+        say_aside(f"  {job.original.pull_name}: {format_bytes_decimal(weights)} of safetensors")
+    if tool:
+        more = f" ({format_bytes_decimal(FETCHED_WITH_CUDA_BYTES)} if torch comes with CUDA only)"
+        say_aside(
+            "  llama.cpp's converter with torch, in an environment of its own: about "
+            f"{format_bytes_decimal(tool)}{more if sys.platform.startswith('linux') else ''}"
+        )
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise ConfigError(
+            "cannot ask whether to fetch that: nobody is at the terminal", hint="agree with --yes"
+        )
+    if not confirm("Go on?"):
+        say_aside("nothing was changed")
+        raise typer.Exit(1)
+
+
+def _installer(display: PullDisplay) -> Callable[[str], None]:
+    """Return a function that shows the installer's lines."""
+    from vllama.machine.environments.installer_output import Reader
+    from vllama.models.types import PullEvent
+
+    reader = Reader()
+
+    def on_line(line: str) -> None:
+        told = reader.read(line)
+        if told is not None:
+            display(
+                PullEvent(
+                    status=told.text,
+                    total_bytes=told.total_bytes,
+                    completed_bytes=told.done_bytes,
+                )
+            )
+
+    return on_line
+
+
+def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
+    """Describe the result, for `--json` as well."""
+    if isinstance(kept, Path):
+        beside = kept.with_name(f"mmproj-{kept.name}")
+        projector = beside if beside.is_file() else None
+        name, path, size = str(kept), kept, kept.stat().st_size
+    else:
+        name, path, size, projector = kept.name, kept.path, kept.size_bytes, kept.projector
+    return {
+        "name": name,
+        "path": str(path),
+        "projector": str(projector) if projector else None,
+        "quantization": job.quant,
+        "size": size,
+    }
+
+
+def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
+    """Return `base` quantised to `quant`, for `create -q` to build on. Raises VllamaError."""
+    from vllama import config
+    from vllama.cli.progress import PullDisplay
+    from vllama.engines.child_env import build_child_env
+    from vllama.models.convert.requantise import requantise
+
+    with PullDisplay() as display:
+        return asyncio.run(
+            requantise(
+                library,
+                base,
+                quant,
+                lambda: _quantiser(settings),
+                env=build_child_env(config.environ()),
+                tell=display,
+            )
+        )

@@ -1,0 +1,33 @@
+"""`vllama cp`: give a model a second name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from vllama.cli.options import argument, model_argument
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama cp smollm2:135m gpt-3.5-turbo
+"""
+
+
+def cp(
+    source: Annotated[str, model_argument("Name as in list.", "SOURCE")],
+    destination: Annotated[str, argument("DESTINATION", "The new name.")],
+) -> None:
+    """Give a model a second name; the files are shared."""
+    from vllama.base.errors import ModelNotFound
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say
+    from vllama.config.parse import whole_path
+    from vllama.models.create import check_copy_name, copy, make_no_source_error
+
+    name, library = check_copy_name(destination), local_library(load_settings())
+    try:
+        bundle = library.find(whole_path(source), may_pull=False)
+    except ModelNotFound as error:
+        raise make_no_source_error(source, error) from None
+    copy(library, bundle, name)
+    say(f"copied '{source}' to '{destination}'")

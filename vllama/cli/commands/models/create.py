@@ -1,0 +1,125 @@
+"""`vllama create`: make a model from a Modelfile."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vllama.cli.options import argument, option
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama create pirate -f Modelfile
+  vllama show smollm2:135m --modelfile | vllama create mine -f -
+"""
+
+DEFAULT_FILE = Path("Modelfile")
+STDIN = Path("-")
+INTERRUPTED = 130
+
+
+def create(
+    model: Annotated[str, argument("MODEL", "The new model's name.")],
+    file: Annotated[
+        Path, option("--file -f FILE", "The Modelfile; - reads it from stdin.", allow_dash=True)
+    ] = DEFAULT_FILE,
+    quantize: Annotated[
+        str | None, option("--quantize -q QUANT", "Make it of this quantization, such as Q4_K_M.")
+    ] = None,
+    experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
+) -> int:
+    """Create a model: a base with defaults of its own."""
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say_aside
+    from vllama.models.create import Recipe, add_projector, check_new_name, choose_quant
+    from vllama.models.create import create as create_model
+    from vllama.models.modelfile import parse_modelfile
+
+    check_new_name(model)  # fail before anything is pulled
+    order = parse_modelfile(_text(file))
+    folder = Path.cwd() if file == STDIN else file.absolute().parent
+    settings = load_settings()
+    library = local_library(settings)
+    source, *more = (_located(text, folder) for text in order.sources)
+    base = _base(library, source)
+    if base is None:
+        return INTERRUPTED
+    for extra in more:
+        base = add_projector(base, Path(extra))
+    quant = choose_quant(library, base, quantize)
+    if quant is not None:
+        from vllama.cli.commands.models.convert import make_smaller
+
+        base = make_smaller(settings, library, base, quant)
+    recipe = Recipe(
+        name=model,
+        base=base,
+        parameters=order.parameters,
+        system=order.system,
+        template=order.template,
+        messages=order.messages or None,
+        license=order.license,
+        adapters=tuple(Path(_located(text, folder)) for text in order.adapters),
+        draft=_draft(library, _located(order.draft, folder)) if order.draft else None,
+        renderer=order.renderer,
+        parser=order.parser,
+        requires=order.requires,
+        new_base=quant is not None,
+        notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
+    )
+    create_model(library, recipe, say_aside)
+    return 0
+
+
+def _text(file: Path) -> str:
+    from vllama.base.errors import ConfigError
+
+    try:
+        content = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the Modelfile '{file}': {error.strerror or error}",
+            hint="name another file with -f, or read one from stdin with -f -",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read the Modelfile '{file}': it is no UTF-8 text") from None
+
+
+def _located(text: str, folder: Path) -> str:
+    """Return a file's path, relative to the Modelfile, or the name of a model."""
+    from vllama.config.parse import holds_model
+
+    if text.startswith(("/", "~")):
+        return text
+    path = folder / text
+    is_model = path.is_file() or holds_model(path)
+    return str(path) if is_model or text.startswith(("./", "../")) or text == "." else text
+
+
+def _draft(library: Library, name: str) -> Path:
+    """Return the file of a draft model: one that is named by its path, or a model that is here."""
+    path = Path(name).expanduser()
+    return path if path.is_file() else library.find(name).path
+
+
+def _base(library: Library, name: str) -> Bundle | None:
+    """Return the model to build on, pulled if it is missing; None after Ctrl-C."""
+    from vllama.base.errors import ModelNotFound
+    from vllama.cli.commands.models.pull import pull
+    from vllama.models.names.ref import Kind, ModelRef
+
+    try:
+        return library.find(name)
+    except ModelNotFound:
+        if ModelRef.parse(name).kind is Kind.PATH:
+            raise
+    return library.find(name) if pull(name) == 0 else None

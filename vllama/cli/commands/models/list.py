@@ -1,0 +1,85 @@
+"""`vllama list`: the models on this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
+from vllama.cli.options import AsJson, argument
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
+    from vllama.models.types import Bundle, Skipped
+
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama list
+  vllama list qwen
+  vllama list --json
+"""
+
+
+def list_models(
+    part: Annotated[str, argument("PART", "Only models with this in their name.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the models on this machine."""
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say_aside, show_json, show_table
+
+    library, wanted = local_library(load_settings()), part.lower()
+    found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
+    entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
+    skipped = [one for one in library.stored.skipped() if wanted in one.name.lower()]
+    if as_json:
+        show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
+        return
+    show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
+    for one in skipped:
+        say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
+
+
+def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
+    """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
+    return any(
+        part in name for name in (bundle.name.lower(), *library.stored.list_asked_names(bundle))
+    )
+
+
+def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
+    from vllama.base.units import rfc3339_local
+
+    quant = bundle.quant or _quant(library, bundle)
+    return {
+        "name": bundle.name,
+        "model": bundle.name,
+        "digest": bundle.digest,
+        "size": bundle.size_bytes,
+        "modified_at": rfc3339_local(bundle.modified_s),
+        "format": str(bundle.format),
+        "quantization_level": quant,
+        "details": {"format": str(bundle.format), "quantization_level": quant},
+        "store": bundle.store,
+        "path": str(bundle.path),
+        "files": [str(path) for path in bundle.files],
+        "hub_id": bundle.hub_id,
+        "revision": bundle.revision,
+        "asked_as": list(library.stored.list_asked_names(bundle)),
+        "base": bundle.base,
+    }
+
+
+def _quant(library: Library, bundle: Bundle) -> str | None:
+    """Return the quantisation that the file itself states, if its name does not."""
+    from vllama.base.errors import VllamaError
+
+    try:
+        return library.info(bundle).quant
+    except VllamaError:  # it is listed all the same
+        return None
+
+
+def _skipped(one: Skipped) -> dict[str, object]:
+    return {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}

@@ -1,0 +1,72 @@
+"""`vllama rm`: remove models from this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from vllama.cli.options import model_argument, option
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama rm smollm2:135m
+  vllama rm hf.co/org/repo:Q4_K_M org/other
+"""
+
+
+def rm(
+    models: Annotated[list[str], model_argument("Names as in list.")],
+    force: Annotated[
+        bool, option("--force", "Also models that Ollama or LM Studio themselves pulled.")
+    ] = False,
+) -> int:
+    """Remove models, unloading them first."""
+    from vllama.base.errors import ModelNotFound, VllamaError
+    from vllama.base.units import format_bytes_decimal
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.output import say, say_aside, show_error
+    from vllama.config.parse import whole_path
+
+    settings = load_settings()
+    library = local_library(settings)
+    status = 0
+    for model in map(whole_path, models):
+        try:
+            # a wrong name or a refusal must not unload anything
+            bundle = library.find(model, may_pull=False)
+            library.check_removable(model, force=force)
+            alone = not any(
+                other.key == bundle.key and other.name != bundle.name for other in library.list()
+            )
+            if alone:  # else the engine serves it under another name
+                _unload(settings, model)
+            removed = library.remove(model, force=force)
+        except ModelNotFound as error:
+            show_error(f"model '{model}' not found", error.hint)
+            status = status or error.exit_code
+            continue
+        except VllamaError as error:
+            show_error(error.message, error.hint)
+            status = status or error.exit_code
+            continue
+        say(f"deleted '{model}'")
+        others = [name for name in removed.names if name.lower() != model.lower()]
+        if len(removed.names) > 1 and others:
+            say_aside(f"  also known as {', '.join(others)}")
+        say_aside(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
+    return status
+
+
+def _unload(settings: Config, model: str) -> None:
+    """Ask a running server to let the model go; without one there is nothing to do."""
+    from vllama.base.errors import VllamaError
+    from vllama.cli.context import connect
+
+    try:
+        with connect(settings) as client:
+            client.post("/api/generate", {"model": model, "keep_alive": 0})
+    except VllamaError:
+        pass

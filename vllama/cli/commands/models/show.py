@@ -1,0 +1,98 @@
+"""`vllama show`: what a model on this disk is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from vllama.cli.options import AsJson, model_argument, option
+
+if TYPE_CHECKING:
+    from vllama.models.types import Bundle, ModelInfo
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama show smollm2:135m
+  vllama show smollm2:135m --template
+  vllama show smollm2:135m --json
+"""
+
+
+def show(
+    model: Annotated[str, model_argument("Name as in list, or the path of a file.")],
+    license_: Annotated[bool, option("--license", "Show the licence.")] = False,
+    modelfile: Annotated[bool, option("--modelfile", "Show a Modelfile.")] = False,
+    parameters: Annotated[bool, option("--parameters", "Show the default parameters.")] = False,
+    template: Annotated[bool, option("--template", "Show the chat template.")] = False,
+    system: Annotated[bool, option("--system", "Show the system message.")] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Show metadata and tensors too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model is."""
+    from vllama.base.errors import ConfigError
+    from vllama.cli.context import load_settings, local_library
+    from vllama.cli.model_view import format_sections, make_sections
+    from vllama.cli.output import say, show_json
+    from vllama.config.parse import whole_path
+
+    parts = {
+        "license": license_,
+        "modelfile": modelfile,
+        "parameters": parameters,
+        "template": template,
+        "system": system,
+    }
+    wanted = [name for name, given in parts.items() if given]
+    if len(wanted) > 1 or (wanted and as_json):
+        raise ConfigError(
+            "only one of --license, --modelfile, --parameters, --template, --system and --json "
+            "can be shown at a time"
+        )
+    library = local_library(load_settings())
+    bundle = library.find(whole_path(model)).without_settings()
+    shown = describe(bundle, library.info(bundle), verbose=verbose)
+    if as_json:
+        show_json(shown)
+    elif wanted:
+        say(str(shown.get(wanted[0]) or "").rstrip("\n"))
+    else:
+        for line in format_sections(make_sections(shown, verbose=verbose)):
+            say(line)
+
+
+def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
+    """Build what `/api/show` would answer, and the path."""
+    from vllama.base.units import rfc3339_local
+    from vllama.models.headers.info import (
+        build_details,
+        build_model_info,
+        describe_template,
+        read_projector_info,
+    )
+    from vllama.models.modelfile import format_modelfile, format_parameters
+    from vllama.models.types import Capability
+
+    shown: dict[str, object] = {
+        "license": bundle.license or info.license or "",
+        "modelfile": format_modelfile(bundle, info),
+        "parameters": format_parameters(bundle.parameters),
+        "template": bundle.template or info.chat_template or "",
+        "system": bundle.system or "",
+        "details": build_details(bundle, info),
+        "model_info": build_model_info(info, verbose=verbose),
+        "capabilities": [str(item) for item in Capability if item in info.capabilities],
+        "modified_at": rfc3339_local(bundle.modified_s),
+        "path": str(bundle.path),
+    }
+    for name in ("renderer", "parser", "requires", "revision"):
+        if value := getattr(bundle, name):
+            shown[name] = value
+    if words := describe_template(bundle, info):
+        shown["vllama"] = {"template": words}
+    if bundle.projector is not None:
+        shown["projector_info"] = read_projector_info(bundle.projector)
+    if verbose:
+        shown["tensors"] = [
+            {"name": name, "type": kind, "shape": list(shape)} for name, kind, shape in info.tensors
+        ]
+    return shown

@@ -1,0 +1,168 @@
+"""Coding agents of the terminal: Claude Code, Codex, Copilot CLI, opencode, goose, aider."""
+
+from __future__ import annotations
+
+import json
+
+from vllama.cli.launch.edits import Values, put_tables, put_values
+from vllama.cli.launch.types import NAME, Edit, Integration, Places, Target
+
+_CLAUDE_TIERS = ("OPUS", "SONNET", "HAIKU")
+
+
+# Claude Code: code.claude.com/docs/en/settings and /llm-gateway. Its settings file wins over the
+# variables of the shell, `--settings` wins over the file.
+
+
+def _claude_variables(target: Target) -> dict[str, str]:
+    limits = {}
+    if target.context:
+        # it assumes 200,000 tokens for a model that it does not know, and would compact too late
+        limits["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
+        limits["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.answer_tokens)
+    return {
+        "ANTHROPIC_BASE_URL": target.url,
+        "ANTHROPIC_AUTH_TOKEN": target.key,
+        "ANTHROPIC_API_KEY": "",  # a key of the user's is not for this server
+        "ANTHROPIC_MODEL": target.model,
+        **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": target.model for tier in _CLAUDE_TIERS},
+        "CLAUDE_CODE_SUBAGENT_MODEL": target.model,
+        # a header that changes with every request would end up at the head of the prompt and
+        # make the engine read all of it again
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        **limits,
+    }
+
+
+def _claude_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    path = places.named("CLAUDE_CONFIG_DIR", places.home / ".claude") / "settings.json"
+    variables = _claude_variables(target)
+    return (put_values(path, {("env", name): value for name, value in variables.items()}),)
+
+
+# Codex: developers.openai.com/codex/config-advanced. A profile is a file of its own since 0.134.
+
+
+def _codex_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    folder = places.named("CODEX_HOME", places.home / ".codex")
+    values: dict[str, object] = {"model": target.model, "model_provider": NAME}
+    if target.context:
+        values["model_context_window"] = target.context
+    return (put_tables(folder / f"{NAME}.config.toml", values | codex_provider(target)),)
+
+
+def codex_provider(target: Target) -> dict[str, object]:
+    """Describe the server to Codex."""
+    provider = {"name": NAME, "base_url": target.openai_url, "wire_api": "responses"}
+    if target.has_key:
+        provider["experimental_bearer_token"] = target.key
+    return {"model_providers": {NAME: provider}}
+
+
+# opencode: opencode.ai/docs/config and /providers. Its files are merged; the variable wins.
+
+
+def _opencode_variables(target: Target) -> dict[str, str]:
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps({"model": f"{NAME}/{target.model}"})}
+
+
+def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    folder = places.named("OPENCODE_CONFIG_DIR", places.config / "opencode")
+    commented = folder / "opencode.jsonc"
+    usual = commented if commented.exists() else folder / "opencode.json"
+    provider = ("provider", NAME)
+    model: dict[str, object] = {"name": target.model}
+    if target.context:
+        model["limit"] = {"context": target.context, "output": target.answer_tokens}
+    if "vision" in target.capabilities:
+        model["modalities"] = {"input": target.inputs, "output": ["text"]}
+
+    values: dict[tuple[str, ...], object] = {
+        (*provider, "npm"): "@ai-sdk/openai-compatible",
+        (*provider, "name"): NAME,
+        (*provider, "options", "baseURL"): target.openai_url,
+    }
+    if target.has_key:
+        values[*provider, "options", "apiKey"] = target.key
+    values[*provider, "models", target.model] = model
+    schema: Values = {("$schema",): "https://opencode.ai/config.json"}
+    return (put_values(places.named("OPENCODE_CONFIG", usual), values, new=schema),)
+
+
+# goose: its guide "Environment variables". Its provider for Ollama shows no key.
+
+
+def _goose_variables(target: Target) -> dict[str, str]:
+    variables = {
+        "GOOSE_PROVIDER": "openai" if target.has_key else "ollama",
+        "GOOSE_MODEL": target.model,
+        "OLLAMA_HOST": target.url,
+    }
+    if target.has_key:
+        variables["OPENAI_HOST"] = target.url
+        variables["OPENAI_BASE_PATH"] = "v1/chat/completions"
+        variables["OPENAI_API_KEY"] = target.key
+    return variables
+
+
+AGENTS = (
+    Integration(
+        name="claude",
+        title="Claude Code",
+        aliases=("claude-code",),
+        folders=(".local/bin", ".claude/local"),
+        install="npm install -g @anthropic-ai/claude-code",
+        args=("--settings", '{{"env": {variables}}}', "--model", "{model}"),
+        variables=_claude_variables,
+        edits=_claude_edits,
+        overrides=True,
+        after="every claude uses this server now, until 'vllama launch claude --restore'",
+    ),
+    Integration(
+        name="codex",
+        title="Codex",
+        install="npm install -g @openai/codex",
+        args=("--profile", NAME, "--model", "{model}"),
+        edits=_codex_edits,
+        after=f"start it by yourself with: codex --profile {NAME}",
+    ),
+    Integration(
+        name="opencode",
+        title="opencode",
+        folders=(".opencode/bin",),
+        install="npm install -g opencode-ai",
+        variables=_opencode_variables,
+        edits=_opencode_edits,
+        after="choose the model there with /models",
+    ),
+    Integration(  # docs.github.com, "Using your own LLM models in GitHub Copilot CLI"
+        name="copilot",
+        title="GitHub Copilot CLI",
+        aliases=("copilot-cli",),
+        folders=(".local/bin",),
+        install="npm install -g @github/copilot",
+        environ={
+            "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "{key}",
+            "COPILOT_PROVIDER_WIRE_API": "responses",
+            "COPILOT_MODEL": "{model}",
+        },
+    ),
+    Integration(
+        name="goose",
+        title="goose",
+        aliases=("goose-cli",),
+        folders=(".local/bin",),
+        install="see block.github.io/goose",
+        variables=_goose_variables,
+        default_args=("session",),
+    ),
+    Integration(  # aider.chat/docs/llms/ollama.html; variables: /docs/config/options.html
+        name="aider",
+        title="aider",
+        folders=(".local/bin",),
+        install="pip install aider-install, then aider-install",
+        key_variable="OLLAMA_API_KEY",
+        environ={"OLLAMA_API_BASE": "{url}", "AIDER_MODEL": "ollama_chat/{model}"},
+    ),
+)

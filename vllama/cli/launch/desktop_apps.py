@@ -1,0 +1,125 @@
+"""Desktop apps that read their settings when they start: ChatGPT with Codex, Claude."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vllama.base.errors import ConfigError
+from vllama.cli.launch import jsonc
+from vllama.cli.launch.agents import codex_provider
+from vllama.cli.launch.edits import Values, put_tables, put_values, write_text
+from vllama.cli.launch.types import ASSUMED_CONTEXT, NAME, Edit, Integration, Places, Target
+
+# ChatGPT: it shares config.toml with the Codex CLI, developers.openai.com/codex/config-reference.
+# Its model picker shows the models of `model_catalog_json` only.
+
+
+def _chatgpt_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    folder = places.named("CODEX_HOME", places.home / ".codex")
+    catalog = folder / f"{NAME}-models.json"
+    values = {
+        "model": target.model,
+        "model_provider": NAME,
+        "model_catalog_json": str(catalog),
+        **codex_provider(target),
+    }
+    models = json.dumps({"models": [_codex_model(target, folder)]}, indent=2) + "\n"
+    return (write_text(catalog, models), put_tables(folder / "config.toml", values))
+
+
+def _codex_model(target: Target, folder: Path) -> dict[str, object]:
+    """Describe the model with the fields that Codex 0.169 requires, and its context."""
+    return {
+        "slug": target.model,
+        "display_name": target.model,
+        "context_window": target.context or ASSUMED_CONTEXT,
+        "input_modalities": target.inputs,
+        "base_instructions": _codex_instructions(folder),
+        "supported_reasoning_levels": [],
+        "shell_type": "default",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": 0,
+        "support_verbosity": False,
+        "truncation_policy": {"mode": "bytes", "limit": 10_000},
+        "experimental_supported_tools": [],
+    }
+
+
+def _codex_instructions(folder: Path) -> str:
+    """Return the system prompt of a model that Codex knows, else a short one."""
+    try:
+        known = json.loads((folder / "models_cache.json").read_text(encoding="utf-8"))["models"]
+        return next(str(text) for model in known if (text := model["base_instructions"]))
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return "You are Codex, a coding agent. You share a workspace with the user."
+
+
+# Claude Desktop: claude.com/docs/cowork/3p/configuration and /gateway. A profile lies in its
+# library of configurations; `deploymentMode` says that one is to be used.
+
+_CLAUDE_PROFILE = "76c1a3a6-0000-4000-8000-766c6c616d61"
+_CLAUDE_NAMES = ("claude", "anthropic")
+
+
+def _claude_desktop_edits(target: Target, places: Places) -> tuple[Edit, ...]:
+    if not any(name in target.model.lower() for name in _CLAUDE_NAMES):
+        raise ConfigError(
+            f"cannot use '{target.model}' with Claude Desktop: it only offers models with names "
+            "like those of Anthropic's",
+            hint=f"give it another name: 'vllama cp {target.model} claude-local', "
+            "then --model claude-local",
+        )
+    support = places.home / "Library" / "Application Support"
+    library = support / "Claude-3p" / "configLibrary"
+    profile: Values = {
+        ("inferenceProvider",): "gateway",
+        ("inferenceGatewayBaseUrl",): target.url,
+        ("inferenceGatewayApiKey",): target.key,
+        ("inferenceGatewayAuthScheme",): "bearer",
+        ("inferenceModels",): [{"name": target.model}],
+        ("deploymentDisplayName",): NAME,
+        ("chatTabEnabled",): True,
+    }
+
+    def apply_profile(text: str) -> str:
+        library = jsonc.load(text) if text.strip() else {}
+        entries = library.get("entries", []) if isinstance(library, dict) else []
+        entry = {"id": _CLAUDE_PROFILE, "name": NAME}
+        if entry not in entries:
+            text = jsonc.put(text, ("entries", len(entries)), entry)
+        return jsonc.put(text, ("appliedId",), _CLAUDE_PROFILE)
+
+    return (
+        put_values(library / f"{_CLAUDE_PROFILE}.json", profile),
+        Edit(path=library / "_meta.json", change=apply_profile),
+        *(
+            put_values(support / name / "claude_desktop_config.json", {("deploymentMode",): "3p"})
+            for name in ("Claude-3p", "Claude")
+        ),
+    )
+
+
+DESKTOP_APPS = (
+    Integration(
+        name="chatgpt",
+        title="ChatGPT",
+        aliases=("codex-app", "codex-desktop", "codex-gui"),
+        apps=("ChatGPT.app", "Codex.app"),
+        systems=("darwin",),
+        install="see chatgpt.com/download",
+        edits=_chatgpt_edits,
+        after="quit and open ChatGPT if it is running; codex in the terminal uses this server too",
+    ),
+    Integration(
+        name="claude-desktop",
+        title="Claude Desktop",
+        aliases=("claude-app",),
+        apps=("Claude.app",),
+        systems=("darwin",),
+        install="see claude.com/download",
+        edits=_claude_desktop_edits,
+        after="quit and open Claude if it is running",
+    ),
+)

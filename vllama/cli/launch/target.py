@@ -1,0 +1,124 @@
+"""Which model a tool will use, and what the server knows about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from vllama.base.errors import ConfigError, ModelNotFound, ServerUnreachable
+from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client, Reply
+    from vllama.cli.launch.types import Integration, Target
+    from vllama.config import Config
+
+ENOUGH_CONTEXT = 32_768
+"""Coding agents begin with prompts of 10,000 tokens and more."""
+
+
+def choose_target(
+    settings: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
+) -> Target:
+    """Return what a tool will use: `model`, or the one that the user chooses.
+
+    A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
+    is known. Raises VllamaError.
+    """
+    from vllama.cli.context import connect
+    from vllama.cli.launch.types import TOKEN, Target
+
+    key = settings.key_to_send or TOKEN
+    with connect(settings) as client:
+        if model is None:
+            model = _chosen(client)
+        try:
+            shown = _described(client, model, yes=yes)
+            loaded_now = client.get("/api/ps").get("models") or []
+        except ServerUnreachable:
+            if needs_server:
+                raise
+            show_warning(f"no server at {settings.url}: the model's context is not known")
+            return Target(url=settings.url, model=model, key=key)
+    target = Target(
+        url=settings.url,
+        key=key,
+        model=model,
+        context=_context(shown, loaded_now, model),
+        capabilities=frozenset(map(str, shown.get("capabilities") or ())),
+    )
+    _warn(target, tool)
+    return target
+
+
+def _chosen(client: Client) -> str:
+    """Let the user choose one of the server's models. Raises ConfigError if nobody is there."""
+    models = [
+        str(model["name"])
+        for model in client.get("/api/tags").get("models") or []
+        if "embedding" not in (model.get("capabilities") or [])
+    ]
+    if not models:
+        raise ConfigError("there is no model yet", hint="vllama pull NAME")
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise ConfigError("a model is missing", hint=f"name one: --model {models[0]}")
+    width = len(str(len(models)))
+    for number, name in enumerate(models, 1):
+        say_aside(f"{number:>{width + 2}}  {name}")
+    while True:
+        answer = ask("Model", default="1")
+        if answer in models:
+            return answer
+        if answer.isdecimal() and 1 <= int(answer) <= len(models):
+            return models[int(answer) - 1]
+        say_aside(f"type a number from 1 to {len(models)}, or a name")
+
+
+def _described(client: Client, model: str, *, yes: bool) -> Reply:
+    """Ask what the model is; offer to pull it if it is missing."""
+    from vllama.cli.chat.session import pull_through
+
+    asked = {"model": model, "plan": True}
+    try:
+        return client.post("/api/show", asked)
+    except ModelNotFound:
+        if not yes:
+            if not is_terminal(sys.stdin):
+                raise
+            if not confirm(f"'{model}' is not here; pull it?"):
+                raise typer.Abort from None
+    pull_through(client, model)
+    return client.post("/api/show", asked)
+
+
+def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | None:
+    """Return the context in tokens: what the model is or would be loaded with, else its own.
+
+    Our server tells its plan; Ollama tells only what is loaded.
+    """
+    if length := (shown.get("vllama") or {}).get("context_length"):
+        return int(length)
+    wanted = (model.lower(), f"{model.lower()}:latest")
+    for one in loaded_now:
+        names = (str(one.get("name")).lower(), str(one.get("model")).lower())
+        if any(name in names for name in wanted) and (length := one.get("context_length")):
+            return int(length)
+    info = shown.get("model_info") or {}
+    length = info.get(f"{info.get('general.architecture')}.context_length")
+    length = length or (shown.get("details") or {}).get("context_length")
+    return int(length) if length else None
+
+
+def _warn(target: Target, tool: Integration) -> None:
+    if "embedding" in target.capabilities:
+        raise ConfigError(f"cannot use '{target.model}' with {tool.title}: it only makes vectors")
+    if "tools" not in target.capabilities:
+        show_warning(f"'{target.model}' does not call tools; {tool.title} can only talk with it")
+    if target.context and target.context < ENOUGH_CONTEXT:
+        show_warning(
+            f"'{target.model}' has a context of {target.context} tokens; "
+            f"{tool.title} works well from {ENOUGH_CONTEXT} on"
+        )

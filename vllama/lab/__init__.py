@@ -1,0 +1,1 @@
+"""What measures engines and finds regressions, with commands of its own."""

@@ -1,0 +1,171 @@
+"""`vllama requests`: the requests that a server has captured, and one of them in full."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vllama.cli.options import AsJson, argument, option
+from vllama.lab.captured import Folder, complete_capture
+
+if TYPE_CHECKING:
+    from vllama.config import Config
+    from vllama.observe.captures.format import Capture, Summary
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama serve --capture 100         keep the last 100 requests from now on
+  vllama requests                    list them, the newest last
+  vllama requests 1a20602c680-4      show one: messages, answer, times
+  vllama requests 1a20602c680-4 --curl
+  vllama requests ./bug.json --raw   the answer's bytes, as the client got them
+
+Captures are files (docs/reference/captures.md); no server has to run. For requests that run now,
+see 'vllama ps --requests'.
+"""
+
+COLUMNS = (
+    "ID", "TIME", "CLIENT", "KEY", "ROUTE", "MODEL", "STATUS", "TOKENS", "SECONDS", "FIRST TOKEN",
+)  # fmt: skip
+OPTIONAL_COLUMNS = ("KEY", "CLIENT", "FIRST TOKEN", "ROUTE", "TOKENS")
+KEY = '"authorization: Bearer $OLLAMA_API_KEY"'
+LISTED = 50
+
+
+def requests(
+    name: Annotated[
+        str | None, argument("ID|FILE", "The capture to show. [list them all]", complete_capture)
+    ] = None,
+    folder: Folder = None,
+    last: Annotated[int, option("-n --last N", "How many to list.", min=1)] = LISTED,
+    as_json: AsJson = False,
+    as_curl: Annotated[
+        bool, option("--curl", "Print a command that sends the request again.")
+    ] = False,
+    raw: Annotated[bool, option("--raw", "Print the answer as the client got it.")] = False,
+) -> None:
+    """List the requests that were captured, or show one."""
+    from vllama.base.errors import ConfigError
+    from vllama.cli.context import load_settings
+    from vllama.lab.captured import find
+
+    settings = load_settings()
+    if name is None:
+        if as_curl or raw:
+            raise ConfigError(
+                "cannot print one request: none is named", hint="take an ID from: vllama requests"
+            )
+        show_list(settings, folder or settings.capture_dir, last, as_json=as_json)
+        return
+    capture = find(name, folder, settings)
+    if as_json:
+        show_whole(capture)
+    elif as_curl:
+        show_curl(capture, settings)
+    elif raw:
+        show_raw(capture)
+    else:
+        show_readable(capture)
+
+
+def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> None:
+    """Print the newest captures, the newest last."""
+    import msgspec
+
+    from vllama.cli.output import say_aside, show_json, show_table
+    from vllama.lab.capture_view import escape_controls
+    from vllama.observe.captures.folder import list_summaries
+
+    found = list(list_summaries(folder, last))[::-1]
+    if as_json:
+        show_json({"folder": str(folder), "captures": msgspec.to_builtins(found)})
+        return
+    rows = [[escape_controls(cell) for cell in list_cells(one)] for one in found]
+    show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS)
+    if not found:
+        say_aside(f"there are no captures in '{folder}'; to have some: vllama serve --capture 100")
+
+
+def list_cells(one: Summary) -> tuple[str, ...]:
+    """Return the cells of one capture."""
+    from vllama.base.units import format_ago, parse_rfc3339
+    from vllama.lab.capture_view import NOTHING, describe_end
+
+    tokens = one.tokens
+    return (
+        one.id,
+        format_ago(max(0.0, time.time() - parse_rfc3339(one.received_at))),
+        one.client or NOTHING,
+        one.key or NOTHING,
+        one.request.path,
+        one.request.model or NOTHING,
+        describe_end(one),
+        f"{tokens.prompt}+{tokens.generated}" if tokens else NOTHING,
+        f"{one.times.total_s:.2f}",
+        NOTHING if one.times.first_token_s is None else f"{one.times.first_token_s:.2f}",
+    )
+
+
+def show_whole(capture: Capture) -> None:
+    """Print the capture as its file has it."""
+    from vllama.cli.output import say
+    from vllama.observe.captures.format import encode_capture
+
+    say(encode_capture(capture).decode().rstrip("\n"))
+
+
+def show_raw(capture: Capture) -> None:
+    """Write the answer's own bytes."""
+    import sys
+
+    sys.stdout.buffer.write(capture.answer.content)
+    sys.stdout.buffer.flush()
+
+
+def show_curl(capture: Capture, settings: Config) -> None:
+    """Print the command that asks the running server again; a key is left to the user."""
+    from vllama.base.errors import ConfigError
+    from vllama.cli.output import say
+    from vllama.lab.replay.request import check_whole
+
+    check_whole(capture)
+    body = capture.request.body
+    if body.encoding != "utf-8":
+        raise ConfigError(
+            "cannot print a command: the request's body is not text",
+            hint=f"send it with: vllama replay {capture.id}",
+        )
+    words = ["curl", "--no-buffer", "--request", capture.request.method]
+    for name in ("content-type", "accept", "anthropic-version", "anthropic-beta"):
+        if value := capture.request.headers.get(name):
+            words += ["--header", f"{name}: {value}"]
+    words += ["--data-raw", body.data, settings.url + capture.request.path]
+    key = f" --header {KEY}" if settings.key_to_send else ""
+    say(f"{shlex.join(words)}{key}")
+
+
+def show_readable(capture: Capture) -> None:
+    """Print what was asked and answered, for people."""
+    from vllama.cli.output import say
+    from vllama.lab.capture_view import escape_controls, list_answers, list_facts, list_questions
+
+    for label, text in list_facts(capture):
+        say(f"{label:<12}{escape_controls(text)}")
+    for title, text in (*list_questions(capture), *list_answers(capture)):
+        say()
+        show_title(title)
+        say(escape_controls(text.rstrip("\n")))
+
+
+def show_title(title: str) -> None:
+    """Print the title of a part, bold on a terminal."""
+    import sys
+
+    from vllama.cli.output import console, is_terminal, say
+
+    if is_terminal(sys.stdout):
+        console().print(f"{title}:", style="bold")
+    else:
+        say(f"{title}:")

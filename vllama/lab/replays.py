@@ -1,0 +1,163 @@
+"""Sends a captured request to a server that runs, or to one of its own, and judges the answer."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllama.base.errors import ConfigError, VllamaError
+from vllama.lab.replay.judge import TEXTS_DIFFER, Judgement, judge
+from vllama.lab.replay.request import describe_chance, with_logprobs
+from vllama.observe.captures.format import Capture, CapturedAnswer, encode_parts
+from vllama.observe.captures.reading import TEXT, Reading, read_answer
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client
+    from vllama.cli.own_server import OwnServer
+
+SENT_HEADERS = ("content-type", "content-encoding", "accept", "anthropic-version", "anthropic-beta")
+"""The headers of a captured request that change its answer."""
+KEPT_SETTINGS = ("max_tokens", "gpu_layers", "go_template", "flash_attention", "kv_cache_type")
+"""Settings of the capturing server that a server for a replay is started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One replay: the request with its new answer, who gave it, and how far it is the same."""
+
+    capture: Capture
+    engine: str
+    reading: Reading
+    judgement: Judgement
+
+
+def replay_once(
+    client: Client, captured: Capture, request: Capture, *, max_kl: float, logprobs: bool
+) -> Replay:
+    """Send `request` and compare its answer with the captured one. Raises VllamaError.
+
+    If the texts differ and `logprobs`, it is sent once more, to learn how close the call was.
+    """
+    answered = send_capture(client, request)
+    engine, version = find_engine(client, find_model(request))
+    known = captured.engine
+    same_engine = known is not None and (known.name, known.version) == (engine, version)
+    chance = describe_chance(request, same_engine=same_engine)
+    before = read_answer(captured.request.path, captured.answer)
+    reading = read_answer(request.request.path, answered.answer)
+    judgement = judge(before, reading, chance=chance, max_kl=max_kl)
+    if logprobs and judgement.reason == TEXTS_DIFFER and (probe := with_logprobs(request)):
+        probed = read_answer(request.request.path, send_capture(client, probe).answer)
+        if _get_text(probed) == _get_text(reading):
+            judgement = judge(before, probed, chance=chance, max_kl=max_kl)
+    label = " ".join(part for part in (engine, version) if part)
+    return Replay(capture=answered, engine=label, reading=reading, judgement=judgement)
+
+
+def _get_text(reading: Reading) -> bytes | None:
+    said = reading.texts.get(TEXT)
+    return said.text if said else None
+
+
+def find_model(capture: Capture) -> str:
+    """Return the name by which a server lists the model of a request."""
+    named = capture.request.model
+    return capture.model.name if capture.model else named
+
+
+@contextmanager
+def open_server_for(
+    capture: Capture, *, purpose: str, label: str, engine: str | None, changes: Mapping[str, str]
+) -> Iterator[OwnServer]:
+    """Start a server for a capture as the capturing one was started, with `changes`."""
+    from vllama.cli.own_server import open_own_server
+
+    known, settings = capture.engine, dict[str, object]()
+    if known is not None:
+        settings = {key: capture.settings[key] for key in KEPT_SETTINGS if key in capture.settings}
+        settings["context_length"] = known.context_length
+        if known.extra_args and engine in (None, known.name):
+            settings["engine_args"] = shlex.join(known.extra_args)
+    chosen = changes.get("engine") or engine or (known.name if known else None)
+    settings |= {key: value for key, value in changes.items() if key not in ("engine", "model")}
+    with open_own_server(
+        changes.get("model") or find_model(capture),
+        purpose=purpose,
+        label=label,
+        engine=chosen,
+        **settings,
+    ) as server:
+        yield server
+
+
+def parse_changes(given: Sequence[str]) -> dict[str, str]:
+    """Read settings as `KEY=VALUE`, by the key of the config file. Raises ConfigError."""
+    from vllama.config import SETTINGS
+
+    by_name = {name: one for one in SETTINGS for name in (one.field, one.key, (one.flag or "")[2:])}
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        setting = by_name.get(name.strip())
+        if not equals or setting is None:
+            reason = "it is not KEY=VALUE" if not equals else f"there is no setting '{name}'"
+            raise ConfigError(
+                f"cannot set '{text}': {reason}", hint="see all settings: vllama config"
+            )
+        try:
+            setting.kind.parse(value.strip())
+        except ValueError as error:
+            raise ConfigError(f"cannot set '{text}': {error}") from None
+        found[setting.key] = value.strip()
+    return found
+
+
+def send_capture(client: Client, capture: Capture) -> Capture:
+    """Send a request again; return it with its new answer and how long that took.
+
+    Raises VllamaError if there is no answer, or only a part of one.
+    """
+    request = capture.request
+    given = {name: value for name in SENT_HEADERS if (value := request.headers.get(name))}
+    status, content_type, parts = client.exchange(
+        request.method, request.path, given, request.body.content
+    )
+    encoding, texts = encode_parts([part for _, part in parts])
+    times = [round(at_s, 6) for at_s, _ in parts]
+    answer = CapturedAnswer(
+        status=status,
+        content_type=content_type,
+        size_bytes=sum(len(part) for _, part in parts),
+        encoding=encoding,
+        parts=list(zip(times, texts, strict=True)),
+    )
+    return msgspec.structs.replace(
+        capture,
+        answer=answer,
+        times=msgspec.structs.replace(
+            capture.times,
+            queued_s=0.0,
+            load_s=0.0,
+            first_token_s=None,
+            total_s=times[-1] if times else 0.0,
+        ),
+        outcome="ok" if status < 400 else "error",
+        error=None,
+    )
+
+
+def find_engine(client: Client, model: str) -> tuple[str, str]:
+    """Return the name and version of the engine that serves a model; "" for what is unknown."""
+    try:
+        rows: list[dict[str, Any]] = client.get("/api/ps").get("models") or []
+    except VllamaError:  # another server, which has no such route
+        return "", ""
+    fitting = [row for row in rows if model in (row.get("name"), row.get("model"))]
+    fitting = fitting or [row for row in rows if str(row.get("name")).startswith(f"{model}:")]
+    row = (fitting or (rows if len(rows) == 1 else [{}]))[0]
+    return str(row.get("engine") or ""), str(row.get("engine_version") or "")

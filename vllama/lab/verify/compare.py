@@ -1,0 +1,203 @@
+"""How far two answers to one prompt agree, and two engines over many prompts. Pure.
+
+Greedy answers agree up to a first difference; what comes after it continues another text and says
+nothing more. So agreement is the share of an answer before it, and log probabilities are compared
+where both engines had the same text before them: up to the first difference, and at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vllama.observe.captures.answer import Answer, Token
+
+LEAST = 1e-9
+"""Below it a probability is what rounding has left."""
+SHOWN = 24
+"""How many characters are shown of what differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place where two answers differ.
+
+    `token` counts the tokens of the first answer before it (None: they are unknown), `character`
+    its characters. `a` and `b` are what each engine chose ("" where it ended). `gap_a` is by how
+    much, in log probability, the first engine preferred its own choice to the other's, `gap_b` the
+    reverse; None: that is not among the likeliest it told. Small gaps: a close call, that rounding
+    decides. `is_unforeseen`: neither choice was among the likeliest tokens of the other engine.
+    """
+
+    token: int | None
+    character: int
+    a: str
+    b: str
+    gap_a: float | None = None
+    gap_b: float | None = None
+    is_unforeseen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deltas:
+    """Absolute differences at the positions where both engines had the same text before.
+
+    `logprobs`: of what the first engine chose. `divergences`: in nats, see `divergence`.
+    """
+
+    logprobs: tuple[float, ...] = ()
+    divergences: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two answers to one prompt.
+
+    `agreed` of `tokens` (of the longer answer) came before the first difference; both are None
+    where an engine tells no tokens. `agreement` is their share, else that of the text's bytes.
+    `difference` None: the same answers, as far as both go.
+    """
+
+    agreement: float
+    text_agreement: float
+    agreed: int | None
+    tokens: int | None
+    difference: Difference | None
+    deltas: Deltas
+
+
+def compare(a: Answer, b: Answer) -> Comparison:
+    """Compare two greedy answers to one prompt."""
+    common = _common(a.text, b.text)
+    same = _same(a, b, common)
+    # of an answer that was cut no more is known, so that the other counts up to there only
+    length = common if same else max(len(a.text), len(b.text))
+    share = text_share = common / length if length else 1.0
+    agreed = tokens = None
+    if a.tokens is not None and b.tokens is not None:
+        agreed = sum(token.end <= common for token in a.tokens)
+        tokens = agreed if same else max(len(a.tokens), len(b.tokens))
+        share = agreed / tokens if tokens else text_share
+    return Comparison(
+        agreement=share,
+        text_agreement=text_share,
+        agreed=agreed,
+        tokens=tokens,
+        difference=None if same else _difference(a, b, common),
+        deltas=_deltas(a, b, common),
+    )
+
+
+def divergence(p: Mapping[bytes, float], q: Mapping[bytes, float]) -> float:
+    """Return the Kullback-Leibler divergence D(p‖q) in nats, of what is known of both.
+
+    Both map tokens to log probabilities, and are the heads of longer lists: the tokens in both
+    count one by one, all others as one. By that it is never more than that of the whole lists.
+    """
+    total, rest_p, rest_q = 0.0, 1.0, 1.0
+    for token in p.keys() & q.keys():
+        likely = math.exp(p[token])
+        total += likely * (p[token] - q[token])
+        rest_p -= likely
+        rest_q -= math.exp(q[token])
+    if rest_p > LEAST:
+        total += rest_p * math.log(rest_p / max(rest_q, LEAST))
+    return max(0.0, total)
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """Return how many bytes both begin with."""
+    differing = (at for at, (one, other) in enumerate(zip(a, b, strict=False)) if one != other)
+    return next(differing, min(len(a), len(b)))
+
+
+def _same(a: Answer, b: Answer, common: int) -> bool:
+    """Tell whether two answers do not differ: equal, or one only cut earlier than the other."""
+    ends_a, ends_b = common == len(a.text), common == len(b.text)
+    return (ends_a and ends_b) or (ends_a and a.cut) or (ends_b and b.cut)
+
+
+def _deltas(a: Answer, b: Answer, common: int) -> Deltas:
+    """Compare at each token that both engines chose after the same text."""
+    starts = {token.start: token for token in b.tokens or ()}
+    logprobs, divergences = [], []
+    for one in a.tokens or ():
+        other = starts.get(one.start)
+        if other is None or one.start > common:
+            continue
+        if one.end != other.end and min(one.end, other.end) <= common:
+            continue  # the same text in other tokens: not the same choice
+        seen = _seen(b, other, a.piece(one))
+        if one.logprob is not None and seen is not None:
+            logprobs.append(abs(one.logprob - seen))
+        if one.top and other.top:
+            divergences.append(divergence(one.top, other.top))
+    return Deltas(logprobs=tuple(logprobs), divergences=tuple(divergences))
+
+
+def _difference(a: Answer, b: Answer, common: int) -> Difference:
+    before = None if a.tokens is None else sum(token.end <= common for token in a.tokens)
+    one, other = _token_at(a, common), _token_at(b, common)
+    if one and other and one.start == other.start:
+        piece_a, piece_b = a.piece(one), b.piece(other)
+        gap_a, gap_b = _gap(a, one, piece_b), _gap(b, other, piece_a)
+        return Difference(
+            token=before,
+            character=_characters(a.text[: one.start]),
+            a=_shown(piece_a),
+            b=_shown(piece_b),
+            gap_a=gap_a,
+            gap_b=gap_b,
+            is_unforeseen=gap_a is gap_b is None and bool(one.top and other.top),
+        )
+    start = common
+    while start and a.text[start - 1] >= 0x80:  # not in the middle of a character
+        start -= 1
+    gap_a = _gap_to_text(a, one, b.text) if one and b.tokens is None else None
+    gap_b = _gap_to_text(b, other, a.text) if other and a.tokens is None else None
+    told = one if b.tokens is None else other if a.tokens is None else None
+    return Difference(
+        token=before,
+        character=_characters(a.text[:start]),
+        a=_shown(a.piece(one) if one and one.start == start else a.text[start:]),
+        b=_shown(b.piece(other) if other and other.start == start else b.text[start:]),
+        gap_a=gap_a,
+        gap_b=gap_b,
+        is_unforeseen=gap_a is gap_b is None and told is not None and bool(told.top),
+    )
+
+
+def _token_at(answer: Answer, at: int) -> Token | None:
+    return next((token for token in answer.tokens or () if token.start <= at < token.end), None)
+
+
+def _seen(answer: Answer, token: Token, piece: bytes) -> float | None:
+    """Return the log probability that an engine gave to `piece` where it chose `token`."""
+    return token.logprob if answer.piece(token) == piece else token.top.get(piece)
+
+
+def _gap(answer: Answer, token: Token, other: bytes) -> float | None:
+    """Return by how much an engine preferred its choice to `other`."""
+    theirs = token.top.get(other)
+    return None if token.logprob is None or theirs is None else token.logprob - theirs
+
+
+def _gap_to_text(answer: Answer, token: Token, other: bytes) -> float | None:
+    """Return by how much an engine preferred its choice to what stands in another text there.
+
+    The tokens of that text are unknown: it is taken for the longest likely one that it begins with.
+    """
+    rest = other[token.start :]
+    chosen = answer.piece(token)
+    begun = [piece for piece in token.top if piece != chosen and piece and rest.startswith(piece)]
+    return _gap(answer, token, max(begun, key=len)) if begun else None
+
+
+def _characters(data: bytes) -> int:
+    return len(data.decode(errors="ignore"))
+
+
+def _shown(data: bytes) -> str:
+    text = data.decode(errors="replace")
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

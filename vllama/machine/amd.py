@@ -1,0 +1,103 @@
+"""AMD GPUs, from files of the kernel, or else from `rocm-smi`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from vllama.machine.probe import Findings, run_command
+from vllama.machine.types import Accelerator, Vendor
+
+AMD_VENDOR_ID = "0x1002"
+SMI_TIMEOUT_S = 5.0
+
+
+def detect_amd(root: Path = Path("/")) -> Findings:
+    """Find the AMD GPUs of this machine; never raises."""
+    findings = read_sysfs(root)
+    if findings.accelerators:
+        return findings
+    smi = shutil.which("rocm-smi")
+    if smi is None:
+        return findings
+    argv = [smi, "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"]
+    out = run_command(argv, timeout_s=SMI_TIMEOUT_S)
+    return Findings(notes=(out.problem,)) if out.problem else parse_rocm_smi(out.text)
+
+
+def read_sysfs(root: Path = Path("/")) -> Findings:
+    """Read `/sys/class/drm/card*/device` of the amdgpu driver."""
+    driver = _read(root / "sys/module/amdgpu/version")
+    accelerators: list[Accelerator] = []
+    cards = [p for p in (root / "sys/class/drm").glob("card*") if re.fullmatch(r"card\d+", p.name)]
+    for card in sorted(cards, key=lambda path: int(path.name[4:])):
+        device = card / "device"
+        total = _read(device / "mem_info_vram_total")
+        if _read(device / "vendor") != AMD_VENDOR_ID or total is None or not total.isdigit():
+            continue
+        used = _read(device / "mem_info_vram_used") or "0"
+        unique_id = _read(device / "unique_id")
+        accelerators.append(
+            Accelerator(
+                vendor=Vendor.AMD,
+                index=len(accelerators),
+                name=_read(device / "product_name") or f"AMD GPU {_read(device / 'device') or ''}",
+                total_bytes=int(total),
+                free_bytes=max(0, int(total) - int(used)) if used.isdigit() else int(total),
+                driver=driver,
+                uuid=f"GPU-{unique_id}" if unique_id else None,
+            )
+        )
+    return Findings(accelerators=tuple(accelerators))
+
+
+def parse_rocm_smi(text: str) -> Findings:
+    """Parse `rocm-smi --showproductname --showmeminfo vram --showdriverversion --json`.
+
+    Warnings may precede the JSON, and the case of the keys differs between releases.
+    """
+    start = text.find("{")
+    try:
+        table = json.loads(text[start:]) if start >= 0 else None
+    except ValueError:
+        table = None
+    if not isinstance(table, dict):
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        return Findings(notes=(f'rocm-smi printed: "{first}"',))
+    driver = _text(table.get("system"), "driver version")
+    accelerators: list[Accelerator] = []
+    for key in sorted((k for k in table if re.fullmatch(r"card\d+", k)), key=lambda k: int(k[4:])):
+        card = table[key]
+        total = _text(card, "vram total memory (b)")
+        if total is None or not total.isdigit():
+            continue
+        used = _text(card, "vram total used memory (b)") or "0"
+        accelerators.append(
+            Accelerator(
+                vendor=Vendor.AMD,
+                index=int(key[4:]),
+                name=_text(card, "card series") or _text(card, "card model") or "AMD GPU",
+                total_bytes=int(total),
+                free_bytes=max(0, int(total) - int(used)) if used.isdigit() else int(total),
+                driver=driver,
+            )
+        )
+    return Findings(accelerators=tuple(accelerators))
+
+
+def _text(table: object, name: str) -> str | None:
+    if not isinstance(table, dict):
+        return None
+    for key, value in table.items():
+        if isinstance(key, str) and key.lower() == name and isinstance(value, str):
+            return value.strip()
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,217 @@
+"""The CPU: the cores and memory that this process may use, its name, and its features."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+UNLIMITED_BYTES = 2**60
+"""cgroup v1 writes "no limit" as a number near 2^63."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of this process's control groups; None where there is none.
+
+    `memory_used_bytes` does not count page cache that the kernel can drop; `memory_cached_bytes` is
+    the rest of the page cache: pages of files in use.
+    """
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int = 0
+    memory_cached_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The cores and memory that this process may use; `physical_cores` as in `Platform`."""
+
+    cores: int
+    physical_cores: int
+    ram_total_bytes: int
+    ram_available_bytes: int
+    name: str
+    features: frozenset[str]
+
+
+def detect_cpu(root: Path = Path("/")) -> Cpu:
+    """Detect what this process may use. Raises OSError if psutil fails."""
+    limits = read_cgroup(root)
+    total, available = measure_usable_ram(limits)
+    name, features = parse_cpuinfo(_read(root / "proc/cpuinfo") or "")
+    allowed = read_affinity()
+    return Cpu(
+        cores=apply_quota(len(allowed), limits.cores),
+        physical_cores=apply_quota(count_physical_cores(allowed, root), limits.cores),
+        ram_total_bytes=total,
+        ram_available_bytes=available,
+        name=name or platform.processor(),
+        features=features,
+    )
+
+
+def measure_usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
+    """Return total and available memory in bytes, within the limits of the control groups.
+
+    `kept_bytes` of the page cache are mapped weights, which do not count as available.
+    """
+    memory = psutil.virtual_memory()
+    total, available = memory.total, max(0, memory.available - kept_bytes)
+    if limits.memory_bytes is not None:
+        total = min(total, limits.memory_bytes)
+        # the control group already counts active pages of files as used
+        used = limits.memory_used_bytes + kept_bytes - min(kept_bytes, limits.memory_cached_bytes)
+        available = min(available, max(0, limits.memory_bytes - used))
+    return total, available
+
+
+def read_affinity() -> frozenset[int]:
+    """Return the logical cores that the kernel may run this process on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def count_physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int:
+    """Return how many of the cores can compute at full speed at the same time.
+
+    Two hyperthreads count as one core. The efficiency cores of a hybrid Intel CPU do not count,
+    because threads that synchronise are as fast as the slowest. Linux reports both under
+    /sys/devices; elsewhere every core counts.
+    """
+    fast = parse_cpu_list(_read(root / "sys/devices/cpu_core/cpus") or "") & allowed or allowed
+    siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({_read(root / siblings.format(core)) or str(core) for core in fast})
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """Parse a list of cores in the form of Linux, `0-3,8`."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not dash):
+            cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+def apply_quota(cores: int, quota: float | None) -> int:
+    """Limit a number of cores to the cgroup quota, rounded up."""
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
+    """Parse the name and features of the first core in `/proc/cpuinfo` (x86 or ARM)."""
+    name, features = "", frozenset[str]()
+    for line in text.splitlines():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name" and not name:
+            name = value
+        elif key in ("flags", "Features") and not features:
+            features = frozenset(value.lower().split())
+    return name, features
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Parse a quota and its period, as in cgroup v2's `cpu.max`; return cores, None without one.
+
+    No quota is `max`, or with v1 -1.
+    """
+    match text.split():
+        case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
+            return int(quota) / int(period)
+    return None
+
+
+def parse_memory_limit(text: str) -> int | None:
+    """Parse cgroup `memory.max` (v2) or `memory.limit_in_bytes` (v1); None without a limit."""
+    value = text.strip()
+    return int(value) if value.isdigit() and int(value) < UNLIMITED_BYTES else None
+
+
+def parse_stat(text: str, name: str) -> int:
+    """Parse from `memory.stat` the bytes of a kind of page, 0 if it does not say.
+
+    Of the page cache "inactive_file" is what the kernel can drop, "active_file" what is in use.
+    """
+    for line in text.splitlines():
+        match line.split():
+            case [key, number] if key in (name, f"total_{name}") and number.isdigit():
+                return int(number)
+    return 0
+
+
+def parse_self_cgroup(text: str) -> dict[str, str]:
+    """Parse `/proc/self/cgroup`: controller → path, with "" for the unified (v2) hierarchy."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        parts = line.strip().split(":", 2)
+        if len(parts) == 3:
+            paths.update(dict.fromkeys(parts[1].split(","), parts[2]))
+    return paths
+
+
+def read_cgroup(root: Path = Path("/")) -> Limits:
+    """Return the tightest limits between this process's control group and the root."""
+    mount = root / "sys/fs/cgroup"
+    paths = parse_self_cgroup(_read(root / "proc/self/cgroup") or "")
+    if (mount / "cgroup.controllers").exists():
+        folders = _list_ancestors(mount, paths.get("", "/"))
+        return _read_limits(folders, ("cpu.max",), folders, "memory.max", "memory.current")
+    cpu = _list_ancestors(mount / "cpu", paths.get("cpu", "/"))
+    memory = _list_ancestors(mount / "memory", paths.get("memory", "/"))
+    quota = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    return _read_limits(cpu, quota, memory, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _read_limits(
+    cpu: list[Path], quota: tuple[str, ...], memory: list[Path], limit: str, usage: str
+) -> Limits:
+    """Return the smallest quota, and the memory limit with the least free memory.
+
+    `cpu` and `memory` are folders; `quota`, `limit` and `usage` are names of files in them.
+    """
+    texts = (" ".join(_read(folder / name) or "" for name in quota) for folder in cpu)
+    cores = [cores for text in texts if (cores := parse_cpu_max(text)) is not None]
+    rows = [
+        (most, *_read_usage(folder, usage))
+        for folder in memory
+        if (most := parse_memory_limit(_read(folder / limit) or "")) is not None
+    ]
+    most, used, cached = min(rows, key=lambda row: row[0] - row[1], default=(None, 0, 0))
+    return Limits(
+        cores=min(cores, default=None),
+        memory_bytes=most,
+        memory_used_bytes=used,
+        memory_cached_bytes=cached,
+    )
+
+
+def _read_usage(folder: Path, name: str) -> tuple[int, int]:
+    """Return the memory in use there, and how much of it consists of pages of files."""
+    used = parse_memory_limit(_read(folder / name) or "") or 0
+    stat = _read(folder / "memory.stat") or ""
+    return max(0, used - parse_stat(stat, "inactive_file")), parse_stat(stat, "active_file")
+
+
+def _list_ancestors(mount: Path, path: str) -> list[Path]:
+    """Return the folders from `path` up to the mount.
+
+    A path outside this namespace (with `..`) is not visible, so only the mount is returned.
+    """
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:
+        parts = []
+    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,147 @@
+"""Detection of this machine: runs all probes concurrently, each with a time limit."""
+
+from __future__ import annotations
+
+import platform
+import re
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
+
+from vllama.base.threads import begin
+from vllama.base.units import format_bytes_binary
+from vllama.machine import amd, apple, cpu, nvidia
+from vllama.machine.probe import Findings
+from vllama.machine.types import Accelerator, Platform
+
+PROBE_LIMIT_S = 3.0
+NVIDIA_LIMIT_S = 15.0
+"""A sleeping driver needs seconds per GPU, and overlooking the GPUs would be worse than waiting."""
+
+SHARES_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
+NO_FEATURES: frozenset[str] = frozenset()
+
+T = TypeVar("T")
+
+
+def detect() -> Platform:
+    """Detect the facts of this machine, with all its GPUs; failures become `notes`."""
+    system = platform.system().lower()
+    processor = begin(cpu.detect_cpu)
+    mac = begin(apple.read_mac) if system == "darwin" else None
+    gpus = []
+    if system in ("linux", "windows"):
+        gpus.append(("nvidia", begin(nvidia.detect_nvidia), NVIDIA_LIMIT_S))
+    if system == "linux":
+        gpus.append(("amd", begin(amd.detect_amd), PROBE_LIMIT_S))
+    notes: list[str] = []
+    gpu_findings = [_wait(*probe, notes) or Findings() for probe in gpus]
+    mac_facts, mac_findings = (mac and _wait("sysctl", mac, PROBE_LIMIT_S, notes)) or (
+        None,
+        Findings(),
+    )
+    return assemble(
+        system=system,
+        arch=platform.machine(),
+        processor=_wait("cpu", processor, PROBE_LIMIT_S, notes),
+        mac=mac_facts,
+        findings=(*gpu_findings, mac_findings, Findings(notes=tuple(notes))),
+    )
+
+
+def free_ram_bytes(kept_bytes: int = 0) -> int:
+    """Return the memory that is available now; fast enough to call before every load.
+
+    `kept_bytes` of the page cache are weights that running engines have mapped.
+    """
+    return cpu.measure_usable_ram(cpu.read_cgroup(), kept_bytes)[1]
+
+
+def with_free_memory(machine: Platform) -> Platform:
+    """Return the same machine with the memory that is free now, also on its GPUs."""
+    found = detect().accelerators if machine.accelerators else ()
+    now = {(gpu.vendor, gpu.index): gpu for gpu in found}
+    return replace(
+        machine,
+        accelerators=tuple(now.get((gpu.vendor, gpu.index), gpu) for gpu in machine.accelerators),
+        ram_available_bytes=free_ram_bytes(),
+    )
+
+
+def assemble(
+    *,
+    system: str,
+    arch: str,
+    processor: cpu.Cpu | None,
+    mac: apple.Mac | None,
+    findings: tuple[Findings, ...],
+) -> Platform:
+    """Combine the results of the probes. Pure."""
+    total = processor.ram_total_bytes if processor else (mac.ram_bytes if mac else 0)
+    available = processor.ram_available_bytes if processor else total
+    if mac is not None:
+        findings = (*findings, apple.find_apple_gpu(mac, available))
+    accelerators = [
+        _with_shared_memory(gpu, total, available)
+        for group in findings
+        for gpu in group.accelerators
+    ]
+    return Platform(
+        os=system,
+        arch="x86_64" if arch == "AMD64" else arch,
+        cores=processor.cores if processor else max(1, mac.logical_cores if mac else 1),
+        ram_total_bytes=total,
+        ram_available_bytes=available,
+        cpu_name=(mac.cpu_name if mac else "") or (processor.name if processor else ""),
+        cpu_features=mac.cpu_features
+        if mac
+        else (processor.features if processor else NO_FEATURES),
+        accelerators=tuple(accelerators),
+        physical_cores=(mac.performance_cores if mac else 0)
+        or (processor.physical_cores if processor else 0),
+        notes=tuple(note for group in findings for note in group.notes),
+    )
+
+
+def _with_shared_memory(gpu: Accelerator, total: int, available: int) -> Accelerator:
+    """Return a GPU that shares the machine's RAM with that amount; it reports `[N/A]` itself."""
+    if gpu.total_bytes == 0 and SHARES_MEMORY.search(gpu.name):
+        return replace(gpu, total_bytes=total, free_bytes=available)
+    return gpu
+
+
+def describe(machine: Platform) -> str:
+    """Summarise a platform in one line for people."""
+    name = f" ({machine.cpu_name})" if machine.cpu_name else ""
+    plural = "" if machine.cores == 1 else "s"
+    parts = [
+        f"{machine.os} {machine.arch}",
+        f"{machine.cores} core{plural}{name}",
+        f"{format_bytes_binary(machine.ram_total_bytes)} RAM",
+    ]
+    kinds: dict[tuple[str, int, str], int] = {}
+    for gpu in machine.accelerators:
+        facts = [f"{format_bytes_binary(gpu.total_bytes)}"]
+        if gpu.compute_capability:
+            facts.append("compute {}.{}".format(*gpu.compute_capability))
+        if gpu.driver:
+            facts.append(f"driver {gpu.driver}")
+        kind = (gpu.name, gpu.total_bytes, ", ".join(facts))
+        kinds[kind] = kinds.get(kind, 0) + 1
+    for (gpu_name, _, text), count in kinds.items():
+        times = f"{count} × " if count > 1 else ""
+        parts.append(f"{times}{gpu_name} ({text})")
+    if not machine.accelerators:
+        parts.append("no GPU")
+    return ", ".join(parts)
+
+
+def _wait(name: str, probe: Future[T], limit_s: float, notes: list[str]) -> T | None:
+    """Return what a probe has found; None, and a note in `notes`, if it failed or hangs."""
+    try:
+        return probe.result(limit_s)
+    except Exception as error:  # a probe must never stop the start of the server
+        failed = f"failed: {type(error).__name__}: {error}"
+        why = failed if probe.done() else f"did not finish in {limit_s:.0f} s"
+        notes.append(f"the {name} probe {why}")
+        return None

@@ -1,0 +1,299 @@
+"""NVIDIA GPUs, from NVML if the `nvidia-ml-py` package is installed, or else from `nvidia-smi`.
+
+All GPUs of the machine are reported; `hardware.visible` knows `CUDA_VISIBLE_DEVICES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from vllama.machine.probe import Findings, run_command
+from vllama.machine.types import Accelerator, Vendor
+
+MIB = 1024**2
+QUERY = "index,name,memory.total,memory.free,driver_version,compute_cap,uuid,mig.mode.current"
+SHORT_QUERY = "index,name,memory.total,memory.free,driver_version"
+"""For drivers before 470, which do not know `compute_cap`."""
+
+PLACES = (
+    "/usr/bin/nvidia-smi",
+    "/usr/lib/wsl/lib/nvidia-smi",
+    "/opt/bin/nvidia-smi",
+    "/usr/local/nvidia/bin/nvidia-smi",
+    "C:\\Windows\\System32\\nvidia-smi.exe",
+)
+SMI_TIMEOUT_S = 12.0
+"""Without persistence mode the driver first wakes every GPU, which takes a second or more each."""
+
+_FAILURES = (
+    (
+        re.compile(r"Driver/library version mismatch", re.I),
+        "the NVIDIA driver was updated while loaded (driver/library version mismatch): "
+        "reboot, or reload the nvidia kernel modules",
+    ),
+    (
+        re.compile(r"couldn't communicate with the NVIDIA driver|Driver Not Loaded", re.I),
+        "nvidia-smi is installed but the NVIDIA driver is not loaded",
+    ),
+    (
+        re.compile(r"Insufficient Permissions", re.I),
+        "no permission to use the NVIDIA devices: check the rights of /dev/nvidia*",
+    ),
+)
+_NO_DEVICES = re.compile(r"no devices were found", re.I)
+_UNKNOWN_FIELD = re.compile(r"is not a valid field to query", re.I)
+
+
+def detect_nvidia(root: Path = Path("/")) -> Findings:
+    """Find the NVIDIA GPUs of this machine; never raises."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        nvml = None
+    if nvml is not None and (findings := read_nvml(nvml)) is not None:
+        return findings
+    if smi := _find_smi():
+        return _run_smi(smi)
+    if (root / "proc/driver/nvidia/version").exists():
+        return Findings(
+            notes=(
+                "an NVIDIA driver is loaded, but neither nvidia-smi nor the Python package "
+                "nvidia-ml-py was found: install one of them",
+            )
+        )
+    return Findings()
+
+
+def _find_smi() -> str | None:
+    return shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
+
+
+def _run_smi(smi: str) -> Findings:
+    out = run_command(
+        [smi, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S
+    )
+    if _UNKNOWN_FIELD.search(out.text):
+        out = run_command(
+            [smi, f"--query-gpu={SHORT_QUERY}", "--format=csv,noheader,nounits"],
+            timeout_s=SMI_TIMEOUT_S,
+        )
+    return Findings(notes=(out.problem,)) if out.problem else parse_nvidia_smi(out.text)
+
+
+def parse_nvidia_smi(text: str) -> Findings:
+    """Parse `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`, or its error message.
+
+    The columns are in the order of `QUERY`, and the last ones may be missing. A value in brackets
+    (`[N/A]`) counts as unknown.
+    """
+    for pattern, note in _FAILURES:
+        # "[Insufficient Permissions]" in brackets is the value of one column, not a failure
+        if pattern.search(re.sub(r"\[[^\]]*\]", "", text)):
+            return Findings(notes=(note,))
+    accelerators: list[Accelerator] = []
+    notes: list[str] = []
+    for line in text.splitlines():
+        cells = [_parse_cell(cell) for cell in line.split(",")]
+        if not line.strip() or _NO_DEVICES.search(line):
+            continue
+        if len(cells) < 5 or cells[0] is None or not cells[0].isdigit():
+            notes.append(f'nvidia-smi printed: "{line.strip()}"')
+            continue
+        accelerators.append(_make_accelerator(cells + [None] * (8 - len(cells)), notes))
+    return Findings(accelerators=tuple(accelerators), notes=tuple(notes))
+
+
+def _make_accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
+    index, name, total, free, driver, capability, uuid, mig = cells[:8]
+    label = f"GPU {index} ({name or 'NVIDIA GPU'})"
+    total_bytes = _parse_mebibytes(total)
+    if total_bytes == 0:
+        notes.append(f"{label} does not report its memory")
+    is_divided = (mig or "").lower() == "enabled"
+    if is_divided:
+        notes.append(_make_mig_note(label))
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=int(index or 0),
+        name=name or "NVIDIA GPU",
+        total_bytes=total_bytes,
+        free_bytes=_parse_mebibytes(free),
+        driver=driver,
+        compute_capability=_parse_capability(capability),
+        uuid=uuid,
+        is_divided=is_divided,
+    )
+
+
+def read_nvml(nvml: Any) -> Findings | None:
+    """Query NVML through the `pynvml` module; None if this machine does not have its library."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        text = str(error)
+        for pattern, note in _FAILURES:
+            if pattern.search(text):
+                return Findings(notes=(note,))
+        return None
+    notes: list[str] = []
+    try:
+        driver = _decode(nvml.nvmlSystemGetDriverVersion())
+        count = nvml.nvmlDeviceGetCount()
+        accelerators = [_read_device(nvml, index, driver, notes) for index in range(count)]
+    except nvml.NVMLError as error:
+        notes.append(f"NVML failed: {error}")
+        accelerators = []
+    finally:
+        _query(nvml, nvml.nvmlShutdown)
+    return Findings(accelerators=tuple(a for a in accelerators if a), notes=tuple(notes))
+
+
+def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accelerator | None:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        notes.append(f"GPU {index} cannot be used: {error}")
+        return None
+    name = _decode(_query(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
+    memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = _query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    uuid = _query(nvml, nvml.nvmlDeviceGetUUID, handle)
+    mig = _query(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if memory is None:
+        notes.append(f"GPU {index} ({name}) does not report its memory")
+    if mig and mig[0]:
+        notes.append(_make_mig_note(f"GPU {index} ({name})"))
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=index,
+        name=name,
+        total_bytes=int(memory.total) if memory is not None else 0,
+        free_bytes=int(memory.free) if memory is not None else 0,
+        driver=driver,
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
+        uuid=_decode(uuid) if uuid else None,
+        is_divided=bool(mig and mig[0]),
+    )
+
+
+def list_gpu_processes() -> dict[int, dict[int, int]]:
+    """Return the bytes that each process holds, by pid and index of the GPU; never raises.
+
+    The result is empty without a driver, and inside a container that cannot see the host's pids.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # the package, the library or the driver is missing
+        return _list_smi_processes()
+    held: dict[int, dict[int, int]] = {}
+    for index in range(_query(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+        for row in _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
+            held.setdefault(row.pid, {})[index] = int(row.usedGpuMemory or 0)
+    _query(nvml, nvml.nvmlShutdown)
+    return held
+
+
+def _list_smi_processes() -> dict[int, dict[int, int]]:
+    smi = _find_smi()
+    if smi is None:
+        return {}
+    queries = ("--query-gpu=uuid,index", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
+    gpus, apps = (
+        run_command([smi, query, "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S).text
+        for query in queries
+    )
+    return parse_processes(gpus, apps)
+
+
+def parse_processes(gpus: str, apps: str) -> dict[int, dict[int, int]]:
+    """Parse `uuid, index` and `gpu_uuid, pid, MiB` lines; see `list_gpu_processes`."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in gpus.splitlines()]
+    index = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    held: dict[int, dict[int, int]] = {}
+    for line in apps.splitlines():
+        uuid, *rest = (cell.strip() for cell in line.split(","))
+        if uuid in index and len(rest) == 2 and rest[0].isdigit():
+            held.setdefault(int(rest[0]), {})[index[uuid]] = _parse_mebibytes(rest[1])
+    return held
+
+
+def _query(nvml: Any, function: Any, *args: Any) -> Any:
+    """Call a function of NVML; return None if this device or driver does not support it."""
+    try:
+        return function(*args)
+    except nvml.NVMLError:
+        return None
+
+
+def _make_mig_note(label: str) -> str:
+    return f"{label} is divided by MIG: name one of its instances in CUDA_VISIBLE_DEVICES"
+
+
+def _parse_cell(cell: str) -> str | None:
+    text = cell.strip()
+    return None if not text or (text.startswith("[") and text.endswith("]")) else text
+
+
+def _parse_mebibytes(cell: str | None) -> int:
+    match = re.match(r"[0-9]+", cell or "")
+    return int(match.group()) * MIB if match else 0
+
+
+def _parse_capability(cell: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)", cell or "")
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def _decode(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+Version = tuple[int, int]
+
+
+def find_driver_cuda() -> Version | None:
+    """Return the newest CUDA version that the installed driver supports; None if unknown."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        number = int(nvml.nvmlSystemGetCudaDriverVersion())
+        nvml.nvmlShutdown()
+        return number // 1000, number % 1000 // 10
+    except Exception:  # the package, the library or the driver is missing
+        smi = _find_smi()
+        return parse_banner(run_command([smi], timeout_s=SMI_TIMEOUT_S).text) if smi else None
+
+
+def parse_banner(text: str) -> Version | None:
+    """Parse the banner of `nvidia-smi`, which contains `CUDA Version: 12.4`."""
+    match = re.search(r"CUDA (?:\w+ )?Version:\s*(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def find_torch_cuda(sites: list[Path]) -> Version | None:
+    """Return the CUDA version that PyTorch in these package folders was built for; None for CPUs.
+
+    Reads `torch/version.py`, which has `cuda: Optional[str] = '12.8'`, without importing it.
+    """
+    for site in sites:
+        try:
+            text = (site / "torch" / "version.py").read_text()
+        except OSError:
+            continue
+        match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
+        return (int(match[1]), int(match[2])) if match else None
+    return None
+
+
+def can_run(built_for: Version, driver: Version) -> bool:
+    """Return whether a driver can run a build for a CUDA version: the major versions decide.
+
+    NVIDIA calls this minor version compatibility (CUDA 11 and later).
+    """
+    return built_for[0] <= driver[0]

@@ -1,0 +1,1 @@
+"""What a model's own files tell: GGUF, safetensors, chat templates."""

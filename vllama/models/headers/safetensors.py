@@ -1,0 +1,362 @@
+"""Safetensors models: a folder with a config and weights, read without torch.
+
+The config is `config.json`, or `params.json` in Mistral's own format (`mistral_format`).
+
+A file is a little-endian u64 (length of the header), that many bytes of JSON
+`{name: {dtype, shape, data_offsets}}`, then the data (github.com/huggingface/safetensors).
+`metadata` is given the names that a GGUF of the same model would have, for `/api/show`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from vllama.base.errors import BadModelFile
+from vllama.models.headers.chat_templates import (
+    check_template_length,
+    find_known_template,
+    read_template_capabilities,
+)
+from vllama.models.limits import (
+    MOST_FILE_BYTES,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_NUMBER,
+    MOST_WEIGHTS,
+    decode_json,
+    read_limited,
+)
+from vllama.models.names.mistral_format import (
+    PARAMS,
+    WEIGHTS_INDEX,
+    has_mistral_tokenizer,
+    takes_tools,
+    translate_params,
+)
+from vllama.models.names.quant import read_scheme
+from vllama.models.names.variants import CONFIG, INDEX, choose_weights, is_mistral_format
+from vllama.models.types import Capability, ModelInfo
+
+_MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
+MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
+_MAX_DIMS = 16
+_MAX_TENSORS = 131_072
+_AGAIN = "fetch the model again"
+_QUANT_NAMES = {"BF16": "BF16", "F16": "F16", "F32": "F32", "F8_E4M3": "FP8", "F8_E5M2": "FP8"}
+_GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
+_PACKED = (".qweight", ".weight_packed")  # GPTQ/AWQ and compressed-tensors
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_FILE_BYTES)]
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Entry(msgspec.Struct):
+    """A tensor's line in a header."""
+
+    dtype: str
+    shape: Annotated[list[_Count], msgspec.Meta(max_length=_MAX_DIMS)]
+    data_offsets: tuple[_Count, _Count]
+
+
+class _Tokenizer(msgspec.Struct):
+    """`tokenizer.json`, as far as it is read."""
+
+    added_tokens: list[_AddedToken] = msgspec.field(default_factory=list)
+
+
+def read_folder(folder: Path) -> ModelInfo:
+    """Read a model folder's config and weight headers; raise BadModelFile."""
+    names = list_names(folder)
+    is_mistral = is_mistral_format(names)
+    config = translate_params(_json(folder / PARAMS)) if is_mistral else _json(folder / CONFIG)
+    makes_prompts = has_mistral_tokenizer(names)
+    text = config.get("text_config")
+    inner = {**config, **text} if isinstance(text, dict) else config
+    architectures = config.get("architectures")
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else None
+    arch = str(config.get("model_type") or first or "unknown")
+    bits = _bits(config)
+    parameters, weights_bytes, dtypes = _weights(folder, bits)
+    heads = _int(inner, "num_attention_heads", MOST_HEADS)
+    layers = _int(inner, "num_hidden_layers", MOST_LAYERS)
+    hidden = _int(inner, "hidden_size")
+    kv = _int(inner, "num_key_value_heads", MOST_HEADS) or heads
+    width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
+    tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
+    template = None if makes_prompts else check_template_length(_template(folder, tokenizer))
+    tokens = _added_tokens(folder) if template is None else {}
+    known = find_known_template(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
+    capabilities = _capabilities(folder, config, first, arch, known.template if known else template)
+    if Capability.COMPLETION not in capabilities:
+        known = None
+    elif makes_prompts and takes_tools(names):
+        capabilities |= {Capability.TOOLS}
+    context = _int(inner, "max_position_embeddings")
+    return ModelInfo(
+        architecture=arch,
+        parameter_count=parameters,
+        quant=_quant(config, dtypes),
+        context_length=context,
+        embedding_length=hidden,
+        block_count=layers,
+        head_count=heads,
+        head_count_kv=(kv,) * (layers or 1) if kv else None,
+        key_length=width,
+        value_length=width,
+        sliding_window=_int(inner, "sliding_window"),
+        vocab_size=_int(inner, "vocab_size"),
+        weights_bytes=weights_bytes,
+        chat_template=known.template if known else template,
+        template_family=known.family if known else None,
+        turn_end=(known.end, tokens[known.end]) if known else None,
+        bos_token=_token(tokenizer, "bos_token"),
+        eos_token=_token(tokenizer, "eos_token"),
+        adds_bos=tokenizer.get("add_bos_token") is True,
+        mistral_weights=is_mistral,
+        mistral_tokenizer=makes_prompts,
+        capabilities=capabilities,
+        metadata=_named(arch, context, hidden, layers, heads, kv, inner),
+    )
+
+
+def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
+    """Return the entries of a file's tensors, and its own metadata.
+
+    Raises OSError, and BadModelFile if its data is not all there.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(_MAX_HEADER, size - 8):
+            raise _bad(path, "it is no safetensors file, or is cut inside its header")
+        raw = file.read(length)
+    if raw.count(b"{") > _MAX_TENSORS:
+        raise _bad(path, f"its header has more than {_MAX_TENSORS} tensors")
+    try:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        about = msgspec.json.decode(parts.pop("__metadata__", b"{}"))
+        entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, "its header is damaged") from error
+    wrong = next((n for n, entry in entries.items() if not _is_possible(entry)), None)
+    if wrong is not None:
+        raise _bad(path, f"its header is damaged: the tensor {wrong[:80]!r} is impossible")
+    end = max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    if size < 8 + length + end:
+        missing = 8 + length + end - size
+        raise _bad(
+            path,
+            f"it is truncated: {missing} bytes of tensor data are missing "
+            f"(file has {size}, header announces {8 + length + end})",
+        )
+    return entries, about if isinstance(about, dict) else {}
+
+
+def _is_possible(entry: _Entry) -> bool:
+    begin, end = entry.data_offsets
+    return begin <= end and math.prod(entry.shape) <= MOST_WEIGHTS
+
+
+def list_weight_files(folder: Path) -> tuple[Path, ...]:
+    """Return the weight files of a folder: those of the index, else `variants.choose_weights`."""
+    names = list_names(folder)
+    index = folder / (WEIGHTS_INDEX if is_mistral_format(names) else INDEX)
+    if index.is_file():
+        return tuple(folder / name for name in sorted(_indexed(index)))
+    return tuple(folder / name for name in choose_weights(names))
+
+
+def list_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of everything in a folder; none if it is removed meanwhile."""
+    try:
+        return tuple(path.name for path in folder.iterdir())
+    except OSError:
+        return ()
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Tell whether a folder has a config and the weights that belong to it."""
+    has_config = (folder / CONFIG).is_file() or is_mistral_format(list_names(folder))
+    return has_config and bool(list_weight_files(folder))
+
+
+def _indexed(index: Path) -> set[str]:
+    """Return the files that an index names; none where it is damaged or leads out of its folder.
+
+    What is listed must not depend on it: one bad index would hide all models.
+    """
+    try:
+        weight_map = _json(index).get("weight_map")
+    except BadModelFile:
+        return set()
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    plain = {name for name in names if isinstance(name, str) and "/" not in name}
+    return plain if len(plain) == len({str(name) for name in names}) else set()
+
+
+def is_mlx(folder: Path) -> bool:
+    """Tell whether a model folder was made for Apple's MLX, whose tensors others cannot read.
+
+    mlx-lm writes `{"format": "mlx"}` into its files' headers, and `quantization` into the config.
+    """
+    try:
+        config = _json(folder / CONFIG)
+        quantization = config.get("quantization")
+        if isinstance(quantization, dict) and "group_size" in quantization:
+            return True
+        first = next(iter(list_weight_files(folder)), None)
+        return first is not None and _read_header(first)[1].get("format") == "mlx"
+    except (OSError, BadModelFile):
+        return False
+
+
+def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
+    parameters = weights_bytes = 0
+    dtypes: Counter[str] = Counter()
+    files = list_weight_files(folder)
+    if not files:
+        raise _bad(folder, "there are no *.safetensors files in it")
+    for path in files:
+        try:
+            entries, _ = _read_header(path)
+        except OSError as error:
+            raise _bad(path, error.strerror or str(error)) from error
+        for name, entry in entries.items():
+            count = math.prod(entry.shape)
+            weights_bytes += entry.data_offsets[1] - entry.data_offsets[0]
+            packed = bits is not None and entry.dtype == "I32" and name.endswith(_PACKED)
+            count *= 32 // bits if packed and bits else 1
+            parameters += count
+            dtypes[entry.dtype] += count
+    return parameters, weights_bytes, dtypes
+
+
+def _quant(config: Mapping[str, object], dtypes: Counter[str]) -> str:
+    if scheme := read_scheme(config):
+        return scheme
+    common = dtypes.most_common(1)[0][0] if dtypes else "unknown"
+    return _QUANT_NAMES.get(common, common)
+
+
+def _bits(config: Mapping[str, object]) -> int | None:
+    scheme = config.get("quantization_config")
+    bits = scheme.get("bits") if isinstance(scheme, dict) else None
+    return bits if bits in (2, 4, 8) else 4 if isinstance(scheme, dict) else None
+
+
+def _capabilities(
+    folder: Path,
+    config: Mapping[str, object],
+    first: str | None,
+    arch: str,
+    template: str | None,
+) -> frozenset[Capability]:
+    generates = first is None or first.endswith(_GENERATES)
+    if (folder / "modules.json").is_file() or not generates:  # sentence-transformers' marker
+        return frozenset({Capability.EMBEDDING})
+    found = {Capability.COMPLETION, *read_template_capabilities(template, arch)}
+    if "vision_config" in config:
+        found.add(Capability.VISION)
+    if "audio_config" in config:
+        found.add(Capability.AUDIO)
+    return frozenset(found)
+
+
+def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        try:
+            return read_limited(own).decode(errors="replace")
+        except (OSError, ValueError) as error:
+            raise _bad(own, str(error)) from error
+    template = tokenizer.get("chat_template")
+    if isinstance(template, list):  # [{"name": "default", "template": "…"}, …]
+        named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default") or next(iter(named.values()), None)
+    return template if isinstance(template, str) else None
+
+
+def _added_tokens(folder: Path) -> dict[str, int]:
+    """Return what is no piece of text in the vocabulary, with its number."""
+    try:
+        content = read_limited(folder / "tokenizer.json", MAX_TOKENIZER_BYTES)
+        found = msgspec.json.decode(content, type=_Tokenizer)
+    except (OSError, ValueError, RecursionError):  # an engine will say what is wrong with it
+        return {}
+    return {token.content: token.id for token in found.added_tokens}
+
+
+def _token(tokenizer: Mapping[str, object], key: str) -> str | None:
+    token = tokenizer.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _named(
+    arch: str,
+    context: int | None,
+    hidden: int | None,
+    layers: int | None,
+    heads: int | None,
+    kv: int | None,
+    inner: Mapping[str, object],
+) -> dict[str, object]:
+    values: dict[str, object] = {
+        "general.architecture": arch,
+        f"{arch}.context_length": context,
+        f"{arch}.embedding_length": hidden,
+        f"{arch}.block_count": layers,
+        f"{arch}.attention.head_count": heads,
+        f"{arch}.attention.head_count_kv": kv,
+        f"{arch}.feed_forward_length": _int(inner, "intermediate_size"),
+        f"{arch}.vocab_size": _int(inner, "vocab_size"),
+        # heads for the tokens after the next one (multi-token prediction)
+        f"{arch}.nextn_predict_layers": _int(inner, "num_nextn_predict_layers")
+        or _int(inner, "mtp_num_hidden_layers"),
+        # latent attention (DeepSeek): what the cache holds instead of heads
+        f"{arch}.attention.kv_lora_rank": _int(inner, "kv_lora_rank"),
+    }
+    if isinstance(values[f"{arch}.attention.kv_lora_rank"], int):
+        values[f"{arch}.rope.dimension_count"] = _int(inner, "qk_rope_head_dim")
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _int(config: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> int | None:
+    """Return a number, None for one that says nothing. Raises BadModelFile for an absurd one."""
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    if value > most:
+        raise BadModelFile(f"cannot use the model: its '{key}' is more than {most}", hint=_AGAIN)
+    return value
+
+
+def _json(path: Path, missing_is_fine: bool = False) -> dict[str, object]:
+    try:
+        value = decode_json(read_limited(path))
+    except FileNotFoundError:
+        if missing_is_fine:
+            return {}
+        raise _bad(path.parent, f"there is no {path.name} in it") from None
+    except (OSError, ValueError) as error:
+        raise _bad(path, f"it is not readable JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise _bad(path, "it is not a JSON object")
+    return value
+
+
+def _bad(path: Path, reason: str) -> BadModelFile:
+    return BadModelFile(f"cannot use '{path}': {reason}", hint=_AGAIN)

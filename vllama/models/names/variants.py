@@ -1,0 +1,312 @@
+"""Groups the files of a folder or repository into servable models.
+
+Pure: lists of relative paths in, groups out. Used for hub listings, the hub's cache and plain
+folders alike. The rules are those of llama.cpp's `-hf` (common/download.cpp), which users know.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import PurePosixPath
+
+from vllama.models.names.mistral_format import (
+    PARAMS,
+    TOKENIZER_PATTERNS,
+    choose_consolidated_weights,
+)
+from vllama.models.names.quant import (
+    PREFERRED,
+    find_quant,
+    get_bit_width,
+    is_same_quant,
+    parse_quant_tag,
+)
+
+_MOST_MISSING = 100
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
+_NO_MODEL = ("mmproj", "imatrix", "-vocab")
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # draft models for speculative decoding
+_PROJECTOR_QUANTS = ("F16", "BF16", "F32")
+_PIECE = re.compile(r"\.gguf[.-](?:part[-_]?\d|split-[a-z])", re.IGNORECASE)
+_LORA = re.compile(r"(?:^|[-_.])lora(?:[-_.]|$)")
+
+# what vLLM and transformers read besides the weights
+_WANTED = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
+_UNWANTED = ("original/*", "onnx/*", "openvino/*", "checkpoint-*/*")
+CONFIG = "config.json"
+CONFIG_FILES = (CONFIG, PARAMS)
+"""The files that make a folder a model's."""
+INDEX = "model.safetensors.index.json"
+_WHOLE = "model.safetensors"
+_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_NUMBERED = re.compile(r"(?P<stem>.*)-(?P<index>\d{1,6})-of-(?P<count>\d{1,6})\.safetensors")
+_OTHER_WEIGHTS = re.compile(r"(?:consolidated|adapter_model|optimizer|training_args)\b.*")
+_MODULE = re.compile(r"\d+_\w+/model\.safetensors")  # of sentence-transformers: `2_Dense`
+_TOKENIZER = re.compile(
+    r"(?!tokenizer_config\.json$)(?:.*tokeni[sz]er.*|tokenization_.*\.py|tekken\.json|vocab\..*"
+    r"|merges\.txt|.*\.(?:tiktoken|model|vocab|spm))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufGroup:
+    """One GGUF model: its shards in order, first first; `label` is its tag.
+
+    `label` is the quantisation, or the file's stem where two share one; None for the first file
+    whose name carries no quantisation (its tag is `latest`).
+    """
+
+    label: str | None
+    quant: str | None
+    paths: tuple[str, ...]
+    projector: str | None = None
+
+
+def parse_shard(path: str) -> tuple[str, int, int] | None:
+    """Return (path without the number, index, count) of a shard's name, or None."""
+    match = _SHARD.fullmatch(path)
+    if match is None:
+        return None
+    stem = match.group("stem") + match.group("suffix")
+    return stem, int(match.group("index")), int(match.group("count"))
+
+
+def list_shard_paths(path: str) -> tuple[str, ...]:
+    """Return the names of all shards that belong to `path` (itself where it is no shard)."""
+    return tuple(_shards(path))
+
+
+def _shards(path: str) -> Iterator[str]:
+    match = _SHARD.fullmatch(path)
+    if match is None:
+        yield path
+        return
+    stem, count, suffix = match.group("stem"), int(match.group("count")), match.group("suffix")
+    for number in range(1, count + 1):
+        yield f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+
+
+def is_projector(path: str) -> bool:
+    """Tell whether a GGUF is a multimodal projector."""
+    name = PurePosixPath(path).name.lower()
+    return name.endswith(".gguf") and "mmproj" in name
+
+
+def is_gguf_model(path: str) -> bool:
+    """Tell whether a path names a GGUF that can be served (no projector, draft, adapter …)."""
+    name = PurePosixPath(path).name.lower()
+    if not name.endswith(".gguf") or name.startswith(_DRAFTS):
+        return False
+    return not any(word in name for word in _NO_MODEL) and _LORA.search(name[:-5]) is None
+
+
+def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
+    """Group GGUF files into complete models, in the order of their paths.
+
+    At one quantisation a single file comes before a split one. Shards with a part missing are
+    left out. Each group gets the projector that suits it best, if there is any.
+    """
+    present = sorted(set(paths))
+    known = set(present)
+    projectors = [path for path in present if is_projector(path)]
+    sets: list[tuple[str, ...]] = []
+    for path in present:
+        shard = parse_shard(path)
+        if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
+            continue
+        if all(part in known for part in _shards(path)):  # none is made after one that is missing
+            sets.append(list_shard_paths(path))
+    groups: list[GgufGroup] = []
+    labels: set[str | None] = set()
+    for files in sorted(sets, key=lambda files: len(files) > 1):
+        quant = find_quant(files[0])
+        label = quant if quant not in labels else get_stem(files[0])
+        labels.add(label)
+        projector = choose_projector(files[0], projectors)
+        groups.append(GgufGroup(label=label, quant=quant, paths=files, projector=projector))
+    return tuple(sorted(groups, key=lambda group: group.paths[0]))
+
+
+def explain_left_out(paths: Iterable[str]) -> dict[str, str]:
+    """Return the GGUF files that cannot be served although their names look like it, with why.
+
+    One entry for each set of shards that is not complete, and for each file cut in pieces that
+    would have to be joined (`….gguf.part1of2`, `….gguf-split-a`).
+    """
+    present = sorted(set(paths))
+    known = set(present)
+    reasons: dict[str, str] = {}
+    seen: set[str] = set()
+    for path in present:
+        if match := _PIECE.search(path):
+            whole = path[: match.start()] + ".gguf"
+            reasons.setdefault(whole, "it is cut into pieces that have to be joined first")
+            continue
+        shard = parse_shard(path)
+        if shard is None or not is_gguf_model(path) or shard[0] in seen:
+            continue
+        seen.add(shard[0])
+        missing = [part for part in list_shard_paths(path) if part not in known]
+        if missing:
+            count = f"{len(missing)} of {shard[2]}"
+            reasons[shard[0]] = (
+                f"{count} parts are missing, such as {PurePosixPath(missing[0]).name}"
+            )
+    return reasons
+
+
+def get_stem(path: str) -> str:
+    """Return a file's name without folder, shard number and suffix."""
+    name = PurePosixPath(path).name
+    shard = parse_shard(name)
+    return (shard[0] if shard else name)[: -len(".gguf")]
+
+
+def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | None:
+    """Choose as llama.cpp does: by tag, or without one Q4_K_M, then Q8_0, then the first.
+
+    A tag is a quantisation, a file's name, or a piece of a path followed by `-` or `.`; case
+    does not matter. With a tag there is no second choice: None.
+    """
+    if tag is None:
+        for quant in PREFERRED:
+            for group in groups:
+                if group.quant == quant:
+                    return group
+            for group in groups:
+                if is_same_quant(group.quant, quant):
+                    return group
+            found = _by_piece(groups, quant)
+            if found is not None:
+                return found
+        return groups[0] if groups else None
+    wanted = tag.lower()
+    quant_wanted = parse_quant_tag(tag)
+    for group in groups:
+        names = {(group.label or "latest").lower(), get_stem(group.paths[0]).lower()}
+        names |= {PurePosixPath(path).name.lower() for path in group.paths}
+        if wanted in names or is_same_quant(group.label, quant_wanted):
+            return group
+    return _by_piece(groups, tag)
+
+
+def _by_piece(groups: Sequence[GgufGroup], piece: str) -> GgufGroup | None:
+    # anchored on the left too: F16 must not find BF16
+    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(piece.lower())}[.-]")
+    return next((g for g in groups if pattern.search(g.paths[0].lower())), None)
+
+
+def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
+    """Choose the projector with the deepest common folder.
+
+    Of several there, that in F16, BF16 or F32 (projectors are small, and lose most by rounding),
+    else that of the nearest bit width.
+    """
+    bits = get_bit_width(find_quant(model))
+
+    def rank(projector: str) -> tuple[int, int, int, str]:
+        pairs = zip(
+            PurePosixPath(model).parent.parts, PurePosixPath(projector).parent.parts, strict=False
+        )
+        common = 0
+        for ours, theirs in pairs:
+            if ours != theirs:
+                break
+            common += 1
+        quant = find_quant(projector)
+        known = [n for n, q in enumerate(_PROJECTOR_QUANTS) if is_same_quant(quant, q)]
+        order = known[0] if known else len(_PROJECTOR_QUANTS)
+        return -common, order, abs(get_bit_width(quant) - bits), projector
+
+    return min(projectors, key=rank, default=None)
+
+
+def choose_safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the files to fetch for a safetensors model; empty where there is none.
+
+    Its weights (`choose_weights`) and everything small that a server may read.
+    """
+    present = sorted(paths)
+    weights = choose_weights(present)
+    is_mistral = is_mistral_format(present)
+    patterns = (*_WANTED, *TOKENIZER_PATTERNS) if is_mistral else _WANTED
+    wanted = [
+        path
+        for path in present
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+        and not any(fnmatch.fnmatchcase(path, pattern) for pattern in _UNWANTED)
+    ]
+    config = PARAMS if is_mistral else CONFIG
+    return tuple(sorted({*weights, *wanted})) if weights and config in wanted else ()
+
+
+def is_mistral_format(paths: Iterable[str]) -> bool:
+    """Tell whether files are a model in Mistral's own format (`mistral_format`).
+
+    A repository that also has the model in transformers' format, complete, counts as one of that
+    format, because all engines read it.
+    """
+    present = sorted(paths)
+    if PARAMS not in present or not choose_consolidated_weights(present):
+        return False
+    usual = _choose_usual_weights(present)
+    return CONFIG not in present or not usual or bool(find_missing_shards(usual))
+
+
+def choose_weights(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the weights of a safetensors model among a repository's files, in its format."""
+    present = sorted(paths)
+    if is_mistral_format(present):
+        return choose_consolidated_weights(present)
+    return _choose_usual_weights(present)
+
+
+def _choose_usual_weights(present: Sequence[str]) -> tuple[str, ...]:
+    """Return the weights in transformers' format.
+
+    Those that transformers loads: `model.safetensors`, or its shards where there is an index of
+    them (both together would be loaded twice). Other number formats (`model.fp32.safetensors`),
+    other formats (`consolidated…`), adapters, and copies in folders, such as checkpoints of a
+    training, are not the model's; the modules of sentence-transformers are. A repository that
+    names its weights in a way of its own is taken at its word: all in the root folder.
+    """
+    root = [path for path in present if "/" not in path and path.endswith(".safetensors")]
+    usual = [path for path in root if _WEIGHTS.fullmatch(path)]
+    shards = [path for path in usual if path != _WHOLE]
+    if shards and _WHOLE in usual:
+        usual = shards if INDEX in present else [_WHOLE]
+    chosen = usual or [path for path in root if not _OTHER_WEIGHTS.match(path)]
+    modules = [path for path in present if _MODULE.fullmatch(path)]
+    return (*chosen, *modules) if chosen else ()
+
+
+def find_missing_weights(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the shards that a safetensors model lacks (`find_missing_shards`)."""
+    return find_missing_shards(choose_weights(paths))
+
+
+def find_missing_shards(weights: Iterable[str]) -> tuple[str, ...]:
+    """Return the shards that a model's weights lack, by the numbers in the names of the others.
+
+    Most publishers count from 1, some from 0, and of those some up to the count itself.
+    """
+    groups: dict[tuple[str, str], set[int]] = {}
+    for path in weights:
+        if match := _NUMBERED.fullmatch(path):
+            groups.setdefault((match["stem"], match["count"]), set()).add(int(match["index"]))
+    missing = (
+        f"{stem}-{number:05d}-of-{count}.safetensors"
+        for (stem, count), numbers in groups.items()
+        for number in range(0 if 0 in numbers else 1, int(count) + (0 not in numbers))
+        if number not in numbers
+    )
+    return tuple(islice(missing, _MOST_MISSING))  # the count is only what a name says
+
+
+def has_tokenizer(names: Iterable[str]) -> bool:
+    """Tell whether one of the files in a model's folder may be its tokenizer."""
+    return any(_TOKENIZER.fullmatch(name) for name in names)

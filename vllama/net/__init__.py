@@ -1,0 +1,1 @@
+"""The HTTP server, the relay, connections to engines, and requests to the web."""

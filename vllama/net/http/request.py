@@ -1,0 +1,394 @@
+"""An HTTP request as handlers see it, with the methods that answer it.
+
+`start` makes the head, `write` sends a part of the body, and `end` the last part; they write
+directly to the client's socket. The head waits for the first part of the body, so that both are
+sent in one packet. A handler that writes faster than its client reads is notified (`Writes`), or
+waits in `wait_until_drained`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from vllama.base.clock import now_ns
+from vllama.base.errors import BadRequest
+from vllama.base.log_context import is_usable_id
+from vllama.net.http.budget import BuffersFull
+from vllama.net.http.chunked import FRAME
+from vllama.net.http.first_lines import make_first_lines
+
+if TYPE_CHECKING:
+    from vllama.base.errors import VllamaError
+    from vllama.net.http.connection import Client
+    from vllama.net.http.head_cache import Head
+
+MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as much memory again
+BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
+JSON = b"application/json; charset=utf-8"
+QUEUE_HEADER = b"x-vllama-queue-position"
+
+_BODILESS = (204, 304)
+CLIENT_CLOSED = 499  # nginx's status for it
+HALF_CLOSED = (
+    "cannot continue: the client has closed its side of the connection, which cancels its request; "
+    "keep it open until the answer is complete"
+)
+
+
+class BodyTooLarge(BadRequest):
+    """The request's body exceeds the limit."""
+
+    status = 413
+
+
+def _check_size(size_bytes: int, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and size_bytes > limit_bytes:
+        raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
+
+
+class ClientGone(Exception):
+    """The client has closed its connection, so no answer is possible."""
+
+
+class Writes(Protocol):
+    """A writer that is notified when its client does not keep up."""
+
+    def pause(self) -> None:
+        """Stop writing for now."""
+        ...
+
+    def resume(self) -> None:
+        """Write again."""
+        ...
+
+
+class Recorder(Protocol):
+    """What records an answer while it is sent; see `Request.recorder`."""
+
+    def take_head(self, content_type: bytes) -> None:
+        """Note the head of the answer; its status is that of the request."""
+        ...
+
+    def take_part(self, part: bytes) -> None:
+        """Note a part of the body, without the frames of HTTP."""
+        ...
+
+    def take_chunk(self, chunk: bytes) -> None:
+        """Note a part of the body, framed as a chunk."""
+        ...
+
+
+class Request:
+    """A request, and its answer."""
+
+    __slots__ = (
+        "_chunked", "_client", "_continues", "_head", "_leaving", "_more", "_parts", "_refused",
+        "_size", "_waiter", "before_end", "disconnected", "done", "endless", "extra", "failure",
+        "headers", "id", "keep_alive", "mask", "method", "number", "path", "query",
+        "queue_position", "recorder", "started_ns", "status", "version", "writes",
+    )  # fmt: skip
+
+    def __init__(self, client: Client, head: Head) -> None:
+        self._client = client
+        self.method, self.path, self.version, self.keep_alive, headers, self.query = head
+        self.headers = headers
+        self.number = self.id = ""
+        self.started_ns = now_ns()
+        self.status = 0  # 0 until the head of the answer is made
+        self.queue_position = 0  # the initial position in a model's queue; 0: it did not wait
+        self.extra: list[tuple[bytes, bytes]] = []  # additional headers of the answer
+        self.done = False  # the answer has ended
+        self.failure: VllamaError | None = (
+            None  # the error of the answer, even after a status of 200
+        )
+        self.disconnected = False  # the client has disconnected
+        self.endless = False  # the answer ends only when the client disconnects
+        self.writes: Writes | None = None
+        self.recorder: Recorder | None = None
+        self.before_end: Callable[[], None] | None = None  # called before the last byte is written
+        # changes what the server says of itself to what the client may know
+        self.mask: Callable[[bytes], bytes] = bytes
+        self._head = b""
+        self._chunked = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._more = True
+        self._refused = False  # the body does not fit into the budget
+        self._continues = b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+        self._waiter: asyncio.Future[None] | None = None
+        self._leaving: list[Callable[[], None]] = []
+
+    def identify(self, number: str) -> None:
+        """Set the unique number of the request; `id` is the client's own, or else the number."""
+        self.number = number
+        given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
+        self.id = given if given and is_usable_id(given) else number
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client, or of the last proxy before us."""
+        return self._client.host
+
+    def header(self, name: bytes) -> str:
+        """Return a header's text, "" if absent; `name` in lower case."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def read_query(self) -> dict[str, str]:
+        """Return the parameters in the target, the last of equal names."""
+        from urllib.parse import parse_qsl  # rarely needed, and slow to import
+
+        pairs = parse_qsl(self.query.decode("utf-8", "replace"), keep_blank_values=True)
+        return dict(pairs)
+
+    # -- the body -----------------------------------------------------------------------------
+
+    async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """Read the whole body. Raises BodyTooLarge, ClientGone."""
+        if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, BUFFER_BYTES):
+            return self._parts.pop()  # it arrived together with the head, as most bodies do
+        body = bytearray()  # many pieces would leave holes in memory
+        async for piece in self.pieces(limit_bytes):
+            body += piece
+        return bytes(body)
+
+    def put_back(self, body: bytes) -> None:
+        """Let a body that was read whole be read again."""
+        self._parts, self._size = [body] if body else [], len(body)
+
+    async def pieces(self, limit_bytes: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises BodyTooLarge, BuffersFull, ClientGone.
+
+        A body with a limit counts as held until the answer begins, one without until its next
+        piece is wanted.
+        """
+        announced = self.header(b"content-length")
+        if announced.isdigit() and limit_bytes is not None:
+            _check_size(int(announced), limit_bytes)
+            if self._more:
+                self._client.check_room(int(announced))
+        size = 0
+        while piece := await self._read_piece():
+            size += len(piece)
+            _check_size(size, limit_bytes)
+            yield piece
+            if limit_bytes is None:
+                self._client.let_go()
+        self.started_ns = now_ns()  # a slow upload does not count as the server's time
+
+    async def _read_piece(self) -> bytes:
+        """Return the buffered part of the body, b"" after the last. Raises ClientGone."""
+        while not self._refused and not self._parts and self._more:
+            if self.disconnected:
+                raise ClientGone
+            if self._continues:
+                self._continues = False
+                self._client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await self._wait()
+        if self._refused:
+            raise BuffersFull
+        parts, self._parts, self._size = self._parts, [], 0
+        self._client.resume_reading()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def feed(self, data: bytes) -> bool:
+        """Buffer a part of the body; return False if the buffer is full."""
+        if self.done or self._refused:
+            return True  # the rest of the body is dropped
+        self._parts.append(data)
+        self._size += len(data)
+        self._wake()
+        if not self._client.hold(len(data)):
+            self._refused = True
+            self._parts.clear()
+            self._client.let_go()  # at once: others are growing, too
+            return True
+        return self._size < BUFFER_BYTES
+
+    def complete(self) -> None:
+        """Note that the body has ended."""
+        self._more = False
+        self._wake()
+
+    # -- the client ---------------------------------------------------------------------------
+
+    def note_disconnect(self) -> None:
+        """Note that the client has disconnected, or closed its side: it may still read."""
+        if self.disconnected:
+            return
+        self.disconnected = True
+        self._wake()
+        for callback in tuple(self._leaving):
+            callback()
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the client disconnects, at once if it has, until `unwatch`."""
+        self._leaving.append(callback)
+        if self.disconnected:
+            callback()
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        """Do not call `callback` any more."""
+        self._leaving.remove(callback)
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client has disconnected."""
+        while not self.disconnected:
+            await self._wait()
+
+    async def wait_until_drained(self) -> None:
+        """Wait until the client has read most of the written bytes, or has disconnected."""
+        while self._client.paused and not self.disconnected:
+            await self._wait()
+
+    def set_paused(self, paused: bool) -> None:
+        """Notify the writer whether the client keeps up."""
+        self._wake()
+        if self.writes is None:
+            return
+        if paused:
+            self.writes.pause()
+        else:
+            self.writes.resume()
+
+    async def _wait(self) -> None:
+        """Wait until the next `_wake`; several tasks may wait at once."""
+        if self._waiter is None or self._waiter.done():
+            self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._waiter)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header of the answer, before `start`; a later value replaces an earlier one."""
+        line = (name.encode(), value.encode("latin-1", "replace"))
+        self.extra = [*(old for old in self.extra if old[0] != line[0]), line]
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def start(
+        self,
+        status: int,
+        content_type: bytes,
+        length: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin the answer; `length` in bytes, None if it is not known yet."""
+        self.status = status
+        self._client.let_go()
+        if self.recorder is not None:
+            self.recorder.take_head(content_type)
+        first_lines = make_first_lines(status, content_type)
+        lines = [first_lines, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
+        for name, value in self.extra:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if self.queue_position:
+            lines.append(b"%b: %d\r\n" % (QUEUE_HEADER, self.queue_position))
+        if headers:
+            for text, content in headers.items():
+                lines.append(f"{text}: {content}\r\n".encode("latin-1", "replace"))
+        if length is not None:
+            if status not in _BODILESS:
+                lines.append(b"content-length: %d\r\n" % length)
+        elif self.version == "1.0":
+            self.keep_alive = False  # HTTP/1.0 has no chunks: the body ends with the connection
+        else:
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not (self.keep_alive and self._client.persists):
+            self.keep_alive = False
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client does not keep up."""
+        return self._client.paused
+
+    def get_chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Return what writes framed chunks of the body; None if it is not being sent in chunks."""
+        if not self._chunked or self._head or self.done or self.method == "HEAD":
+            return None
+        write, recorder = self._client.write, self.recorder
+        if recorder is None:
+            return write
+
+        take_chunk = recorder.take_chunk
+
+        def record(chunk: bytes) -> None:
+            take_chunk(chunk)
+            write(chunk)
+
+        return record
+
+    def write(self, body: bytes) -> None:
+        """Write a part of the body, after the head."""
+        if not body or self.done or self.method == "HEAD":
+            return
+        if self.recorder is not None:
+            self.recorder.take_part(body)
+        head, self._head = self._head, b""
+        if self._chunked:
+            body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
+        elif head:
+            body = head + body
+        self._client.write(body)
+
+    def end(self, body: bytes = b"") -> None:
+        """Write the last part of the body, and end the answer."""
+        if self.done:
+            return
+        if self.before_end is not None:
+            self.before_end()
+        if self.recorder is not None and body:
+            self.recorder.take_part(body)
+        head, self._head = self._head, b""
+        if self.method == "HEAD":
+            body = head
+        elif not self._chunked:
+            body = head + body
+        elif body:
+            body = b"".join((head, FRAME[len(body)], body, b"\r\n0\r\n\r\n"))
+        else:
+            body = head + b"0\r\n\r\n"
+        self.done = True
+        self._parts.clear()
+        self._client.write(body)
+        self._client.answered(self)
+
+    def fail(self) -> None:
+        """End an answer that its handler has not ended; a partial body must not look complete."""
+        if self.status:
+            self._client.abort()
+            return
+        self.keep_alive = False
+        if self.disconnected:
+            self.json(CLIENT_CLOSED, {"error": HALF_CLOSED})
+        else:
+            self.text(500, "internal error")
+
+    def respond(
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a complete answer; for HEAD only its head. Raises BuffersFull."""
+        self._client.check_room(len(body))
+        self.start(status, content_type, len(body), headers)
+        self.end(body)
+
+    def json(self, status: int, value: object) -> None:
+        """Send `value` as JSON, masked."""
+        self.respond(status, self.mask(msgspec.json.encode(value)))
+
+    def text(self, status: int, value: str) -> None:
+        """Send plain text."""
+        self.respond(status, value.encode(), b"text/plain; charset=utf-8")

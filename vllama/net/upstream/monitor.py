@@ -1,0 +1,141 @@
+"""The monitor of external servers (`--upstream`): which of them can serve, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from vllama.base.errors import CoolingDown
+from vllama.net.upstream.pool import Upstreams
+from vllama.supervise.external import make_outage
+from vllama.supervise.probe import NoAnswer, find_trouble
+from vllama.supervise.spec import Endpoint
+
+log = logging.getLogger(__name__)
+
+CHECK_LIMIT_S = 3.0
+SILENT_S = 1.0
+"""How long an answer may send nothing before its server is checked."""
+NOT_YET = "it has not been checked yet"
+
+
+class UpstreamMonitor:
+    """Checks each endpoint at intervals, and logs changes."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], path: str, answers: Upstreams) -> None:
+        """Prepare; `path` is asked of those that have no path of their own."""
+        self._path = path
+        self._answers = answers
+        self._troubles = dict.fromkeys(endpoints, NOT_YET)
+        self.troubles = self._list_troubles()
+        self._down_since_s: dict[str, float] = {}  # Unix times, by URL
+        self._replaced = asyncio.Event()
+        self.changed = asyncio.Event()  # set whenever a server is found to serve, or not to
+
+    def use(self, endpoints: Sequence[Endpoint], path: str) -> None:
+        """Check other endpoints from now on."""
+        self._path = path
+        self._troubles = {each: self._troubles.get(each, NOT_YET) for each in endpoints}
+        self.troubles = self._list_troubles()
+        self._replaced.set()
+        self.changed.set()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What is checked; of two addresses of which one begins the other, the longer first."""
+        return tuple(sorted(self._troubles, key=lambda each: -len(each.url)))
+
+    def _list_troubles(self) -> dict[str, str]:
+        """Return the reasons of the endpoints that cannot serve, by URL."""
+        return {endpoint.url: why for endpoint, why in self._troubles.items() if why}
+
+    def are_down(self, endpoints: Sequence[Endpoint]) -> bool:
+        """Return whether all of `endpoints` were found unable to serve when last checked."""
+        return bool(endpoints) and all(map(self.find_trouble, endpoints))
+
+    def find_trouble(self, endpoint: Endpoint) -> str:
+        """Return why `endpoint` was found unable to serve when last checked; "" if it was not."""
+        trouble = self.troubles.get(endpoint.url, "")
+        return "" if trouble == NOT_YET else trouble
+
+    def find_outage(self, endpoints: Sequence[Endpoint]) -> CoolingDown:
+        """Return the error of `endpoints`, of which none can serve."""
+        known = [
+            self._down_since_s[each.url] for each in endpoints if each.url in self._down_since_s
+        ]
+        return make_outage(endpoints, max(known, default=None))
+
+    @property
+    def all_down(self) -> bool:
+        """Whether there are endpoints that clients rely on, and none of them can serve."""
+        needed = [why for endpoint, why in self._troubles.items() if not endpoint.is_spare]
+        return bool(needed) and all(needed)
+
+    @property
+    def none_answers(self) -> bool:
+        """Whether there are endpoints, and none of them can serve, whether relied on or not."""
+        return bool(self._troubles) and all(self._troubles.values())
+
+    async def run(self) -> None:
+        """Check at intervals until cancelled."""
+        while True:
+            self._replaced.clear()
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._watch(each)) for each in self._troubles]
+                await self._replaced.wait()
+                for task in tasks:
+                    task.cancel()
+
+    async def check(self) -> None:
+        """Check all endpoints once, concurrently."""
+        await asyncio.gather(*(self._check(endpoint) for endpoint in self._troubles))
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        """Check at intervals, and end the answers that wait for a server that is gone.
+
+        A check may fail by chance, or because the server is busy: it takes two in a row, and
+        answers that have sent nothing since before the first. One that refuses connections is
+        there, and may be about to end its answers.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            answers = self._answers.watch_answers(endpoint.url)
+            for _ in range(2):
+                begun_s = loop.time()
+                if not isinstance(await self._check(endpoint), NoAnswer):
+                    break
+                if not answers.list_silent():
+                    break
+                await asyncio.sleep(begun_s + CHECK_LIMIT_S - loop.time())
+            else:
+                answers.end_silent(f"{endpoint.title} does not answer any more")
+            await self._pause(endpoint)
+
+    async def _pause(self, endpoint: Endpoint) -> None:
+        """Wait for the next check, which comes sooner while answers are silent."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + endpoint.health_interval_s
+        while (left_s := until_s - loop.time()) > 0:
+            answers = self._answers.watch_answers(endpoint.url)
+            await asyncio.sleep(min(SILENT_S, left_s))
+            if answers.list_silent():
+                return
+
+    async def _check(self, endpoint: Endpoint) -> str:
+        path = endpoint.health_path or self._path
+        trouble = await find_trouble(endpoint, path, timeout_s=CHECK_LIMIT_S)
+        before = self._troubles.get(endpoint)
+        if before is None or trouble == before:
+            return trouble
+        self._troubles[endpoint] = trouble
+        self.troubles = self._list_troubles()
+        self.changed.set()
+        if not before:
+            self._down_since_s[endpoint.url] = time.time()
+        if trouble:
+            log.warning("the upstream at %s cannot serve: %s", endpoint.url, trouble)
+        else:
+            log.info("the upstream at %s answers", endpoint.url)
+        return trouble

@@ -1,0 +1,310 @@
+"""HTTP client of the engines: a pool of connections for each endpoint, and complete answers.
+
+A pool is unbounded, because the scheduler already limits the requests of each engine. Idle
+connections are reused last in, first out. All transport failures are `ConnectionLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from vllama.base.errors import EngineError, VllamaError, describe_connection_error
+from vllama.base.log_context import trace
+from vllama.chat.filters import CallSource
+from vllama.chat.reply import JSON, CountsReader
+from vllama.net.upstream.connection import (
+    AGAIN,
+    AGAIN_ELSEWHERE,
+    Connection,
+    ConnectionLost,
+    Progress,
+)
+from vllama.observe.tracing.current import begin_call
+from vllama.supervise.hosts import reach
+from vllama.supervise.spec import Endpoint
+
+if TYPE_CHECKING:
+    from vllama.chat.request import Call
+    from vllama.observe.tracing.request_trace import CallSpan
+
+CONNECT_LIMIT_S = 5.0
+
+
+class CrashReports(Protocol):
+    """What an engine says about its own death (`routes.engine_log`)."""
+
+    def explain(self, error: VllamaError) -> VllamaError:
+        """Replace an engine's error by the cause of its crash, if it has crashed."""
+        ...
+
+    def begin(self) -> Callable[[], bool]:
+        """Note the time before a request is sent; return whether the engine was dead by then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer; its headers only if it is a failure."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class _Collector:
+    """The sink of `fetch`: collects the body, then wakes the waiting task.
+
+    It has enough of a stream after `most_events`.
+    """
+
+    has_begun = False  # it knows no tokens
+
+    def __init__(self, most_events: float) -> None:
+        self._events_left = most_events
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.parts: list[bytes] = []
+
+    def on_head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status, self.headers = status, headers
+
+    def on_data(self, data: bytes) -> None:
+        self.parts.append(data)
+        self._events_left -= data.count(b"data:")
+        if self._events_left < 0:
+            self.on_end()
+
+    on_last = on_data
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_lost(self, error: EngineError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Upstream:
+    """The connections to one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        call_sources: dict[str, CallSource] | None = None,
+        most_answer_bytes: float = math.inf,
+    ) -> None:
+        """`call_sources` are those of its models, which outlive the pool.
+
+        Whole answers have `most_answer_bytes` at most, streams any number.
+        """
+        self.endpoint = endpoint
+        self.call_sources = {} if call_sources is None else call_sources
+        self.most_answer_bytes = most_answer_bytes
+        self.request_id_header: str | None = None  # from the engine's traits
+        self.crashes: CrashReports | None = None
+        # starts the counting for a request, where the engine's log has counts and its answer none
+        self.begin_counts: Callable[[], CountsReader] | None = None
+        self.tells_counts = True  # in its stream or its log; False once an answer had none
+        self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
+        self.idle: list[Connection] = []
+        self.live: set[Connection] = set()
+        self.users = 0  # requests that have or will have an answer from it
+        self.stopping = False
+
+    def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
+        """Return the error of a lost connection; a stop of the server is given as the reason."""
+        if self.stopping:
+            return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
+        return ConnectionLost(f"cannot go on: {reason}", unsent=unsent, hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        return AGAIN_ELSEWHERE if self.endpoint.is_elsewhere else AGAIN
+
+    async def connect(self) -> Connection:
+        """Return an idle connection or a new one. Raises ConnectionLost."""
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.is_clean:
+                return connection
+            connection.abort()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                make = partial(loop.create_connection, lambda: Connection(self))
+                _, connection = await reach(self.endpoint, make)
+        except (OSError, TimeoutError) as error:
+            text = f"cannot reach {self.endpoint.title}: {describe_connection_error(error)}"
+            raise ConnectionLost(text, unsent=True, hint=self._hint) from error
+        return connection
+
+    def hide_key(self, text: bytes) -> bytes:
+        """Return what the server said of a failure without the key that it was sent."""
+        key = self.endpoint.api_key
+        return text.replace(key.encode(), b"***") if key else text
+
+    def begin_call(self, call: Call) -> CallSpan | None:
+        """Begin the span of a call; None if the client's request is not traced."""
+        where = self.endpoint
+        return begin_call(f"{where.url}{call.path}", where.host, where.port)
+
+    def encode(self, call: Call, span: CallSpan | None = None) -> bytes:
+        """Return the bytes of a POST, with the id of the client's request that causes it.
+
+        `span` names the trace that the call belongs to.
+        """
+        head = self._heads.get(call.path) if call.content_type == JSON else self._head(call)
+        if head is None:
+            head = self._heads[call.path] = self._head(call)
+        header = self.request_id_header
+        request = trace.get() if header else None
+        request_id = f"{header}: {request.next_call()}\r\n".encode("latin-1") if request else b""
+        tracing = span.headers if span is not None else b""
+        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
+            *(head, request_id, tracing),
+            *(len(call.body), call.body),
+        )
+
+    def _head(self, call: Call) -> bytes:
+        """Return the part of the head that all such calls share."""
+        first = self._first_lines("POST", call.path)
+        return first + f"content-type: {call.content_type}\r\n".encode("latin-1")
+
+    def _first_lines(self, method: str, path: str) -> bytes:
+        where = self.endpoint
+        auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
+        return (
+            f"{method} {where.prefix}{path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
+        ).encode("latin-1")
+
+    async def fetch(self, call: Call, *, most_events: float = math.inf) -> Answer:
+        """Send a call and return the complete answer, or that of a stream up to `most_events`.
+
+        Raises ConnectionLost, UpstreamError.
+        """
+        span = self.begin_call(call)
+        if span is None:
+            return await self._exchange(self.encode(call), most_events)
+        with span:
+            answer = await self._exchange(self.encode(call, span), most_events)
+            span.note_answer(answer.status)
+            return answer
+
+    async def get(self, path: str) -> Answer:
+        """GET a path and return the complete answer. Raises ConnectionLost, UpstreamError."""
+        return await self._exchange(self._first_lines("GET", path) + b"\r\n")
+
+    async def _exchange(self, request: bytes, most_events: float = math.inf) -> Answer:
+        connection = await self.connect()
+        collector = _Collector(most_events)
+        try:
+            connection.request(request, collector, self.most_answer_bytes)
+            await collector.done
+            body = b"".join(collector.parts)
+            if collector.status >= 400:
+                body = self.hide_key(body)
+            return Answer(collector.status, body, collector.headers)
+        finally:
+            connection.release()
+
+    def abort_answers(self, reason: str, numbers: Collection[int] | None = None) -> None:
+        """Abort the running answers of these connections, or all, with an error that says why."""
+        for connection in list(self.live):
+            chosen = numbers is None or id(connection) in numbers
+            if chosen and connection.progress is not None:
+                connection.abort_answer(reason)
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for connection in list(self.idle):
+            connection.abort()
+        self.idle.clear()
+
+
+class AnswerWatch:
+    """Tells which of the answers that were running when it was made have sent nothing since."""
+
+    def __init__(self, connections: Iterable[Connection]) -> None:
+        self._marks = {each: each.mark for each in connections if each.mark is not None}
+
+    def list_silent(self) -> list[Connection]:
+        """Return the connections without a byte since; not those whose clients do not read."""
+        return [each for each, mark in self._marks.items() if each.mark == mark]
+
+    def end_silent(self, reason: str) -> None:
+        """End their answers with an error that gives `reason`."""
+        for connection in self.list_silent():
+            connection.abort_answer(reason)
+
+
+class Upstreams:
+    """The pools of all endpoints. Every restart of an engine has a new endpoint, so pools without
+    connections and users are dropped.
+
+    An endpoint that is used has one pool: nobody would watch or end the answers of a second one.
+    """
+
+    def __init__(self, most_answer_bytes: float = math.inf) -> None:
+        self._most_answer_bytes = most_answer_bytes
+        self._pools: dict[Endpoint, Upstream] = {}
+        self._call_sources: dict[str, dict[str, CallSource]] = {}  # by the endpoint's URL
+
+    @contextmanager
+    def use_pool(self, endpoint: Endpoint) -> Iterator[Upstream]:
+        """Yield the pool of `endpoint`, which is kept meanwhile."""
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            self._drop_unused()
+            sources = self._call_sources.setdefault(endpoint.url, {})
+            pool = self._pools[endpoint] = Upstream(endpoint, sources, self._most_answer_bytes)
+        pool.users += 1
+        try:
+            yield pool
+        finally:
+            pool.users -= 1
+
+    def _drop_unused(self) -> None:
+        """Drop pools that nobody uses and that have no connection: their engines may have ended."""
+        for endpoint, pool in list(self._pools.items()):
+            if not (pool.users or pool.live):
+                del self._pools[endpoint]
+
+    def read_progress(self, endpoint: Endpoint) -> dict[int, Progress]:
+        """Return the progress of the answers from `endpoint`, by the id of their connections."""
+        pool = self._pools.get(endpoint)
+        live = ((id(item), item.progress) for item in pool.live) if pool else ()
+        return {number: progress for number, progress in live if progress is not None}
+
+    def watch_answers(self, url: str) -> AnswerWatch:
+        """Return a watch over all running answers from the server at `url`."""
+        pools = (pool for pool in self._pools.values() if pool.endpoint.url == url)
+        return AnswerWatch(connection for pool in pools for connection in pool.live)
+
+    def abort_answers(
+        self, endpoint: Endpoint, reason: str, numbers: Collection[int] | None = None
+    ) -> None:
+        """Abort answers from `endpoint` with an error that gives `reason`; None: all of them.
+
+        `numbers` are those of `read_progress`.
+        """
+        if (pool := self._pools.get(endpoint)) is not None:
+            pool.abort_answers(reason, numbers)
+
+    def mark_stopping(self) -> None:
+        """Note that the server stops all engines, so that errors of answers give that reason."""
+        for pool in self._pools.values():
+            pool.stopping = True
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

@@ -1,0 +1,215 @@
+"""What one server counts; no decision depends on it."""
+
+from __future__ import annotations
+
+from vllama.observe.metrics.instruments import Counter, Histogram, Instrument
+
+LATENCIES_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+TOKEN_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
+LOAD_TIMES_S = (0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """The counters and histograms of one server.
+
+    Where vLLM has a metric with the same meaning, the name is vLLM's, with our prefix. The label
+    `model` is the name of a model that exists here, or "" for a request that names none.
+    """
+
+    def __init__(self) -> None:
+        by_model = ("model",)
+        self.requests = Counter(
+            "vllama_requests",
+            "Requests that have ended. outcome: ok, error (also within a stream whose status was "
+            "200), aborted (the client left) or stopped (by an administrator).",
+            ("model", "route", "dialect", "status", "outcome", "key"),
+        )
+        self.errors = Counter(
+            "vllama_request_errors",
+            "Requests that ended with an error, by its reason.",
+            ("model", "route", "status", "reason"),
+        )
+        self.queue_refusals = Counter(
+            "vllama_queue_refusals",
+            "Requests that were refused because the queue of their model was full, or one of the "
+            'server (model="").',
+            by_model,
+        )
+        self.queue_refusals.add(("",), 0)
+        self.latency = Histogram(
+            "vllama_e2e_request_latency_seconds",
+            "Time from the arrival of a request to the end of its answer.",
+            ("model", "route"),
+            bounds=LATENCIES_S,
+        )
+        self.queue_time = Histogram(
+            "vllama_request_queue_time_seconds",
+            "Time that a request waited for a slot of its model, or for the model to load.",
+            by_model,
+            bounds=LATENCIES_S,
+        )
+        self.first_token = Histogram(
+            "vllama_time_to_first_token_seconds",
+            "Time from the arrival of a request to the first token of its answer.",
+            by_model,
+            bounds=LATENCIES_S,
+        )
+        self.token_time = Histogram(
+            "vllama_request_time_per_output_token_seconds",
+            "Mean time between the tokens of an answer, after the first.",
+            by_model,
+            bounds=TOKEN_TIMES_S,
+        )
+        self.prompt_tokens = Counter(
+            "vllama_prompt_tokens", "Tokens of prompts, also those from a cache.", by_model
+        )
+        self.cached_tokens = Counter(
+            "vllama_prompt_tokens_cached",
+            "Tokens of prompts that the engine took from its cache.",
+            by_model,
+        )
+        self.generation_tokens = Counter(
+            "vllama_generation_tokens", "Tokens that were generated.", by_model
+        )
+        self.estimated_tokens = Counter(
+            "vllama_generation_tokens_estimated",
+            "Generated tokens whose number is an estimate: the client left, or the engine reports "
+            "no counts.",
+            by_model,
+        )
+        self.usage = Counter(
+            "vllama_key_tokens",
+            "Tokens by the name of the client's key. kind: prompt (also those from a cache), "
+            "cached or generated.",
+            ("key", "model", "kind"),
+        )
+        self.fallbacks = Counter(
+            "vllama_fallbacks",
+            "Attempts of a model, or of a link of its fallback chain, that failed before the first "
+            "token, so that the next link was tried.",
+            ("model", "link", "reason"),
+        )
+        self.load_time = Histogram(
+            "vllama_model_load_time_seconds",
+            "Time from the start of an engine to the first moment at which it could serve.",
+            by_model,
+            bounds=LOAD_TIMES_S,
+        )
+        self.model_failures = Counter(
+            "vllama_model_failures",
+            "Models that could not be loaded, or that were given up after crashes, by cause.",
+            ("model", "cause"),
+        )
+        self.evictions = Counter(
+            "vllama_model_evictions", "Models unloaded to make room for another one.", by_model
+        )
+        self.unloads = Counter(
+            "vllama_model_unloads",
+            "Models unloaded for any other reason, such as the end of their keep-alive.",
+            by_model,
+        )
+        self.restarts = Counter(
+            "vllama_engine_restarts",
+            "Engines that ended while they served, and were started again.",
+            by_model,
+        )
+        self.downloads = Counter(
+            "vllama_downloads", "Downloads of models that have ended.", ("outcome",)
+        )
+        for outcome in ("ok", "error", "cancelled"):
+            self.downloads.add((outcome,), 0)
+        self.download_bytes = Counter("vllama_download_bytes", "Bytes of models received.")
+        self.loop_lag = Histogram(
+            "vllama_event_loop_lag_seconds",
+            "How late callbacks of the event loop ran, measured some 20 times a second.",
+            bounds=LAGS_S,
+        )
+        self.slow_callbacks = Counter(
+            "vllama_slow_callbacks",
+            "Callbacks that blocked the event loop for more than 100 ms; `--debug` logs the calls.",
+        )
+
+    def list_instruments(self) -> list[Instrument]:
+        """Return all of them, in the order in which they are shown."""
+        return list(vars(self).values())
+
+    def count_request(
+        self,
+        *,
+        model: str,
+        route: str,
+        dialect: str,
+        status: int,
+        outcome: str,
+        key: str,
+        seconds: float,
+        reason: str | None,
+    ) -> None:
+        """Count a request that has ended.
+
+        `route` is from the route table, which bounds the number of labels. `key` is what may be
+        shown of the client's key. `reason` is `VllamaError.kind` of the error that the request
+        ended with, even if `status` is 200; None if there was none.
+        """
+        self.requests.add((model, route, dialect, str(status), outcome, key))
+        self.latency.observe((model, route), seconds)
+        if reason is not None:
+            self.errors.add((model, route, str(status), reason))
+        if reason == "queue_full":
+            self.queue_refusals.add((model,))
+
+    def count_tokens(
+        self, model: str, prompt: int, generated: int, *, cached: int = 0, estimated: bool
+    ) -> None:
+        """Count the tokens of one answer.
+
+        `cached` prompt tokens came from the engine's cache. `estimated`: the engine did not report
+        how many tokens it generated.
+        """
+        labels = (model,)
+        self.prompt_tokens.add(labels, prompt)
+        self.cached_tokens.add(labels, cached)
+        self.generation_tokens.add(labels, generated)
+        self.estimated_tokens.add(labels, generated if estimated else 0)
+
+    def count_usage(
+        self, key: str, model: str, *, prompt: int, cached: int, generated: int
+    ) -> None:
+        """Count the tokens of an answer for the key that asked; `key` is a name, "" without one."""
+        self.usage.add((key, model, "prompt"), prompt)
+        self.usage.add((key, model, "cached"), cached)
+        self.usage.add((key, model, "generated"), generated)
+
+    def observe_tokens(
+        self, model: str, *, first_token_s: float, tokens_per_s: float | None
+    ) -> None:
+        """Count the time to the first token of an answer, and the mean time of the others.
+
+        `tokens_per_s` is None for an answer of one token.
+        """
+        self.first_token.observe((model,), first_token_s)
+        if tokens_per_s:
+            self.token_time.observe((model,), 1 / tokens_per_s)
+
+    def count_model(self, kind: str, model: str, *, seconds: float | None, cause: str) -> None:
+        """Count what has happened to a model: `kind` is a `MarkKind`.
+
+        `seconds` is the duration of a load, `cause` the kind of a failure.
+        """
+        labels = (model,)
+        if kind == "load":
+            self.load_time.observe(labels, seconds or 0.0)
+        elif kind == "fail":
+            self.model_failures.add((model, cause))
+        counters = {"restart": self.restarts, "evict": self.evictions, "unload": self.unloads}
+        if (counted := counters.get(kind)) is not None:
+            counted.add(labels)
+
+    def expect_troubles(self, model: str) -> None:
+        """Let the series of a model's troubles exist, so that their first increase is not missed.
+
+        It is there from the beginning of a load: queues are full above all while a model loads.
+        """
+        for counter in (self.restarts, self.evictions, self.unloads, self.queue_refusals):
+            counter.add((model,), 0)

@@ -1,0 +1,104 @@
+"""Where traces are sent: an OTLP collector, over HTTP.
+
+Everything else is configured by OpenTelemetry's own variables, which its library reads: headers,
+time-outs, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllama import __version__
+from vllama.base.errors import ConfigError
+from vllama.base.threads import begin
+from vllama.observe.tracing.current import trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from vllama.observe.tracing.request_trace import Attributes
+
+log = logging.getLogger(__name__)
+
+SERVICE = "vllama"
+CLOSE_LIMIT_S = 3.0
+MAX_WAITING = 2048
+"""The library's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """The part of the settings that this package is given.
+
+    `url` receives the traces; None leaves it to OpenTelemetry's variables. `required`: it is an
+    error if OpenTelemetry is not installed; otherwise only a warning, because such variables may
+    be meant for other programs. `most_waiting` spans wait to be sent; others are lost.
+    """
+
+    url: str | None
+    required: bool
+    most_waiting: int = MAX_WAITING
+
+
+class Tracing:
+    """The traces of one server."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("vllama", __version__)
+
+    def begin(
+        self,
+        name: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        started_ns: int,
+        attributes: Attributes,
+    ) -> None:
+        """Begin the trace of the request that the running task answers."""
+        from vllama.observe.tracing.request_trace import RequestTrace
+
+        trace.set(
+            RequestTrace(self._tracer, headers, name, started_ns=started_ns, attributes=attributes)
+        )
+
+    def close(self) -> None:
+        """Send what waits to be sent; blocks for at most `CLOSE_LIMIT_S`.
+
+        The library would try again and again to reach a collector that does not answer, so it is
+        left to a thread that ends with the process.
+        """
+        wait([begin(self._provider.shutdown)], CLOSE_LIMIT_S)
+
+
+def open_tracing(settings: TracingSettings | None) -> Tracing | None:
+    """Return the traces of a server; None if they are off.
+
+    Raises ConfigError if they are wanted and OpenTelemetry is not installed.
+    """
+    if settings is None:
+        return None
+    try:
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+
+        from vllama.observe.tracing.delivery import make_processor
+    except ImportError as error:
+        missing = ConfigError(
+            "cannot send traces: OpenTelemetry is not installed",
+            hint="install the extra: pip install 'vllama-serve[otel]'",
+        )
+        if settings.required:
+            raise missing from error
+        log.warning("%s", missing.sentence())
+        return None
+    resource = Resource.create({"service.version": __version__})
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(make_processor(settings.url, settings.most_waiting))
+    return Tracing(provider)

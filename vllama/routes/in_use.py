@@ -1,0 +1,68 @@
+"""What a server goes by now: its settings and what follows from them, swapped as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from vllama.config import Config, describe_answering
+from vllama.config.report import report_settings
+from vllama.models.library import Library
+from vllama.plan.types import Facts
+from vllama.routes.guards import Guards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The settings, and what follows from them; none of it ever changes."""
+
+    config: Config
+    # None until the machine has been looked at
+    facts: Facts | None = None
+    library: Library | None = None
+    # why the settings that were read last are not these; empty if they are
+    refused: str = ""
+
+    @cached_property
+    def guards(self) -> Guards:
+        """What clients may do."""
+        return Guards.of(self.config)
+
+    @cached_property
+    def report(self) -> Mapping[str, Any]:
+        """The settings as `/api/config` shows them."""
+        return report_settings(self.config, self.refused)
+
+    @cached_property
+    def answering(self) -> Mapping[str, str]:
+        """The settings that captures show, by key."""
+        return describe_answering(self.config)
+
+
+class InUse:
+    """Holds the snapshot in use: a reload is one assignment of `now`.
+
+    Whoever needs a setting holds this, and reads it where it is needed.
+    """
+
+    def __init__(self, now: Snapshot) -> None:
+        self.now = now
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        return self.now.config
+
+    @property
+    def facts(self) -> Facts:
+        """The machine, the engines and the settings, for plans."""
+        assert self.now.facts is not None, "the machine has not been looked at yet"
+        return self.now.facts
+
+    @property
+    def library(self) -> Library:
+        """The models."""
+        assert self.now.library is not None, "the library is not open yet"
+        return self.now.library

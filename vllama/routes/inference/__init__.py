@@ -1,0 +1,1 @@
+"""How a request gets an engine: the lease, fallbacks, outages, reservations."""

@@ -1,0 +1,140 @@
+"""What only an engine's log tells of its answers: why it is dead, and how many tokens they have.
+
+An engine may say in its answers that it is dead, though its process still runs. Such an answer
+names no cause, or one that only the log has. It counts as a crash: no more requests are sent there,
+the engine is restarted, and the clients are told the cause from the log.
+
+An engine whose streams carry no token counts prints them before it sends the event with the
+`finish_reason`, so they are in the log when that event is here: the log is read then, on the spot.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from vllama.base.errors import EngineCrashed, UpstreamError, VllamaError
+from vllama.chat.engine.events import EngineUsage
+from vllama.chat.reply import CountsReader
+from vllama.net.upstream.connection import ConnectionLost
+from vllama.net.upstream.pool import Upstream
+from vllama.scheduler.instance import Lease
+from vllama.scheduler.process import Part
+from vllama.supervise.logs import LogRing
+from vllama.supervise.spec import Endpoint
+
+log = logging.getLogger(__name__)
+
+RESTARTED = "try again: it is being restarted"
+
+
+def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
+    """Return what tells the crashes of a lease's engine; None if no words of it are known."""
+    traits = lease.traits
+    part = lease.instance.find_part(lease.endpoint) if traits.dead_words else None
+    if part is None:
+        return None
+    dead_line = re.compile(traits.dead_line) if traits.dead_line else None
+    return CrashReports(part, lease.endpoint, upstream, traits.dead_words, dead_line)
+
+
+class CrashReports:
+    """What one engine says about its own death, in its answers and in its log."""
+
+    def __init__(
+        self,
+        part: Part,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        words: tuple[str, ...],
+        dead_line: re.Pattern[str] | None,
+    ) -> None:
+        self._part = part
+        self._endpoint = endpoint
+        self._upstream = upstream
+        self._words = words
+        self._dead_line = dead_line
+        # all requests get the same reason, also those that fail while it is being restarted
+        self._told = ""
+
+    def explain(self, error: VllamaError) -> VllamaError:
+        """Return the error of the engine's crash in place of `error`, if it has crashed.
+
+        All its other answers are ended for the same reason then.
+        """
+        if isinstance(error, ConnectionLost) and error.unsent:
+            return error
+        cause = self._part.find_unhealthy_cause(self._endpoint)
+        if isinstance(error, EngineCrashed) and cause:
+            # its log was read before its answers, which end with its process
+            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=RESTARTED)
+        dead = isinstance(error, UpstreamError) and any(w in error.message for w in self._words)
+        if not dead:
+            return error
+        if not self._told:
+            cause = self._part.declare_unhealthy(self._endpoint, None)
+            self._told = f"the engine has crashed: {cause}"
+            self._upstream.abort_answers(self._told)
+        return EngineCrashed(f"cannot go on: {self._told}", hint=RESTARTED)
+
+    def begin(self) -> Callable[[], bool]:
+        """Note how far the log is, before a request is sent.
+
+        The result tells, once the request has failed, whether the engine had announced its death in
+        its log by then. Only this proves that the request did not cause the crash.
+        """
+        ring = read_log(self._part) if self._dead_line is not None else None
+        start = ring.total if ring is not None else 0
+
+        def was_dead() -> bool:
+            if ring is None or self._dead_line is None:
+                return False
+            lines = ring.tail(ring.total)
+            earlier = lines[: max(0, len(lines) - (ring.total - start))]
+            return any(self._dead_line.search(line) for line in earlier)
+
+        return was_dead
+
+
+def find_logged_counts(lease: Lease) -> Callable[[], CountsReader] | None:
+    """Return what reads the counts in the log of a lease's engine, None if it has none there."""
+    read = lease.traits.logged_usage
+    part = lease.instance.find_part(lease.endpoint) if read is not None else None
+    return LoggedCounts(part, read).begin if part is not None and read is not None else None
+
+
+class LoggedCounts:
+    """The counts of one engine's answers, which it makes one at a time."""
+
+    def __init__(self, part: Part, read: Callable[[Sequence[str]], EngineUsage | None]) -> None:
+        self._part = part
+        self._read = read
+        self._warned = False
+
+    def begin(self) -> CountsReader:
+        """Note how far the log is, before a request is sent; return what reads its counts."""
+        ring = read_log(self._part)
+        start = ring.total if ring is not None else 0
+        told: list[EngineUsage | None] = []
+
+        def counts() -> EngineUsage | None:
+            if not told:  # read once: later lines are another request's
+                now = read_log(self._part)
+                lines = now.tail(now.total - start) if now is not None and now is ring else ()
+                told.append(self._read(lines))
+                if told[0] is None and not self._warned:
+                    self._warned = True
+                    log.warning("cannot count tokens: the engine's log has no counts")
+            return told[0]
+
+        return counts
+
+
+def read_log(part: Part) -> LogRing | None:
+    """Return the latest lines of an engine; None, with a warning, if they cannot be read."""
+    try:
+        return part.output()
+    except OSError as error:
+        log.warning("cannot read the engine's log: %s", error)
+        return None

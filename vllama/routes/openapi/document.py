@@ -1,0 +1,308 @@
+"""The OpenAPI document (3.1): every route with its requests, answers, streams and errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from vllama import __version__
+from vllama.dialects.anthropic.answer_types import AnthropicError
+from vllama.dialects.go_types import Schema
+from vllama.dialects.ollama.answer_types import OllamaError
+from vllama.dialects.openai.answer_types import OpenAIError
+from vllama.routes.openapi import (
+    anthropic,
+    media,
+    ollama,
+    ollama_models,
+    openai,
+    responses,
+    scores,
+    server,
+)
+from vllama.routes.openapi.fields import EXAMPLE_MODEL, MODEL, make_object, refine
+from vllama.routes.openapi.operation import Body, Framing, Operation, Parameter, Stream, Tag
+from vllama.routes.route import Dialect, Handler, Route, RouteKind
+
+_PARTS = (ollama, ollama_models, openai, responses, scores, media, anthropic, server)
+OPERATIONS: Mapping[Handler, Operation] = {
+    handler: operation for part in _PARTS for handler, operation in part.OPERATIONS.items()
+}
+
+_ABOUT = (
+    "vllama serves Ollama's API, and the APIs of OpenAI and Anthropic, in front of the official "
+    "engines. Requests may have more fields than are described; what is not known is ignored, or "
+    "passed on to the engine."
+)
+_TAGS = {
+    Tag.OLLAMA: 'Ollama\'s API. Errors are `{"error": text}`.',
+    Tag.OPENAI: "The routes of OpenAI, and of others who follow its form.",
+    Tag.ANTHROPIC: "Anthropic's messages.",
+    Tag.SERVER: "What this server does: its health, metrics and requests.",
+}
+_DIALECTS: Mapping[Dialect, tuple[Tag, Any]] = {
+    Dialect.OLLAMA: (Tag.OLLAMA, OllamaError),
+    Dialect.OPENAI: (Tag.OPENAI, OpenAIError),
+    Dialect.RESPONSES: (Tag.OPENAI, OpenAIError),
+    Dialect.ANTHROPIC: (Tag.ANTHROPIC, AnthropicError),
+    Dialect.NONE: (Tag.SERVER, OllamaError),
+}
+"""Where the routes of a dialect stand, and the form of their errors."""
+_MEANINGS = {
+    200: "Done",
+    201: "Stored",
+    202: "Begun",
+    301: "The path has another spelling",
+    307: "The path has another spelling",
+    400: "The request is wrong",
+    401: "A key is needed, or an account",
+    403: "This server does not allow it",
+    404: "There is no such model, or nothing of this name",
+    413: "The body is too large",
+    415: "The body has an unknown encoding",
+    429: "The key has reached a limit",
+    500: "The model cannot be loaded, or its engine failed",
+    501: "The model's engine has no such function",
+    502: "A server behind this one failed",
+    503: "Not now: the queue is full, or the server is starting or stopping",
+    507: "The disk is full",
+}
+_LINES, _EVENTS = "application/x-ndjson", "text/event-stream"
+_EVENT = "one event of the stream"
+_COMMON_ERRORS = (400, 403, 500, 503)
+_MODEL_ERRORS = (404, 413, 501, 502)
+_HEADERS = {
+    "x-request-id": "the request's id, as it stands in the log",
+    "x-vllama-truncated": "how many messages or inputs were cut to fit the context",
+    "x-vllama-truncated-tokens": "how many tokens that were",
+    "x-vllama-num-ctx": "the context in use, if `num_ctx` asked for more than there is",
+    "x-vllama-ignored": "parts of the request without effect",
+    "x-vllama-token-count": "`estimate` if the counts are not exact",
+    "x-vllama-queue-position": "the place in the queue at which the request waited",
+}
+_KEYS: tuple[dict[str, list[str]], ...] = ({"bearer": []}, {"apiKey": []})
+
+
+@lru_cache(maxsize=2)
+def encode_document(routes: tuple[Route, ...], *, needs_key: bool) -> bytes:
+    """Return the document as JSON; `needs_key`: this server answers only who shows a key."""
+    return msgspec.json.encode(build_document(routes, needs_key=needs_key))
+
+
+def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any]:
+    """Return the document."""
+    operations = {route: find_operation(route) for route in routes if route.described}
+    writer = _Writer(operations.values(), needs_key=needs_key)
+    paths: dict[str, dict[str, Any]] = {}
+    for route, operation in operations.items():
+        for path in route.paths:
+            for method in map(str.lower, route.methods):
+                paths.setdefault(path, {})[method] = writer.describe(route, operation, path, method)
+    document: dict[str, Any] = {
+        "openapi": "3.1.1",
+        "info": {
+            "title": "vllama",
+            "version": __version__,
+            "description": _ABOUT,
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": str(tag), "description": text} for tag, text in _TAGS.items()],
+        "security": list(_KEYS) if needs_key else [{}, *_KEYS],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+            "headers": {
+                name: {"description": text, "schema": {"type": "string"}}
+                for name, text in _HEADERS.items()
+            },
+            "schemas": writer.schemas,
+        },
+    }
+    return document
+
+
+def find_operation(route: Route) -> Operation:
+    """Return what is said of a route, with its tag; without a text, what its handler says."""
+    operation = OPERATIONS.get(route.handler)
+    if operation is None:
+        operation = Operation((route.handler.__doc__ or "").partition("\n")[0].rstrip("."))
+    return replace(operation, tag=operation.tag or _DIALECTS[route.dialect][0])
+
+
+class _Writer:
+    """Describes operations, and collects the schemas that they refer to."""
+
+    def __init__(self, operations: Collection[Operation], *, needs_key: bool) -> None:
+        self._needs_key = needs_key
+        errors = (error for _, error in _DIALECTS.values())
+        types = list(dict.fromkeys([*_list_answer_types(operations), *errors]))
+        described, components = msgspec.json.schema_components(
+            types, ref_template="#/components/schemas/{name}"
+        )
+        self._answers = dict(zip(types, described, strict=True))
+        structs: dict[str, Schema] = {}
+        for operation in operations:
+            if operation.body is not None and operation.body.type is not None:
+                operation.body.type.describe(structs)
+        self._structs = {name: _add_help(schema) for name, schema in structs.items()}
+        whole = {one.body.type.name for one in operations if one.body and one.body.type}
+        parts = {name: one for name, one in self._structs.items() if name not in whole}
+        self.schemas: dict[str, Any] = {**components, **parts}
+
+    def describe(
+        self, route: Route, operation: Operation, path: str, method: str
+    ) -> dict[str, Any]:
+        """Return the Operation Object of a method and a path."""
+        described: dict[str, Any] = {
+            "operationId": "_".join([method, *re.findall(r"[a-z0-9]+", path)]) or method,
+            "tags": [str(operation.tag)],
+            "summary": operation.summary,
+            "responses": self._describe_answers(
+                route, operation, path, has_content=method != "head"
+            ),
+        }
+        if operation.help:
+            described["description"] = operation.help
+        if operation.parameters:
+            described["parameters"] = [
+                _describe_parameter(one, path) for one in operation.parameters
+            ]
+        if route.keyless:
+            described["security"] = []
+        if operation.upload and method == "post":
+            binary: dict[str, Any] = {"application/octet-stream": {"schema": {}}}
+            described["requestBody"] = {"content": binary}
+        if body := operation.body:
+            whole = _name_model(body) if route.kind is RouteKind.MODEL else body
+            described["requestBody"] = self._describe_body(whole)
+        return described
+
+    def _describe_body(self, body: Body) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "object", "properties": {}}
+        if body.type is not None:
+            name = body.type.name
+            schema["title"] = name.rpartition(".")[2]
+            schema["properties"] = dict(self._structs[name]["properties"])
+        for name, refined in body.fields.items():
+            schema["properties"][name] = refine(name, schema["properties"].get(name, {}), refined)
+        if body.required:
+            schema["required"] = list(body.required)
+        if body.either:
+            schema["anyOf"] = list(body.either)
+        content: dict[str, Any] = {"schema": schema}
+        if body.examples:
+            content["examples"] = {
+                title: {"summary": title, "value": value} for title, value in body.examples.items()
+            }
+        media = "multipart/form-data" if body.form else "application/json"
+        return {"required": True, "content": {media: content}}
+
+    def _describe_answers(
+        self, route: Route, operation: Operation, path: str, *, has_content: bool
+    ) -> dict[str, Any]:
+        error = _DIALECTS[route.dialect][1]
+        content: dict[str, Any] = {}
+        if operation.answer is not None:
+            content["application/json"] = {"schema": self._find_answer(operation.answer)}
+        if operation.stream is not None:
+            content |= self._describe_stream(operation.stream, error)
+        content |= {media: {"schema": schema} for media, schema in operation.media.items()}
+        headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
+        answers: dict[str, Any] = {}
+        for status in operation.statuses:
+            answers[str(status)] = {"description": _MEANINGS[status]}
+            if route.kind is RouteKind.MODEL:
+                answers[str(status)]["headers"] = headers
+            if content and has_content:
+                answers[str(status)]["content"] = content
+        form = {"application/json": {"schema": self._find_answer(error)}}
+        for status in sorted(self._list_errors(route, operation, path)):
+            if str(status) not in answers:
+                answers[str(status)] = {"description": _MEANINGS[status]}
+                if has_content:
+                    answers[str(status)]["content"] = form
+        return answers
+
+    def _list_errors(self, route: Route, operation: Operation, path: str) -> set[int]:
+        errors = {*_COMMON_ERRORS, *operation.errors}
+        if "{" in path:
+            errors.add(404)
+        if route.kind is RouteKind.MODEL:
+            errors.update(_MODEL_ERRORS)
+            if self._needs_key:
+                errors.add(429)
+        if self._needs_key and not route.keyless:
+            errors.add(401)
+        return errors
+
+    def _describe_stream(self, stream: Stream, error: Any) -> dict[str, Any]:
+        """Return the content of a stream: the schema of its lines, or of its events."""
+        if stream.framing is Framing.NAMED_EVENTS:  # among which are the errors
+            data = _make_data(self._find_answer(stream.type))
+            event = make_object(data=data, event={"type": "string"})
+            return {_EVENTS: {"schema": event | {"description": _EVENT}}}
+        item = self._find_answer((*_list_types(stream.type), error))
+        if stream.framing is Framing.NDJSON:
+            return {_LINES: {"schema": {"description": "one line of the stream", **item}}}
+        event = make_object(data={"anyOf": [{"const": "[DONE]"}, _make_data(item)]})
+        return {_EVENTS: {"schema": event | {"description": _EVENT}}}
+
+    def _find_answer(self, wanted: Any) -> Schema:
+        """Return the schema of an answer's type, or of several."""
+        found = [self._answers[type_] for type_ in _list_types(wanted)]
+        return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _name_model(body: Body) -> Body:
+    """Return the body of a request to a model, which it has to name."""
+    return replace(
+        body,
+        required=("model", *body.required),
+        fields={"model": MODEL, **body.fields},
+        examples={
+            title: {"model": EXAMPLE_MODEL, **value} for title, value in body.examples.items()
+        },
+    )
+
+
+def _make_data(schema: Schema) -> Schema:
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+
+
+def _list_types(answer: Any) -> tuple[Any, ...]:
+    return answer if isinstance(answer, tuple) else (answer,)
+
+
+def _list_answer_types(operations: Iterable[Operation]) -> Iterator[Any]:
+    for operation in operations:
+        streamed = operation.stream.type if operation.stream else ()
+        for wanted in (() if operation.answer is None else operation.answer, streamed):
+            yield from _list_types(wanted)
+
+
+def _add_help(schema: Schema) -> Schema:
+    fields = schema.get("properties", {})
+    return {**schema, "properties": {name: refine(name, one, None) for name, one in fields.items()}}
+
+
+def _describe_parameter(parameter: Parameter, path: str) -> dict[str, Any]:
+    is_part = f"{{{parameter.name}}}" in path
+    described: dict[str, Any] = {
+        "name": parameter.name,
+        "in": "path" if is_part else "query",
+        "required": parameter.required or is_part,
+        "description": parameter.help,
+        "schema": parameter.schema,
+    }
+    if parameter.example is not None:
+        described["example"] = parameter.example
+    return described

@@ -1,0 +1,170 @@
+"""Requests to models under the limits of their keys, and the record of what they took.
+
+A request is counted once: before the last byte of its answer is written, or when it ends without
+one. So an answer that a client has received whole is in the journal, even if the server is killed
+in the next moment. Refused and failed requests are not counted, unless tokens were generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Size, Window, name_day
+from vllama.accounts.usage.entries import Admitted, Amounts, Served
+from vllama.base.clock import Clock, now_ns
+from vllama.base.errors import LimitReached
+from vllama.base.log_context import model
+from vllama.base.units import format_go_duration, rfc3339_utc
+from vllama.net.http.departure import unless_gone
+from vllama.net.http.request import Request
+from vllama.routes.route import Dialect
+
+if TYPE_CHECKING:
+    from vllama.accounts.keys.key import Key
+    from vllama.accounts.usage.recorder import UsageRecorder
+    from vllama.observe.metrics.server_metrics import Metrics
+    from vllama.routes.recording.running import RunningRequest
+
+MAX_RETRY_S = 60.0
+"""The clients of OpenAI and Anthropic obey no longer Retry-After, and would try again at once."""
+
+
+class Meter:
+    """What all requests to models pass."""
+
+    def __init__(
+        self, limits: KeyLimits, recorder: UsageRecorder, metrics: Metrics, clock: Clock
+    ) -> None:
+        self.recorder = recorder
+        self._limits = limits
+        self._metrics = metrics
+        self._clock = clock
+
+    def admit(self, request: Request, running: RunningRequest) -> None:
+        """Admit a request, and have it counted at its end. Raises LimitReached."""
+        key = running.access
+        if key is not None:
+            with self._showing_standing(running, key):
+                self._limits.admit(key)
+                if key.rate is not None:
+                    self._record_recent(key, key.rate.period_s)
+        running.is_metered = True
+        request.before_end = lambda: self.finish(running, is_whole=True)
+
+    async def reserve(self, running: RunningRequest, size: Size) -> None:
+        """Reserve the tokens that a request may take, once there is room; again for a next attempt.
+
+        Raises LimitReached, ClientGone.
+        """
+        key = running.access
+        if key is None or not running.is_metered:
+            return
+        self._release(running)
+        running.reserved = self._limits.try_reserve(key, size)
+        if running.reserved is not None:
+            return
+        running.waits_for_tokens = True
+        try:
+            with self._showing_standing(running, key):
+                running.reserved = await unless_gone(
+                    running.request,
+                    self._limits.reserve(key, size),
+                    lambda tokens: self._limits.release(key, tokens),
+                )
+        finally:
+            running.waits_for_tokens = False
+
+    def shrink(self, running: RunningRequest, size: Size) -> None:
+        """Give back what a request cannot take, now that its model is known to the full."""
+        key = running.access
+        if key is not None and running.reserved and (surplus := running.reserved - size()) > 0:
+            running.reserved -= surplus
+            self._limits.shrink(key, surplus)
+
+    def _release(self, running: RunningRequest) -> None:
+        if running.access is not None and running.reserved is not None:
+            self._limits.release(running.access, running.reserved)
+        running.reserved = None
+
+    def _record_recent(self, key: Key, period_s: float, tokens: int = 0) -> None:
+        now_s = self._clock.time()
+        self.recorder.record(Admitted(key.identity, now_s, now_s + period_s, tokens))
+
+    @contextmanager
+    def _showing_standing(self, running: RunningRequest, key: Key) -> Iterator[None]:
+        """Say in headers what is left of the limits, and whether to come back soon."""
+        try:
+            yield
+        except LimitReached as error:
+            if error.retry_after_s > MAX_RETRY_S:
+                running.request.set_header("x-should-retry", "false")
+            raise
+        finally:
+            self._show_standing(running, key)
+
+    def finish(self, running: RunningRequest, *, is_whole: bool = False) -> None:
+        """Count a request, unless that has been done; `is_whole`: its answer is about to end."""
+        if not running.is_metered:
+            return
+        request = running.request
+        running.is_metered, request.before_end = False, None
+        amounts = running.sum_amounts((now_ns() - request.started_ns) // 1000)
+        is_answered = is_whole and request.status == 200 and request.failure is None
+        name = running.model or model.get()
+        key = running.access
+        if key is not None:
+            self._limits.finish(key, amounts.tokens)
+            self._release(running)
+            if key.tokens_period == "min" and amounts.tokens:
+                self._record_recent(key, MINUTE_S, amounts.tokens)
+        if not name or not (is_answered or amounts.tokens):
+            return
+        amounts.requests = 1
+        self._count(key, name, amounts)
+
+    def _count(self, key: Key | None, model_name: str, amounts: Amounts) -> None:
+        key_name, identity = (key.name, key.identity) if key is not None else ("", "")
+        self._metrics.count_usage(
+            key_name,
+            model_name,
+            prompt=amounts.prompt_tokens,
+            cached=amounts.cached_tokens,
+            generated=amounts.generated_tokens,
+        )
+        day = name_day(self._clock.time())
+        self.recorder.record(Served(day, key_name, model_name, amounts, identity))
+
+    def _show_standing(self, running: RunningRequest, key: Key) -> None:
+        """Say in headers what is left of the limits, in the words of the route's dialect."""
+        if key.rate is None and key.tokens is None:
+            return
+        standing = self._limits.find_standing(key)
+        is_anthropic = running.route.dialect is Dialect.ANTHROPIC
+        for kind, window in (("requests", standing.requests), ("tokens", standing.tokens)):
+            if window is None:
+                continue
+            named = name_anthropic_headers if is_anthropic else name_openai_headers
+            for name, value in named(kind, window, self._clock.time()).items():
+                running.request.set_header(name, value)
+
+
+def name_openai_headers(kind: str, window: Window, now_s: float) -> dict[str, str]:
+    """Return the headers of OpenAI's API; the time of the reset is a duration there."""
+    return {
+        f"x-ratelimit-limit-{kind}": str(window.limit),
+        f"x-ratelimit-remaining-{kind}": str(window.remaining),
+        f"x-ratelimit-reset-{kind}": format_go_duration(math.ceil(window.reset_s * 1e3) * 10**6),
+    }
+
+
+def name_anthropic_headers(kind: str, window: Window, now_s: float) -> dict[str, str]:
+    """Return the headers of Anthropic's API; the time of the reset is in RFC 3339 there."""
+    at_ns = math.ceil(now_s + window.reset_s) * 10**9
+    return {
+        f"anthropic-ratelimit-{kind}-limit": str(window.limit),
+        f"anthropic-ratelimit-{kind}-remaining": str(window.remaining),
+        f"anthropic-ratelimit-{kind}-reset": rfc3339_utc(at_ns).replace(".000000000", ""),
+    }

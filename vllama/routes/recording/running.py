@@ -1,0 +1,231 @@
+"""The requests that are being answered: who asked for what, how far each is, and how one is ended.
+
+Only requests to a model are listed: the others are over in a moment, or have progress of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vllama.accounts.keys.key import Key
+from vllama.accounts.usage.entries import Amounts
+from vllama.base.errors import RequestEnded
+from vllama.base.units import rfc3339_local
+from vllama.chat.request import Usage
+from vllama.dialects.events import RequestRow
+from vllama.net.http.request import Request
+from vllama.net.relay.relay import Relay
+from vllama.routes.route import Route
+from vllama.scheduler.fair_queue import Flow
+
+if TYPE_CHECKING:
+    from vllama.routes.recording.answer_recorder import AnswerRecorder
+    from vllama.scheduler.instance import Lease
+    from vllama.scheduler.views import QueuePlace
+
+
+class RunningRequest:
+    """One request, from its first byte to the end of its answer."""
+
+    __slots__ = (
+        "_ended", "_relays", "_started_at", "_task", "_with_prompt", "access", "id", "is_metered",
+        "is_running", "key", "lease", "model", "read_tokens", "recorder", "request", "reserved",
+        "route",
+        "waits_for_tokens",
+    )  # fmt: skip
+
+    def __init__(self, id_: str, request: Request, route: Route, access: Key | None) -> None:
+        """To be made in the task that answers. `access` is the key that the request shows."""
+        self.id = id_
+        self.request = request
+        self.route = route
+        self.access = access
+        self.key = access.name if access is not None else ""
+        self.model = ""
+        self.is_running = False  # else it waits: for its turn, or for the model to be loaded
+        self.lease: Lease | None = None  # the last one, even after it was released
+        self.recorder: AnswerRecorder | None = None
+        self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
+        self.is_metered = False  # what it takes is still to be counted; see `routes.metering`
+        self.reserved: int | None = None  # tokens of its key, until its end
+        self.waits_for_tokens = False  # other requests of its key have reserved what is left
+        self._task = asyncio.current_task()
+        self._relays: list[Relay] = []
+        self._with_prompt: list[bool] = []
+        self._ended = False
+        self._started_at = ""
+
+    def start_over(self) -> None:
+        """Forget an attempt that has failed; another model is to answer."""
+        self.is_running, self.lease, self.read_tokens = False, None, 0
+        self._relays.clear()
+        self._with_prompt.clear()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an answer has begun: its head is sent, or a token has come."""
+        return bool(self.request.status) or self.first_token_ns is not None
+
+    @property
+    def expects_no_tokens(self) -> bool:
+        """Whether an engine works at it that gives no tokens, or has not been asked yet."""
+        return self.is_running and not self._relays
+
+    @property
+    def flow(self) -> Flow:
+        """Whose turn the request takes in a queue: its key's, or that of the client's address."""
+        if self.access is None:
+            return Flow(self.request.client_host)
+        return Flow(f"key {self.key}", self.access.priority)
+
+    def follow(self, relay: Relay, *, new_prompt: bool = True) -> None:
+        """Count the tokens of `relay` too; an answer of several choices has several.
+
+        `new_prompt` False: its prompt is that of another one, whose tokens count.
+        """
+        self._relays.append(relay)
+        self._with_prompt.append(new_prompt)
+
+    def sum_amounts(self, duration_us: int) -> Amounts:
+        """Return what the request has taken so far; a call that was not answered took nothing."""
+        amounts = Amounts(prompt_tokens=self.read_tokens, duration_us=duration_us)
+        for relay, new_prompt in zip(self._relays, self._with_prompt, strict=True):
+            tally = relay.reply.tally
+            if not tally.has_begun:
+                continue
+            usage = tally.usage
+            if new_prompt:
+                amounts.prompt_tokens += usage.prompt_tokens
+                amounts.cached_tokens += usage.cached_tokens or 0
+            amounts.generated_tokens += usage.completion_tokens if tally.ended else relay.tokens
+        return amounts
+
+    @property
+    def first_token_ns(self) -> int | None:
+        """When the first token came, on the clock of `http.request.now_ns`; None if unknown."""
+        times_ns = (relay.reply.tally.first_token_ns for relay in self._relays)
+        return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Why each choice of the answer ended, as far as they have."""
+        reasons = (relay.reply.tally.finish_reason for relay in self._relays)
+        return [reason for reason in reasons if reason is not None]
+
+    @property
+    def usages(self) -> list[Usage]:
+        """Tokens so far, one for each choice of the answer."""
+        return [relay.reply.tally.usage for relay in self._relays]
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
+        pairs = zip(self._relays, self._with_prompt, strict=True)
+        return sum(one.reply.tally.usage.prompt_tokens for one, is_new in pairs if is_new) or None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return sum(relay.tokens for relay in self._relays)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """How fast the answer came, from its first token to its last; None if that is unknown."""
+        spans_ns = (relay.span_ns for relay in self._relays)
+        total_ns = sum(spans_ns)
+        later_tokens = self.tokens - len(self._relays)  # the first of each begins its span
+        return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
+
+    @property
+    def started_at(self) -> str:
+        """When the request came, in RFC 3339."""
+        if not self._started_at:
+            self._started_at = rfc3339_local(self.request.started_ns / 1e9)
+        return self._started_at
+
+    def end(self) -> None:
+        """End the answer with an error for the client, in whatever state it is."""
+        self._ended = True
+        if self._relays and self._relays[-1].end(self.make_error()):
+            return
+        if self._task is not None:
+            self._task.cancel()
+
+    def claims_cancellation(self) -> bool:
+        """Tell whether the task was cancelled by `end`; it then goes on, to answer."""
+        if not self._ended or self._task is None:
+            return False
+        self._ended = False
+        self._task.uncancel()
+        return True
+
+    @staticmethod
+    def make_error() -> RequestEnded:
+        """Make the error that the client gets."""
+        return RequestEnded("the request was ended by the server's operator")
+
+    def describe(self, queue_place: QueuePlace | None) -> RequestRow:
+        """Return its row in `GET /api/requests`."""
+        started_ns, first_ns = self.request.started_ns, self.first_token_ns
+        return RequestRow(
+            id=self.id,
+            model=self.model,
+            method=self.request.method,
+            path=self.request.path,
+            dialect=self.route.dialect,
+            client=self.request.client_host,
+            key=self.key or None,
+            state="running" if self.is_running else "waiting",
+            queue_place=queue_place.place if queue_place else None,
+            waits_for=queue_place.waits_for if queue_place else None,
+            started_at=self.started_at,
+            prompt_tokens=self.prompt_tokens,
+            tokens=self.tokens,
+            first_token_s=round((first_ns - started_ns) / 1e9, 3) if first_ns else None,
+        )
+
+
+class RunningRequests:
+    """All of them, by their ids."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, RunningRequest] = {}
+        self._by_request: dict[Request, RunningRequest] = {}
+
+    def begin(self, request: Request, route: Route, access: Key | None) -> RunningRequest:
+        """Add a request; its id is the client's own unless another running request has that."""
+        doubled = request.id in self._by_id
+        id_ = f"{request.id}-{request.number}" if doubled else request.id
+        running = RunningRequest(id_, request, route, access)
+        self._by_id[id_] = self._by_request[request] = running
+        return running
+
+    def finish(self, running: RunningRequest) -> None:
+        """Forget a request: its answer has ended."""
+        del self._by_id[running.id], self._by_request[running.request]
+
+    def of(self, request: Request) -> RunningRequest:
+        """Return what is known of a request."""
+        return self._by_request[request]
+
+    def find(self, id_: str) -> RunningRequest | None:
+        """Return a request to a model by its id."""
+        running = self._by_id.get(id_)
+        return running if running and running.model else None
+
+    def list_requests(self) -> list[RunningRequest]:
+        """Return all requests to models."""
+        return [running for running in self._by_id.values() if running.model]
+
+    def list_rows(
+        self, queue_places: Mapping[str, QueuePlace], key: str | None = None
+    ) -> list[RequestRow]:
+        """Return the rows of all requests to models, the oldest first; `key`: of one key only.
+
+        `queue_places` has the places of those that wait, by their ids.
+        """
+        found = [one for one in self.list_requests() if key is None or one.key == key]
+        found.sort(key=lambda running: running.request.started_ns)
+        return [running.describe(queue_places.get(running.id)) for running in found]

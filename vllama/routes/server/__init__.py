@@ -1,0 +1,1 @@
+"""The server's own routes: health, logs, metrics, state, the page."""

@@ -1,0 +1,160 @@
+"""The handlers that list the logs, and that show or follow one.
+
+See docs/reference/api.md#what-the-server-knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllama.base import executors
+from vllama.base.errors import BadRequest
+from vllama.base.log_lines import as_text
+from vllama.base.units import rfc3339_local
+from vllama.net.http.request import Request
+from vllama.routes.route import RouteKind, ollama_route
+from vllama.supervise.log_reader import Logbook, Reader
+from vllama.supervise.logs import OWN_LOG, read_number
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+PREFIX = "/api/logs/"
+OWN = "vllama"
+"""The name of vllama's own log; those of engines have the names of models, which have a tag."""
+OWN_LINE_BYTES = 1024 * 1024
+LOOK_EVERY_S = 0.25
+FOLLOWED_LINES = 20
+TEXT = b"text/plain; charset=utf-8"
+
+
+async def list_logs(gateway: Gateway, request: Request) -> None:
+    """List vllama's own log and those of the engines, with the attempts that are kept."""
+    request.json(200, {"logs": await executors.disk.run(_list_logs, gateway.in_use.config.log_dir)})
+
+
+async def get_log(gateway: Gateway, request: Request) -> None:
+    """Show a log as text, all of it or its last lines; with `follow` also what is added."""
+    query = request.read_query()
+    attempt, follow = read_number_in(query, "attempt"), query.get("follow", "") in ("1", "true")
+    lines = read_number_in(query, "lines")
+    if lines is None and follow:
+        lines = FOLLOWED_LINES
+    log = await executors.disk.run(
+        LogText, gateway.in_use.config.log_dir, request.path.removeprefix(PREFIX), attempt
+    )
+    text = await executors.disk.run(log.read, lines, ended=not follow)
+    if not follow:
+        request.respond(200, text, TEXT)
+        return
+    request.endless = True
+    request.start(200, TEXT)
+    request.write(text or b"\n")
+    while not (request.disconnected or gateway.stopping):
+        await asyncio.sleep(LOOK_EVERY_S)
+        request.write(await executors.disk.run(log.read_new))
+        await request.wait_until_drained()
+    request.end()
+
+
+class LogText:
+    """A log as lines for people. Blocks for the time of reading a file."""
+
+    def __init__(self, log_dir: Path, name: str, attempt: int | None) -> None:
+        """Find the log; without `attempt` that of the newest. Raises UnknownLog."""
+        self._folder, self._name = log_dir, name
+        self._newest = attempt is None and name != OWN
+        if name == OWN:
+            self._reader = Reader(log_dir / OWN_LOG, line_bytes=OWN_LINE_BYTES)
+            return
+        paths = Logbook(log_dir).list_attempts(name)
+        found = [path for path in paths if attempt in (None, read_number(path))]
+        if not found:
+            which = "" if attempt is None else f" of attempt {attempt}"
+            raise UnknownLog(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
+        self._reader = Reader(found[-1])
+
+    def read(self, lines: int | None, *, ended: bool) -> bytes:
+        """Return the last `lines`, None for all; `ended`: the last line may be unfinished."""
+        found = deque(self._reader.read_all(), maxlen=lines)
+        if ended:
+            found.extend(self._reader.flush())
+        return self._encode(found)
+
+    def read_new(self) -> bytes:
+        """Return the lines that were added since, also those of a newer attempt."""
+        text = self._encode(self._reader.read_new())
+        if not self._newest:
+            return text
+        paths = Logbook(self._folder).list_attempts(self._name)
+        newer = [p for p in paths if read_number(p) > read_number(self._reader.path)]
+        for path in newer:
+            text += self._encode([*self._reader.read_new(), *self._reader.flush()])
+            self._reader = Reader(path)
+            text += b"-- %b, attempt %d --\n" % (self._name.encode(), read_number(path))
+            text += self._encode(self._reader.read_all())
+        return text
+
+    def _encode(self, lines: Iterable[str]) -> bytes:
+        shown = map(read_own, lines) if self._name == OWN else lines
+        return "".join(f"{line}\n" for line in shown).encode()
+
+
+def read_own(line: str) -> str:
+    """Return a line of vllama's own log for people."""
+    try:
+        return as_text(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return line  # cut when the disk was full
+
+
+def read_number_in(query: dict[str, str], name: str) -> int | None:
+    """Return a parameter, None if it is not given. Raises BadRequest."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BadRequest(f"cannot show a log: {name} is '{text}'", hint="give a number")
+    return int(text)
+
+
+def _list_logs(log_dir: Path) -> list[dict[str, Any]]:
+    book, own = Logbook(log_dir), log_dir / OWN_LOG
+    rows: list[dict[str, Any]] = []
+    if own.exists():
+        rows.append({"name": OWN, "size": own.stat().st_size, "attempts": []})
+    for name in book.list_names():
+        attempts = [describe_attempt(path) for path in book.list_attempts(name)]
+        size = sum(row["size"] for row in attempts)
+        rows.append({"name": name, "size": size, "attempts": attempts})
+    return rows
+
+
+def describe_attempt(path: Path) -> dict[str, Any]:
+    """Return the row of the log of one attempt; `written_at` is when its last line came."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # pruned meanwhile
+        return {"attempt": read_number(path), "size": 0, "written_at": None}
+    return {
+        "attempt": read_number(path),
+        "size": status.st_size,
+        "written_at": rfc3339_local(status.st_mtime),
+    }
+
+
+class UnknownLog(BadRequest):
+    """There is no such log, or it was removed to make room for newer ones."""
+
+    status = 404
+
+
+ROUTES = (
+    ollama_route("GET /api/logs", list_logs, RouteKind.WRITTEN),
+    ollama_route(f"GET {PREFIX}{{name}}", get_log, RouteKind.WRITTEN),
+)

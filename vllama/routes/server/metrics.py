@@ -1,0 +1,161 @@
+"""`GET /metrics`: what has been counted, the state of the models, and the engines' own metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vllama import __version__
+from vllama.base import executors
+from vllama.observe.metrics.engine_text import TARGET_LABELS, merge_families
+from vllama.observe.metrics.exposition import (
+    collect_process_families,
+    make_families,
+    write_families,
+)
+from vllama.observe.metrics.instruments import Gauge
+from vllama.routes.engine_metrics import Fetched, list_targets
+from vllama.routes.route import Route, RouteKind
+from vllama.scheduler.views import Phase, find_phase
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from vllama.chat.templates.jinja.renderer import Renderer
+    from vllama.net.http.request import Request
+    from vllama.routes.context import Gateway
+    from vllama.scheduler.scheduler import Scheduler
+
+MEMORY_MAX_AGE_S = 5.0
+MEMORY_LIMIT_S = 1.0
+
+
+async def get_metrics(gateway: Gateway, request: Request) -> None:
+    """Export the metrics for Prometheus, as text or as OpenMetrics."""
+    scheduler = gateway.scheduler
+    fetched, _ = await asyncio.gather(
+        gateway.engine_metrics.fetch(list_targets(scheduler.list_instances())),
+        measure_memory(scheduler),
+    )
+    state = read_state(scheduler, gateway.renderer, fetched)
+    state.usage_recording.add((), not gateway.meter.recorder.failure)
+    for item in scheduler.list_instances():
+        gateway.metrics.expect_troubles(item.bundle.name)
+    # copied here, where nothing is counted meanwhile
+    own = make_families([*gateway.metrics.list_instruments(), *state.list_instruments()])
+    accept = request.header(b"accept")
+    body, content_type = await executors.codec.run(compose, own, fetched, accept)
+    request.respond(200, request.mask(body), content_type.encode())
+
+
+def compose(own: Sequence[Metric], fetched: Fetched, accept: str) -> tuple[bytes, str]:
+    """Return all families in the format that a scraper takes; takes milliseconds per engine."""
+    engines = {labels: families for labels, families in fetched.items() if families is not None}
+    return write_families(merge_families([*own, *collect_process_families()], engines), accept)
+
+
+async def measure_memory(scheduler: Scheduler) -> None:
+    """Measure memory if that was long ago; a driver that is slow to answer delays no scrape."""
+    try:
+        async with asyncio.timeout(MEMORY_LIMIT_S):
+            await scheduler.measure(max_age_s=MEMORY_MAX_AGE_S, unloaded=True)
+    except TimeoutError:
+        pass
+
+
+class StateGauges:
+    """The state of the server and its models; empty until `read_state` fills it."""
+
+    def __init__(self) -> None:
+        self.build_info = Gauge(
+            "vllama_build_info", "Always 1; the labels are versions.", ("version", "python")
+        )
+        self.running = Gauge(
+            "vllama_num_requests_running", "Requests that have a slot of their model.", ("model",)
+        )
+        self.waiting = Gauge(
+            "vllama_num_requests_waiting",
+            "Requests that wait for a slot of their model, or for the model to load.",
+            ("model",),
+        )
+        self.slots = Gauge(
+            "vllama_model_slots", "Requests that a model can process at once.", ("model",)
+        )
+        self.state = Gauge(
+            "vllama_model_state",
+            "Instances of a model in each state: loading, ready, sleeping, backoff, stopping or "
+            "failed.",
+            ("model", "engine", "state"),
+        )
+        self.planned = Gauge(
+            "vllama_model_memory_planned_bytes",
+            "Memory that a model is expected to need. The pools are ram, gpu0, gpu1 and so on.",
+            ("model", "pool"),
+        )
+        self.measured = Gauge(
+            "vllama_model_memory_measured_bytes",
+            "Memory that the processes of a model held at the last measurement.",
+            ("model", "pool"),
+        )
+        self.free = Gauge(
+            "vllama_memory_free_bytes",
+            "Memory that is free for models, less the reserve.",
+            ("pool",),
+        )
+        self.engines_up = Gauge(
+            "vllama_engine_metrics_up",
+            "Whether an engine showed its own metrics within a second.",
+            TARGET_LABELS,
+        )
+        self.usage_recording = Gauge(
+            "vllama_usage_recording",
+            "Whether usage is written to the disk; 0: it is kept in memory until that is possible.",
+        )
+
+        self.jobs_running = Gauge(
+            "vllama_executor_jobs_running",
+            "Blocking jobs that have a thread: disk (look-ups), storage (writing models), codec, "
+            "downloads, web and upkeep (the server's own); cpu: that have a process.",
+            ("executor",),
+        )
+        self.jobs_waiting = Gauge(
+            "vllama_executor_jobs_waiting",
+            "Blocking jobs that wait for a thread or process.",
+            ("executor",),
+        )
+
+    def list_instruments(self) -> list[Gauge]:
+        """Return all of them, in the order in which they are shown."""
+        return list(vars(self).values())
+
+
+def read_state(scheduler: Scheduler, renderer: Renderer, fetched: Fetched) -> StateGauges:
+    """Return the state at this moment."""
+    gauges = StateGauges()
+    gauges.build_info.add((__version__, platform.python_version()), 1)
+    for item in scheduler.list_instances():
+        labels = (item.bundle.name,)
+        gauges.running.add(labels, item.leases)
+        gauges.waiting.add(labels, len(item.queue))
+        gauges.slots.add(labels, item.limit if item.ready else 0)
+        engine = item.plan.engine if item.plan is not None else ""
+        gauges.state.add((*labels, engine, find_phase(item)), 1)
+        for pool, size in item.needs.items():
+            gauges.planned.add((*labels, pool), size)
+        for pool, size in item.holds.items():
+            gauges.measured.add((*labels, pool), size)
+    for failure in scheduler.list_failures():
+        gauges.state.add((failure.name, "", Phase.FAILED), 1)
+    for pool, size in scheduler.free.items():
+        gauges.free.add((pool,), size)
+    for executor in (*executors.ALL, renderer):
+        gauges.jobs_running.add((executor.name,), executor.running)
+        gauges.jobs_waiting.add((executor.name,), executor.waiting)
+    for target, families in fetched.items():
+        gauges.engines_up.add(target, families is not None)
+    return gauges
+
+
+ROUTES = (Route("GET /metrics", get_metrics, RouteKind.OBSERVES),)

@@ -1,0 +1,186 @@
+"""The handlers that tell about the server: its API, settings, events, requests, captures, usage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllama.accounts.keys.key import Scope
+from vllama.accounts.usage.entries import check_day
+from vllama.accounts.usage.store import FAILURES
+from vllama.base import executors
+from vllama.base.errors import BadRequest, Busy, Forbidden
+from vllama.net.http.request import JSON, Request
+from vllama.observe.captures.folder import find_capture, list_summaries
+from vllama.observe.captures.reading import read_texts
+from vllama.routes.events.changes import TOPICS
+from vllama.routes.route import Route, RouteKind, ollama_route
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+REQUESTS = "/api/requests/"
+CAPTURES = "/api/captures/"
+MAX_LISTED = 200
+"""Captures that one answer lists."""
+ALL = frozenset(TOPICS)
+COLUMNS = ("day", "key", "model")
+PARAMETERS = ("by", "since", "until")
+
+
+async def get_document(gateway: Gateway, request: Request) -> None:
+    """Describe the API in OpenAPI's form.
+
+    Needs no key: it is the same for everybody, and tools read it before they have one.
+    """
+    needs_key = gateway.keys.is_required
+    request.respond(200, await executors.codec.run(gateway.describe_api, needs_key=needs_key), JSON)
+
+
+async def list_settings(gateway: Gateway, request: Request) -> None:
+    """List every setting: its value, where that comes from, and what it means; no secrets."""
+    request.json(200, gateway.in_use.now.report)
+
+
+async def stream_events(gateway: Gateway, request: Request) -> None:
+    """Stream a snapshot, and then what changes, until the client leaves or the server stops."""
+    subscriber = gateway.events.subscribe(request, read_topics(request.read_query()))
+    request.watch(subscriber.ended.set)
+    try:
+        await subscriber.ended.wait()
+    finally:
+        request.unwatch(subscriber.ended.set)
+        gateway.events.unsubscribe(subscriber)
+
+
+def read_topics(query: dict[str, str]) -> frozenset[str]:
+    """Return the topics of `?events=`, all by default. Raises BadRequest for an unknown one."""
+    named = frozenset(query["events"].split(",")) if "events" in query else ALL
+    for topic in sorted(named - ALL):
+        raise BadRequest(f"cannot stream '{topic}'", hint=f"choose from {', '.join(TOPICS)}")
+    return named
+
+
+async def list_requests(gateway: Gateway, request: Request) -> None:
+    """List the requests to models that wait or run; for a key that may not read, its own."""
+    access = gateway.running.of(request).access
+    own = access is not None and not access.allows(Scope.READ)
+    places = gateway.scheduler.list_queue_places()
+    rows = gateway.running.list_rows(places, access.name if access is not None and own else None)
+    request.json(200, {"requests": rows})
+
+
+async def end_request(gateway: Gateway, request: Request) -> None:
+    """End a request; its client gets an error in the dialect of its route.
+
+    A key may end its own requests, those of others need the scope admin.
+    """
+    id_ = request.path.removeprefix(REQUESTS)
+    running, access = gateway.running.find(id_), gateway.running.of(request).access
+    is_own = running is None or access is None or running.key == access.name
+    if running is None or not (is_own or access is None or access.allows(Scope.READ)):
+        raise UnknownRequest(
+            f"no request '{id_}' is running", hint="see what runs: vllama ps --requests"
+        )
+    if not (is_own or access is None or access.allows(Scope.ADMIN)):
+        raise Forbidden(
+            f"cannot end request '{id_}': it is another key's",
+            hint="use a key with the scope admin",
+        )
+    running.end()
+    request.respond(200, b"")
+
+
+class UnknownRequest(BadRequest):
+    """There is no such request, or its answer has ended."""
+
+    status = 404
+
+
+async def list_captures(gateway: Gateway, request: Request) -> None:
+    """List the newest captures without their bodies, the newest first."""
+    captures = gateway.captures
+    if captures is None:
+        request.json(200, {"enabled": False, "captures": []})
+        return
+    folder = captures.folder
+    found = await executors.disk.run(lambda: list(list_summaries(folder, MAX_LISTED)))
+    request.json(200, {"enabled": True, "captures": found})
+
+
+async def get_capture(gateway: Gateway, request: Request) -> None:
+    """Show one capture with its bodies and the texts of its answer.
+
+    It is found by its own id, or by the client's id of the request.
+    """
+    id_ = request.path.removeprefix(CAPTURES)
+    captures = gateway.captures
+    if captures is None:
+        raise UnknownCapture(
+            f"there is no capture '{id_}': requests are not captured",
+            hint="start the server with --capture 100",
+        )
+    capture = await executors.disk.run(find_capture, captures.folder, id_)
+    if capture is None:
+        raise UnknownCapture(
+            f"there is no capture '{id_}'", hint="list those that are kept: vllama requests"
+        )
+    content = await executors.disk.run(lambda: msgspec.json.encode(read_texts(capture)))
+    request.respond(200, content, JSON)
+
+
+class UnknownCapture(BadRequest):
+    """There is no such capture, or it was removed to make room for newer ones."""
+
+    status = 404
+
+
+async def list_usage(gateway: Gateway, request: Request) -> None:
+    """List sums of requests, tokens and time; for a key that may not read, its own.
+
+    `?by=` names the columns to sum by, with commas between them; `?since=` and `?until=` are days
+    (UTC), such as 2026-11-23.
+    """
+    query = request.read_query()
+    for name in query:
+        if name not in PARAMETERS:
+            raise BadRequest(
+                f"cannot list usage by the parameter '{name}': it is not known",
+                hint=f"use {', '.join(PARAMETERS)}",
+            )
+    by = tuple(name for name in query.get("by", ",".join(COLUMNS)).split(",") if name)
+    for name in by:
+        if name not in COLUMNS:
+            raise BadRequest(
+                f"cannot sum usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
+            )
+    days = {name: query.get(name, "") for name in ("since", "until")}
+    try:
+        for day in filter(None, days.values()):
+            check_day(day)
+    except ValueError as error:
+        raise BadRequest(f"cannot list usage: {error}") from None
+    access = gateway.running.of(request).access
+    key = access.name if access is not None and not access.allows(Scope.READ) else None
+    recorder = gateway.meter.recorder
+    await recorder.flush()
+    try:
+        rows = await executors.storage.run(
+            recorder.read, lambda store: store.list_rows(by, **days, key=key)
+        )
+    except FAILURES as error:
+        raise Busy(f"cannot list usage: {error}") from error
+    request.json(200, {"usage": rows})
+
+
+ROUTES = (
+    Route("GET HEAD /openapi.json", get_document, RouteKind.OPEN, keyless=True, starting=True),
+    ollama_route("GET /api/events", stream_events, RouteKind.OBSERVES, tells=True),
+    ollama_route("GET /api/requests", list_requests, RouteKind.OWN, tells=True),
+    ollama_route(f"DELETE {REQUESTS}{{id}}", end_request, RouteKind.OWN),
+    ollama_route("GET /api/captures", list_captures, RouteKind.WRITTEN),
+    ollama_route(f"GET {CAPTURES}{{id}}", get_capture, RouteKind.WRITTEN),
+    ollama_route("GET /api/usage", list_usage, RouteKind.OWN, tells=True),
+    ollama_route("GET /api/config", list_settings, tells=True),
+)

@@ -1,0 +1,79 @@
+"""Routes that Ollama lacks: tokenize and detokenize.
+
+`POST /api/tokenize` `{"model", "text"|"content"|"prompt"}` → `{"model", "tokens", "count"}`;
+`POST /api/detokenize` `{"model", "tokens"}` → `{"model", "text"}`. Both load the model.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vllama.base.errors import BadRequest
+from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.request_types import TOKENIZE, TokenizeBody
+from vllama.net.http.request import Request
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.catalog import Entry, find_model
+from vllama.routes.inference.engine_routes import make_need_of_entry
+from vllama.routes.inference.lease import NotSupported, with_lease
+from vllama.routes.ollama.models import need_name
+from vllama.routes.prompts import tokenizer
+from vllama.routes.route import RouteKind, ollama_route
+from vllama.scheduler.instance import Lease
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+
+async def tokenize(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/tokenize`: turn text into tokens of a model."""
+    name, body, entry = await read_request(gateway, request)
+    given = (body.text, body.content, body.prompt)
+    text = next((one for one in given if one is not None), None)
+    if text is None:
+        raise BadRequest("text is required")
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        tokens = await tokenizer.tokenize(upstream, lease.traits, text)
+        if tokens is None:
+            raise NotSupported(f"cannot tokenize for '{name}': its engine has no tokenizer route")
+        request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
+
+    need = make_need_of_entry(entry)
+    await with_lease(gateway, request, entry.bundle, need, body.keep_alive, use)
+
+
+async def detokenize(gateway: Gateway, request: Request) -> None:
+    """Serve `POST /api/detokenize`: turn tokens of a model into text."""
+    name, body, entry = await read_request(gateway, request)
+    if body.tokens is None:
+        raise BadRequest("tokens are required")
+    limit = entry.info.vocab_size
+    tokens = [token or 0 for token in body.tokens]
+    for token in tokens:
+        if token < 0 or (limit is not None and token >= limit):  # an engine might die of it
+            raise BadRequest(f"cannot detokenize: '{name}' has no token {token}")
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        if lease.traits.tokenizer is None:
+            raise NotSupported(f"cannot detokenize for '{name}': its engine has no such route")
+        text = await tokenizer.detokenize(upstream, lease.traits, tokens) if tokens else ""
+        request.json(200, {"model": name, "text": text})
+
+    need = make_need_of_entry(entry)
+    await with_lease(gateway, request, entry.bundle, need, body.keep_alive, use)
+
+
+async def read_request(gateway: Gateway, request: Request) -> tuple[str, TokenizeBody, Entry]:
+    """Return the name, the body and the model of a request."""
+    body = decode_request(await request.body(), TOKENIZE)
+    name = need_name(body.model or body.name)
+    return name, body, await find_model(gateway.catalog, name)
+
+
+_counts = partial(ollama_route, kind=RouteKind.MODEL, captured=False)
+ROUTES = (
+    _counts("POST /api/tokenize", tokenize),
+    _counts("POST /api/detokenize", detokenize),
+)

@@ -1,0 +1,101 @@
+"""Whether a planned model fits into the memory that is free now, and what helps if not. Pure.
+
+A plan says whether a model fits this machine (`plan.report`). This adds to its report what the load
+would meet at this moment, by the decision that the scheduler would take (`policy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllama.machine.types import Platform
+from vllama.models.resolve.memory_fit import format_amount
+from vllama.plan.fit import MIN_AUTO_CONTEXT
+from vllama.plan.placement import list_usable
+from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, decide_loads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory that is free now, less the reserve, and the loaded models with names for people."""
+
+    free: Pools
+    models: Sequence[Resident] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    max_loaded: int = 1
+
+
+def find_free(platform: Platform, reserve_bytes: int) -> dict[str, int]:
+    """Return the memory that is free now by pool, less the reserve."""
+    gpus = {f"gpu{gpu.index}": gpu.free_bytes for gpu in list_usable(platform)}
+    free = {"ram": platform.ram_available_bytes, **gpus}
+    return {pool: max(0, size - reserve_bytes) for pool, size in free.items()}
+
+
+def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) -> dict[str, Any]:
+    """Return the report of a plan with `now`, and with what is free now on each of its devices.
+
+    `now` is None for a model that does not fit this machine, is loaded, or lies elsewhere.
+    """
+    needs = {row["pool"]: row["takes_bytes"] for row in report.get("devices", ())}
+    free, now = {pool: max(0, room.free.get(pool, 0)) for pool in needs}, None
+    if is_loaded:  # what it has taken is free for it
+        free = {pool: size + needs[pool] for pool, size in free.items()}
+    elif "error" not in report and report["format"] != "remote":
+        load = PendingLoad(key="", needs=needs, since_s=0.0)
+        (decision,) = decide_loads(
+            room.free, room.models, [load], max_loaded=room.max_loaded, now_s=0.0
+        )
+        is_refused = decision.action is Action.REFUSE
+        gone = {*decision.sleep, *decision.evict, *decision.waits_for}
+        ending = [model for model in room.models if is_refused or model.key in gone]
+        for model in ending:
+            free = {pool: size + model.frees.get(pool, 0) for pool, size in free.items()}
+        missing = {p: needs[p] - free[p] for p in needs if is_refused and needs[p] > free[p]}
+        unloads = sorted({room.names[model.key] for model in ending})
+        now = {
+            "fits": not missing,
+            "missing_bytes": sum(missing.values()),
+            "unloads": unloads,
+            "summary": _describe(decision, needs, free, missing, unloads),
+            "hint": _find_help(report, sum(missing.values())) if missing else None,
+        }
+    rows = [row | {"free_bytes": free[row["pool"]]} for row in report.get("devices", ())]
+    return {**report, "now": now} | ({"devices": rows} if rows else {})
+
+
+def _describe(
+    decision: Decision, needs: Pools, free: Pools, missing: Pools, unloads: Sequence[str]
+) -> str:
+    names = f"{', '.join(unloads)} {'is' if len(unloads) == 1 else 'are'} unloaded"
+    if missing:
+        amounts = (
+            f"{format_amount(size)} more {'' if pool == 'ram' else f'{pool.upper()} '}memory"
+            for pool, size in missing.items()
+        )
+        after = f", even after {names}" if unloads else ""
+        return f"Fits this machine, but not now: {' and '.join(amounts)} must be free{after}"
+    if decision.action is Action.EVICT:
+        return f"Fits this machine; {names} for it"
+    if decision.action is Action.WAIT:
+        return f"Fits this machine; it is loaded when requests have ended and {names}"
+    needed, room = (format_amount(sum(pools.values())) for pools in (needs, free))
+    return f"Fits now: it needs {needed}, and {room} are free"
+
+
+def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:
+    """Return what to do about memory that other programs hold."""
+    ways = ["close other programs"]
+    most_bytes = sum(row["size_bytes"] for row in report["files"]) - missing_bytes
+    smaller = [row for row in report["candidates"] if 0 < (row["size_bytes"] or 0) <= most_bytes]
+    if smaller:
+        ways.append(f"choose {max(smaller, key=lambda row: row['size_bytes'])['quantization']}")
+    context, cache_bytes = report["context_length"], report["memory"]["kv_cache_bytes"]
+    less = context // 2
+    while less >= MIN_AUTO_CONTEXT and cache_bytes * (1 - less / context) < missing_bytes:
+        less //= 2
+    if less >= MIN_AUTO_CONTEXT:
+        ways.append(f"use a context of {less} tokens")
+    return ", or ".join(ways)

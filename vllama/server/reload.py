@@ -1,0 +1,171 @@
+"""Reads the settings again while the server runs: one assignment, then notices of what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from vllama.base import executors, log_context
+from vllama.base.errors import ConfigError, VllamaError
+from vllama.config import Config, list_upstreams, models_settings
+from vllama.config.changes import Changes, compare_settings
+from vllama.engines.capabilities import Attachable
+from vllama.engines.registry import make_search_paths, reconfigure
+from vllama.models.library import open_library
+from vllama.net.http.certificate import Certificate
+from vllama.plan.choose import choose_engine
+from vllama.plan.types import Facts
+from vllama.routes.context import Gateway
+from vllama.routes.in_use import InUse, Snapshot
+from vllama.scheduler.hooks import Limits
+from vllama.server.planner import Planner
+from vllama.server.preflight import check_upstreams, list_unknown_links, with_preload
+from vllama.server.reporter import Reporter
+from vllama.server.service_notice import ServiceNotice
+from vllama.supervise.spec import Endpoint
+
+log = logging.getLogger(__name__)
+
+LOADED_PER_GPU = 3
+
+
+class Reloader:
+    """Swaps the settings in use for those of now, all or none, whenever it is asked to."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        read: Callable[[], Config],
+        *,
+        certificate: Certificate | None,
+        planner: Planner,
+        reporter: Reporter,
+        service: ServiceNotice,
+    ) -> None:
+        self._gateway = gateway
+        self._in_use = gateway.in_use
+        self._read = read
+        self._certificate = certificate
+        self._planner = planner
+        self._reporter = reporter
+        self._service = service
+
+    async def run(self, wanted: asyncio.Event) -> None:
+        """Read settings and certificate again whenever `wanted` is set, until cancelled."""
+        while True:
+            await wanted.wait()
+            wanted.clear()
+            self._service.reloading()
+            if self._certificate is not None:
+                try:
+                    await executors.upkeep.run(self._certificate.reload)
+                    log.info("certificate read again, for new connections")
+                except ConfigError as error:
+                    log.error("the certificate stays as it was: %s", error.sentence())
+            try:
+                await self._reload()
+                await warn_of_links(self._in_use)
+            except VllamaError as error:
+                log.error("the settings stay as they were: %s", error.sentence())
+                self._in_use.now = replace(self._in_use.now, refused=error.sentence())
+            except Exception:
+                # boundary: nothing in a file may end a running server
+                log.exception("the settings stay as they were: unexpected error")
+            self._service.ready("settings read again")
+
+    async def _reload(self) -> None:
+        """Swap the snapshot in use. Raises VllamaError if the settings cannot be used.
+
+        Running requests and loaded models stay as they are; see `config.changes`.
+        """
+        old, exposed = self._in_use.now, self._in_use.config.exposure
+        read = await executors.upkeep.run(self._read)
+        named_keys = self._gateway.keys.stays_required
+        found = compare_settings(old.config, read, named_keys=named_keys)
+        new = self._derive(found.config)
+        # nothing is awaited, nothing fails from here on
+        self._in_use.now = new
+        self._notify(old)
+        for line in read.notes:
+            log.warning("%s", line)
+        log_changes(found)
+        if new.config.exposure != exposed:
+            warn_of_exposure(new.config, self._reporter)
+        log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
+
+    def _derive(self, config: Config) -> Snapshot:
+        """Return the snapshot for other settings. Raises VllamaError if it cannot work."""
+        old, facts, library = self._in_use.config, self._in_use.facts, self._in_use.library
+        engines, upstreams = facts.found, list_upstreams(config)
+        if upstreams != list_upstreams(old) or config.upstream_traits != old.upstream_traits:
+            engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
+            check_upstreams(config)
+        facts = replace(facts, found=engines, settings=config)
+        choose_engine(facts)
+        settings = models_settings(config)
+        if settings != models_settings(old):
+            library = open_library(with_preload(settings, config.model))
+        return Snapshot(config=config, facts=facts, library=library)
+
+    def _notify(self, old: Snapshot) -> None:
+        """Notify the parts that have to act on new settings, not only read them."""
+        gateway, config, library = self._gateway, self._in_use.config, self._in_use.library
+        facts, scheduler = self._in_use.facts, gateway.scheduler
+        moved = old.facts is None or facts.found is not old.facts.found
+        gateway.keys.use_plain(config.api_key)
+        gateway.catalog.forget()
+        for bundle in [instance.bundle for instance in scheduler.list_instances()]:
+            if moved and bundle.upstream is not None:
+                scheduler.unload(bundle, "the upstreams have changed")
+            elif library.renew(bundle).settings.draft != bundle.settings.draft:
+                # requests no longer reach it: another draft model is another instance
+                scheduler.unload(bundle, "its draft model has changed")
+        scheduler.set_limits(make_limits(facts), library.renew)
+        if moved:
+            gateway.watch.use(*list_attached(facts))
+        self._planner.forget()
+        log_context.set_level(debug=config.debug)
+
+
+def log_changes(found: Changes) -> None:
+    """Log the settings that take effect later."""
+    for line in found.kept:
+        log.warning("%s: needs a restart, the old one stays", line)
+    for line in found.loaded:
+        log.info("%s: holds when a model is loaded the next time", line)
+
+
+def warn_of_exposure(config: Config, reporter: Reporter) -> None:
+    """Warn if others can reach the server, and need no key."""
+    if warning := config.exposure:
+        reporter.warn(warning)
+
+
+async def warn_of_links(in_use: InUse) -> None:
+    """Warn of fallbacks that cannot answer now."""
+    links = list_unknown_links(in_use.config, in_use.library)
+    for warning in await executors.upkeep.run(list, links):
+        log.warning("%s", warning)
+
+
+def list_attached(facts: Facts) -> tuple[tuple[Endpoint, ...], str]:
+    """Return the endpoints of the upstreams, of which there may be none, and the path to check."""
+    for name in facts.found.installations:
+        engine = facts.found.engines[name]
+        if isinstance(engine, Attachable):
+            return engine.attach()
+    return (), ""
+
+
+def make_limits(facts: Facts) -> Limits:
+    """Return the limits of the scheduler."""
+    settings, gpus = facts.settings, len(facts.platform.accelerators)
+    return Limits(
+        keep_alive_s=settings.keep_alive_s,
+        max_loaded=settings.max_loaded_models or LOADED_PER_GPU * max(1, gpus),
+        max_queue=settings.max_queue,
+        hang_s=settings.hang_timeout_s or math.inf,
+    )

@@ -1,1 +1,0 @@
-"""The web for models: a search by a SearXNG of the user's, and pages as text."""
