@@ -24,11 +24,10 @@ from tests.e2e.counting import NUMBERS, WILD, write_counting_gguf
 from tests.lacking import lacking
 from tests.server_process import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv" / "data" / "environments"
-START_S = 1200
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 FIVE = ["one", *NUMBERS[1:5]]  # one of the engines leaves out a space at the beginning
 COUNTED = "".join(FIVE)
@@ -71,6 +70,7 @@ CASES = (
     Case(engine="max", dtype="float32", logprobs=True),
 )
 WANTED = os.environ.get("TEST_ENGINES", "transformers mlx-lm tinygrad").split()
+START_S = 1200 if "max" in WANTED else 300
 
 
 class Patient(Server):
@@ -271,8 +271,7 @@ def test_a_client_that_leaves_gives_its_place_back(client, server, name):
 def test_a_process_that_dies_is_started_again(client, server, name):
     before = server.engine(name)
     before.kill()
-    psutil.wait_procs([before], timeout=START_S)
-    server.wait_for("it was killed", START_S)  # requests wait for the next one from now on
+    server.wait_for("restarting")  # requests wait for the next one from now on
     told = client.chat(name, messages=QUESTION, options=LIMIT)
     assert told.message.content == COUNTED
     assert server.engine(name).pid != before.pid

@@ -25,10 +25,10 @@ from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
 from vllama.supervise import shim
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-START_S = 1200
+START_S = 300
 VARIABLE = "VLLAMA_TEST_VLLM"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TEN = {"num_predict": 10}
