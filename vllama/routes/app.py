@@ -144,12 +144,11 @@ class App:
         failure, status = request.failure, request.status
         error: BaseException | None = failure
         self._count(request, running.route, took_s, outcome, key=running.key)
-        self._gateway.activity.note_end(running, took_s, outcome)
-        if (first_ns := running.first_token_ns) is not None:
+        row = running.describe_end(took_s, outcome)
+        self._gateway.activity.note_end(running, row)
+        if row.first_token_s is not None:
             self._gateway.metrics.observe_tokens(
-                running.model,
-                first_token_s=(first_ns - request.started_ns) / 1e9,
-                tokens_per_s=running.tokens_per_s,
+                row.model, first_token_s=row.first_token_s, tokens_per_s=row.tokens_per_s
             )
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
         end = ""
@@ -161,7 +160,7 @@ class App:
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.disconnected and not request.done:
             end = ": the client has left"
-        log_access(level, running, took_s, outcome, end)
+        log_access(level, row, end)
         while error is not None:
             # it holds what was read of the request, in cycles that are collected late
             before = error.__cause__ or error.__context__

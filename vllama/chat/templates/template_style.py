@@ -79,6 +79,7 @@ def takes_tools(template: str) -> bool:
     return _TOOLS.search(template) is not None
 
 
+@lru_cache(maxsize=64)
 def marks_thinking(template: str) -> bool:
     """Tell whether a template marks thinking or switches it."""
     return _THINKING.search(template) is not None

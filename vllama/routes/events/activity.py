@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections import deque
 
 from vllama.base.clock import now_ns
-from vllama.base.outcome import Outcome
 from vllama.dialects.events import EndedRow
 from vllama.routes.recording.running import RunningRequest, RunningRequests
 
 MAX_ENDED = 100
-MAX_PATH = 200
-MAX_ERROR = 500
 
 
 class Activity:
@@ -33,36 +30,13 @@ class Activity:
         self._first_tokens = 0  # how many came since the last sample
         self._first_tokens_s = 0.0
 
-    def note_end(self, running: RunningRequest, seconds: float, outcome: Outcome) -> None:
+    def note_end(self, running: RunningRequest, row: EndedRow) -> None:
         """Take note of a request that has ended."""
-        request = running.request
-        failure = request.failure
-        if not running.model and failure is None:
+        if not row.model and row.error is None:
             return
-        tokens, rate = running.tokens, running.tokens_per_s
-        first_s = self._count_first_token(running)
-        self._tokens += tokens
-        self._ended.append(
-            EndedRow(
-                id=running.id,
-                model=running.model,
-                method=request.method,
-                path=request.path[:MAX_PATH],
-                dialect=running.route.dialect,
-                client=request.client_host,
-                key=running.key or None,
-                started_at=running.started_at,
-                outcome=outcome,
-                status=request.status,
-                seconds=round(seconds, 3),
-                prompt_tokens=running.prompt_tokens,
-                tokens=tokens,
-                tokens_per_s=round(rate, 1) if rate else None,
-                first_token_s=first_s,
-                error=failure.sentence()[:MAX_ERROR] if failure else None,
-                capture=request.number if running.recorder is not None else None,
-            )
-        )
+        self._count_first_token(running)
+        self._tokens += row.tokens
+        self._ended.append(row)
         self.count += 1
 
     def list_ended(self) -> list[EndedRow]:
@@ -91,13 +65,9 @@ class Activity:
         self._first_tokens, self._first_tokens_s = 0, 0.0
         return round(rate, 1), None if mean_s is None else round(mean_s, 3)
 
-    def _count_first_token(self, running: RunningRequest) -> float | None:
-        """Return the time to the first token, and count it if it came since the last sample."""
+    def _count_first_token(self, running: RunningRequest) -> None:
+        """Count the time to the first token if it came since the last sample."""
         first_ns = running.first_token_ns
-        if first_ns is None:
-            return None
-        first_s = round((first_ns - running.request.started_ns) / 1e9, 3)
-        if first_ns >= self._sampled_ns:
+        if first_ns is not None and first_ns >= self._sampled_ns:
             self._first_tokens += 1
-            self._first_tokens_s += first_s
-        return first_s
+            self._first_tokens_s += (first_ns - running.request.started_ns) / 1e9

@@ -67,7 +67,7 @@ async def only_unloads(parse: Callable[[bytes], ChatRequest], request: Request) 
     """Return whether a request only unloads a model, for which the limits of keys do not hold."""
     body = await request.body()
     request.put_back(body)
-    if len(body) > MAX_UNLOAD_BYTES:
+    if len(body) > MAX_UNLOAD_BYTES or b"keep_alive" not in body.lower():  # Go ignores case
         return False
     try:
         return is_unload(parse(body))
@@ -98,10 +98,11 @@ async def answer(
     checked = check_request(entry, asked, kind)
     asked = check_format(asked)
     checked = dataclasses.replace(checked, asked=check_format(checked.asked))
+    is_empty = asked.is_empty
     need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        if asked.is_empty:
+        if is_empty:
             return
         loaded_ns = now_ns()
         turn = await prepare(
@@ -127,14 +128,14 @@ async def answer(
         )
         await relay_turn(gateway, request, checked, turn, writer, upstream)
 
-    if asked.is_empty and gateway.scheduler.touch(entry.bundle, need, asked.keep_alive):
+    if is_empty and gateway.scheduler.touch(entry.bundle, need, asked.keep_alive):
         pass  # one that is loaded is not waited for, whatever it is at
     else:
-        size = count_nothing if asked.is_empty else size_answers([checked])
+        size = count_nothing if is_empty else size_answers([checked])
         await with_lease(
             gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size
         )
-    if asked.is_empty:
+    if is_empty:
         request.respond(200, write_load(asked.model, now_ns(), kind, "load"))
 
 

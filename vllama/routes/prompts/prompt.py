@@ -24,7 +24,7 @@ from vllama.chat.engine.context import (
     find_starts,
     take_newest,
 )
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.go_json import decode_value, encode_json
 from vllama.chat.parsers.thinking import ends_open, is_unfinished
 from vllama.chat.prefill import is_continued, render_continued, should_render
@@ -66,6 +66,11 @@ def make_dropped_header(*prompts: Prompt) -> dict[str, str]:
 def strip_bos(text: str, info: ModelInfo) -> str:
     """Take BOS off a finished prompt if the engine's tokenizer puts it there."""
     return text.removeprefix(info.bos_token) if info.adds_bos and info.bos_token else text
+
+
+@remember_for_traits
+def _parse_nothing(traits: Traits) -> Traits:
+    return replace(traits, parses_tools=False, splits_reasoning=False)
 
 
 class Prompt:
@@ -218,9 +223,7 @@ class Prompt:
     @property
     def traits(self) -> Traits:
         """What to expect of the answer: an engine does not parse that to a finished prompt."""
-        if not self.finished:
-            return self._traits
-        return replace(self._traits, parses_tools=False, splits_reasoning=False)
+        return _parse_nothing(self._traits) if self.finished else self._traits
 
     @property
     def opens_thinking(self) -> bool:

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import logging
 
-from vllama.base.outcome import Outcome
-from vllama.routes.recording.running import RunningRequest
+from vllama.dialects.events import EndedRow
 
 log = logging.getLogger("vllama.access")
 
-MAX_PATH = 1000  # characters that stand in the log
 
-
-def log_access(
-    level: int, running: RunningRequest, took_s: float, outcome: Outcome, end: str
-) -> None:
+def log_access(level: int, row: EndedRow, end: str) -> None:
     """Log a request; `end` completes the line, and says how it ended if that was not well."""
     if not log.isEnabledFor(level):
         return
-    request, rate = running.request, running.tokens_per_s
-    path, status = request.path[:MAX_PATH], request.status
-    prompt, completion = running.prompt_tokens, running.tokens
-    counted = bool(prompt or completion)
-    parts = (
-        f"{request.method} {path} {status or '-'} {took_s:.3f}s",
-        running.model,
-        f"{prompt or '?'}+{completion} tokens" if counted else "",
-        f"{rate:.1f} tokens/s" if rate else "",
-        f"from {request.client_host}" if request.client_host else "",
-        f"key {running.key}" if running.key else "",
-    )
+    prompt, counted = row.prompt_tokens, bool(row.prompt_tokens or row.tokens)
+    parts = [f"{row.method} {row.path} {row.status or '-'} {row.seconds:.3f}s"]
+    if row.model:
+        parts.append(row.model)
+    if counted:
+        parts.append(f"{prompt or '?'}+{row.tokens} tokens")
+    if row.tokens_per_s:
+        parts.append(f"{row.tokens_per_s:.1f} tokens/s")
+    if row.client:
+        parts.append(f"from {row.client}")
+    if row.key:
+        parts.append(f"key {row.key}")
     fields = {
-        "method": request.method,
-        "path": path,
-        "status": status,
-        "outcome": outcome,
-        "seconds": round(took_s, 3),
+        "method": row.method,
+        "path": row.path,
+        "status": row.status,
+        "outcome": row.outcome,
+        "seconds": row.seconds,
         "prompt_tokens": prompt,
-        "completion_tokens": completion if counted else None,
-        "tokens_per_s": round(rate, 1) if rate else None,
-        "client": request.client_host or None,
-        "key": running.key or None,
+        "completion_tokens": row.tokens if counted else None,
+        "tokens_per_s": row.tokens_per_s,
+        "client": row.client or None,
+        "key": row.key,
     }
     known = {name: value for name, value in fields.items() if value is not None}
-    text = " ".join(part for part in parts if part)
-    log.log(level, "%s%s", text, end, extra={"fields": known})
+    log.log(level, "%s%s", " ".join(parts), end, extra={"fields": known})

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from vllama.accounts.keys.key import Key
 from vllama.accounts.usage.entries import Amounts
 from vllama.base.errors import RequestEnded
+from vllama.base.outcome import Outcome
 from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
-from vllama.dialects.events import RequestRow
+from vllama.dialects.events import EndedRow, RequestRow
 from vllama.net.http.request import Request
 from vllama.net.relay.relay import Relay
 from vllama.routes.route import Route
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
     from vllama.scheduler.views import QueuePlace
+
+
+MAX_PATH = 1000  # characters of a path, and of an error's text, that are kept of one that has ended
+MAX_ERROR = 500
 
 
 class RunningRequest:
@@ -105,8 +110,8 @@ class RunningRequest:
     @property
     def first_token_ns(self) -> int | None:
         """When the first token came, on the clock of `http.request.now_ns`; None if unknown."""
-        times_ns = (relay.reply.tally.first_token_ns for relay in self._relays)
-        return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
+        times_ns = [relay.reply.tally.first_token_ns for relay in self._relays]
+        return min([time_ns for time_ns in times_ns if time_ns is not None], default=None)
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -123,18 +128,17 @@ class RunningRequest:
     def prompt_tokens(self) -> int | None:
         """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
         pairs = zip(self._relays, self._with_prompt, strict=True)
-        return sum(one.reply.tally.usage.prompt_tokens for one, is_new in pairs if is_new) or None
+        return sum([one.reply.tally.usage.prompt_tokens for one, is_new in pairs if is_new]) or None
 
     @property
     def tokens(self) -> int:
         """Tokens of the answer so far."""
-        return sum(relay.tokens for relay in self._relays)
+        return sum([relay.tokens for relay in self._relays])
 
     @property
     def tokens_per_s(self) -> float | None:
         """How fast the answer came, from its first token to its last; None if that is unknown."""
-        spans_ns = (relay.span_ns for relay in self._relays)
-        total_ns = sum(spans_ns)
+        total_ns = sum([relay.span_ns for relay in self._relays])
         later_tokens = self.tokens - len(self._relays)  # the first of each begins its span
         return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
 
@@ -168,7 +172,6 @@ class RunningRequest:
 
     def describe(self, queue_place: QueuePlace | None) -> RequestRow:
         """Return its row in `GET /api/requests`."""
-        started_ns, first_ns = self.request.started_ns, self.first_token_ns
         return RequestRow(
             id=self.id,
             model=self.model,
@@ -183,8 +186,36 @@ class RunningRequest:
             started_at=self.started_at,
             prompt_tokens=self.prompt_tokens,
             tokens=self.tokens,
-            first_token_s=round((first_ns - started_ns) / 1e9, 3) if first_ns else None,
+            first_token_s=self._compute_first_token_s(),
         )
+
+    def describe_end(self, seconds: float, outcome: Outcome) -> EndedRow:
+        """Return its row among the requests that have ended, `seconds` after it came."""
+        request, rate = self.request, self.tokens_per_s
+        failure = request.failure
+        return EndedRow(
+            id=self.id,
+            model=self.model,
+            method=request.method,
+            path=request.path[:MAX_PATH],
+            dialect=self.route.dialect,
+            client=request.client_host,
+            key=self.key or None,
+            started_at=self.started_at,
+            outcome=outcome,
+            status=request.status,
+            seconds=round(seconds, 3),
+            prompt_tokens=self.prompt_tokens,
+            tokens=self.tokens,
+            tokens_per_s=round(rate, 1) if rate else None,
+            first_token_s=self._compute_first_token_s(),
+            error=failure.sentence()[:MAX_ERROR] if failure else None,
+            capture=request.number if self.recorder is not None else None,
+        )
+
+    def _compute_first_token_s(self) -> float | None:
+        first_ns = self.first_token_ns
+        return round((first_ns - self.request.started_ns) / 1e9, 3) if first_ns else None
 
 
 class RunningRequests:
