@@ -9,7 +9,14 @@ from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.grammar_schema import make_safe_schema
 from vllama.chat.request import Sampling
-from vllama.chat.schema import MOST_DEPTH, References, check_schema
+from vllama.chat.schema import (
+    MOST_COUNT,
+    MOST_DEPTH,
+    MOST_ITEMS,
+    MOST_NESTED,
+    References,
+    check_schema,
+)
 
 TREE = {"$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}}}}
 ENGINES = (
@@ -150,6 +157,59 @@ def test_what_cannot_be_used_is_refused_for_every_engine(
     own = {"prompt": "a", "json_schema": schema}  # the engine's own word, which passes through
     with pytest.raises(BadRequest, match="cannot use the JSON schema"):
         adapt_completion(own, ENGINES[2])
+
+
+def test_counts_that_no_answer_reaches_are_kept_from_engines() -> None:
+    largest = 2**31 - 1  # what generators write for a list or a text without a limit
+    text = {"type": "string", "minLength": 2, "maxLength": largest}
+    schema = {
+        "type": "array",
+        "items": {"properties": {"maxItems": text}, "maxProperties": 1e300},
+        "minItems": 10**9,
+        "maxItems": largest,
+        "default": {"maxItems": largest},
+    }
+    bounded = {
+        "type": "array",
+        "items": {"properties": {"maxItems": {"type": "string", "minLength": 2}}},
+        "minItems": MOST_COUNT,
+        "default": {"maxItems": largest},
+    }
+    assert check_schema(schema) == bounded
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    body = {"messages": [{"role": "user", "content": "a"}], "response_format": wanted}
+    for traits in ENGINES:
+        for sent in (
+            chat_call((), Sampling(), traits, format=schema),
+            completion_call("a", Sampling(), traits, format=schema),
+            adapt_chat(body, traits)[0],
+        ):
+            assert str(10**9) not in str(sent), sent
+            assert f"'maxLength': {largest}" not in str(sent), sent
+
+
+def test_lists_cannot_add_up_to_a_grammar_without_end() -> None:
+    def schema(count: int) -> dict[str, object]:
+        one = {"type": "array", "maxItems": MOST_COUNT}
+        return {"properties": {str(number): one for number in range(count)}}
+
+    most = MOST_ITEMS // MOST_COUNT
+    assert check_schema(schema(most)) == schema(most)
+    with pytest.raises(BadRequest, match="add up to more than"):
+        check_schema(schema(most + 1))
+
+
+def test_a_grammar_is_nested_so_deeply_only() -> None:
+    takes_grammars = Traits(
+        context_length=512, refused_fields=frozenset(), passed_fields=frozenset({"grammar"})
+    )
+    for depth in (MOST_NESTED, MOST_NESTED + 1):
+        body = {"prompt": "a", "grammar": "root ::= " + "(" * depth + '"a"' + ")" * depth}
+        if depth == MOST_NESTED:
+            adapt_completion(body, takes_grammars)
+            continue
+        with pytest.raises(BadRequest, match="nested more than"):
+            adapt_completion(body, takes_grammars)
 
 
 def test_a_schema_that_has_no_end() -> None:

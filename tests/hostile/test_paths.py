@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ def place(tmp_path: Path) -> Path:
 
 def catalog(place: Path, *, paths: bool) -> Catalog:
     settings = ModelsSettings(
-        hf_cache_dir=place / "hub", package_dirs=(), folders=(place / "listed",)
+        hf_cache_dir=place / "hub",
+        package_dirs=(),
+        folders=(place / "listed",),
+        data_dir=place / "data",
     )
     config = Config(host="127.0.0.1" if paths else "0.0.0.0")
     return Catalog(InUse(Snapshot(config=config, library=open_library(settings))), RealClock())
@@ -89,6 +93,15 @@ def test_a_listed_model_has_its_path_for_a_name(place: Path) -> None:
     afar = catalog(place, paths=False)
     for name in ("{}/listed/mine.gguf", "{}/listed/../listed/mine.gguf"):
         assert asyncio.run(afar.bundle(name.format(place))).name == "mine:latest"
+
+
+def test_a_path_is_not_the_name_of_a_model_that_was_created_from_it(place: Path) -> None:
+    for path, name in (("listed/mine.gguf", "mine:latest"), ("private/other.gguf", "other:latest")):
+        here = catalog(place, paths=True)
+        base = asyncio.run(here.bundle(f"{place}/{path}"))
+        here.library.local.write(replace(base, name="made:latest", system="be rude", base=name))
+        found = asyncio.run(here.bundle(f"{place}/{path}"))
+        assert (found.name, found.system) == (name, None)
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,12 @@ def test_nor_does_an_error_within_a_stream(both):
             _, _, data = server.request("POST", path, body)
             assert "bad key *** ***" in data.decode(), data
             assert KEY not in data.decode()
+
+
+@pytest.mark.parametrize("answer", [None, (200, {}, b""), (200, {}, b'{"data": []}')])
+def test_an_answer_that_is_none_is_a_gateways_failure(both, answer):
+    there, server = both
+    there.routes |= dict.fromkeys(PATHS, answer)
+    for path in ("/api/chat", "/api/generate", "/v1/chat/completions", "/v1/messages"):
+        got, _, text = ask(server, path)
+        assert got == 502, (path, text)

@@ -2,7 +2,8 @@
 
 Engines differ in what they make of one with a fault: any JSON without a word, an error in their own
 words, or no answer at all (llama-server builds the grammar of a `minLength` above its `maxLength`
-for ever, and answers nobody meanwhile). So it is refused before an engine sees it. The rules are
+for ever, and answers nobody meanwhile; it makes a rule for each of `maxItems`, and ends at a
+`maxLength` of 2,147,483,647). So it is refused or bounded before an engine sees it. The rules are
 those of JSON Schema 2020-12 for the types of keywords, and of older drafts where they allow more.
 """
 
@@ -23,6 +24,12 @@ MOST_DEPTH = 128
 MOST_BYTES = 256 * 1024
 MOST_PATTERN = 4096
 """Characters of a regular expression; `re` keeps hundreds of those that it has compiled."""
+MOST_COUNT = 50_000
+"""Of items, members and characters: more than an answer reaches."""
+MOST_ITEMS = 200_000
+"""All `minItems` and `maxItems` together: llama-server takes 1.7 s for so many."""
+MOST_NESTED = 1000
+"""Brackets of a grammar: llama-server reads it recursively, on stacks of 512 KiB on macOS."""
 _ONE = frozenset({
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
@@ -36,15 +43,17 @@ _RANGES = {
     "object": ("minProperties", "maxProperties"),
 }
 _COUNTS = frozenset(name for names in _RANGES.values() for name in names)
+_DATA = frozenset({"const", "default", "enum", "examples"})
 _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 # what a regular expression cannot mean in any dialect, in the words of Python's `re`
 _BROKEN = re.compile(r"unterminated|unbalanced|nothing to repeat|min repeat greater than max")
 
 
-def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise BadRequest, with the place, if a schema cannot be used.
+def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema for engines; raise BadRequest, with the place, if it cannot be used.
 
-    Definitions that nothing refers to are not looked at.
+    Definitions that nothing refers to are not looked at. Counts above `MOST_COUNT` are left out, or
+    lowered to it.
     """
     check_size(schema)
     references = References(schema)
@@ -68,6 +77,42 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         if reference is not None and reference not in referred:
             referred.add(reference)
             todo.append((references.end(reference, f"{where}/$ref"), reference, 0))
+    items: list[int] = []
+    bounded: Mapping[str, Any] = _bound_counts(schema, items)
+    if sum(items) > MOST_ITEMS:
+        _refuse("#", f"all minItems and maxItems add up to more than {MOST_ITEMS}")
+    return bounded
+
+
+def _bound_counts(schema: Any, items: list[int]) -> Any:
+    """Return a copy with bounded counts; note those of lists in `items`."""
+    if isinstance(schema, list):
+        return [_bound_counts(one, items) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    bounded = {
+        name: value if name in _DATA else _bound_counts(value, items)
+        for name, value in schema.items()
+    }
+    for low, high in _RANGES.values():
+        if isinstance(count := bounded.get(high), int | float) and count > MOST_COUNT:
+            del bounded[high]
+        if isinstance(count := bounded.get(low), int | float) and count > MOST_COUNT:
+            bounded[low] = MOST_COUNT
+    counts = (bounded.get(name) for name in _RANGES["array"])
+    items += [max(0, int(count)) for count in counts if isinstance(count, int | float)]
+    return bounded
+
+
+def check_grammar(grammar: str) -> None:
+    """Raise BadRequest if a grammar is nested so deeply that it ends the engine."""
+    depth = 0
+    for bracket in re.findall(r"[()]", grammar):
+        depth += 1 if bracket == "(" else -1
+        if depth > MOST_NESTED:
+            raise BadRequest(
+                f"cannot use the grammar: it is nested more than {MOST_NESTED} levels deep"
+            )
 
 
 def check_size(schema: object) -> None:

@@ -183,7 +183,8 @@ class Catalog:
             raise InvalidModelRef(INVALID_NAME)
         whole = Path(os.path.normpath(path))  # follows no links
         for bundle in self.library.list():
-            if whole in (bundle.path, bundle.path.resolve()):
+            # a model that was created from another one lies at the same path
+            if bundle.base is None and whole in (bundle.path, bundle.path.resolve()):
                 return bundle
         if not self._in_use.now.guards.loopback:
             raise ModelNotFound(name, hint="start the server with --model PATH")

@@ -28,7 +28,7 @@ from vllama.chat.request import Call
 from vllama.dialects.blocks import Block, BlockKind
 from vllama.dialects.ollama.embeddings import MAX_VECTOR_BYTES, decode_embeddings
 from vllama.dialects.rerank import read_scores
-from vllama.net.upstream.connection import MUCH_BYTES
+from vllama.net.upstream.connection import MUCH_BYTES, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.prompts.tokenizer import MAX_ANSWER_BYTES, fetch_field
 from vllama.supervise.spec import Endpoint
@@ -99,6 +99,29 @@ def test_what_follows_an_answer_is_dropped_with_its_connection(first: bytes, mor
                 assert engine.connections == number
 
     uvloop.run(run())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\n",
+        b"no HTTP at all\n",
+    ],
+    ids=["upgrade", "length", "chunk", "text"],
+)
+def test_what_is_no_answer_is_a_lost_connection(answer: bytes) -> None:
+    unexpected: list[object] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, row: unexpected.append(row))
+        async with running(lambda _: answer) as (_, upstream):
+            with pytest.raises(ConnectionLost, match="sent invalid HTTP"):
+                await upstream.fetch(Call(path="/", body=b""))
+
+    uvloop.run(run())
+    assert not unexpected
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b"[]", b"{", b"\xff"])

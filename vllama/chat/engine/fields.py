@@ -133,10 +133,12 @@ def make_response_format(
     schema = named["schema"] if isinstance(named, Mapping) else wanted.get("schema")
     if not isinstance(schema, Mapping):
         return {"type": "json_object"}
-    check_schema(schema)
+    schema = check_schema(schema)
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
         return {"type": "json_object", "schema": make_safe_schema(schema)}
-    return wanted if named is not None else make_schema_format(schema)
+    if named is not None:
+        return {**wanted, "json_schema": {**named, "schema": schema}}
+    return make_schema_format(schema)
 
 
 def make_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:

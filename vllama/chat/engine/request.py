@@ -23,7 +23,7 @@ from vllama.chat.engine.messages import write_messages
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.go_json import encode_json
 from vllama.chat.request import Call, PreparedChat, Sampling
-from vllama.chat.schema import check_schema
+from vllama.chat.schema import check_grammar, check_schema
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
@@ -94,9 +94,11 @@ def _begin(chat: PreparedChat, sampling: Sampling, traits: Traits) -> dict[str, 
     for name in traits.refused_fields:
         if name in body:
             raise BadRequest(f"Unrecognized request argument supplied: {name}")
-    own = body.get(traits.completion_schema or "")
-    if isinstance(own, dict):  # the engine's own word for it
-        check_schema(own)
+    own = traits.completion_schema or ""
+    if isinstance(body.get(own), dict):  # the engine's own word for it
+        body[own] = check_schema(body[own])
+    if isinstance(grammar := body.get("grammar"), str):
+        check_grammar(grammar)
     if chat.logprobs:
         need_logprobs(traits, chat.model)
     put_model(body, traits, chat.model)

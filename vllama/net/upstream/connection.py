@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
                 data = self._parse_head(parser, data)
             if data:
                 parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._keep = False
             if not self._complete:
                 self._lose(f"{self._pool.endpoint.title} sent invalid HTTP ({error})")

@@ -136,6 +136,8 @@ async def with_lease(
                 continue
             except (UpstreamError, EngineCrashed) as failure:
                 told, failed = crashes.explain(failure) if crashes else failure, lease.endpoint
+                if failed.is_elsewhere and told.status == EngineCrashed.status:
+                    told.status = UpstreamError.status  # a gateway's: no engine of ours crashed
                 if isinstance(told, ConnectionLost):
                     scheduler.report_unreachable(lease)
                 unsent = isinstance(told, ConnectionLost) and told.unsent
