@@ -1,7 +1,7 @@
 """vLLM through its own OpenAI server.
 
 Every trait below was checked with vLLM 0.32 on a CPU; for GPUs the argument lists are tested.
-docs/guide/vllm.md says what was tried where, docs/reference/engines.md#vllm what was measured.
+docs/guide/engines.md says what was tried where, docs/reference/engines.md#vllm what was measured.
 """
 
 from __future__ import annotations
