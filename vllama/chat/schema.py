@@ -43,6 +43,7 @@ _RANGES = {
     "object": ("minProperties", "maxProperties"),
 }
 _COUNTS = frozenset(name for names in _RANGES.values() for name in names)
+_HAS_COUNTS = re.compile(rb'"(?:min|max)(?:Items|Length|Properties)":')
 _DATA = frozenset({"const", "default", "enum", "examples"})
 _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 # what a regular expression cannot mean in any dialect, in the words of Python's `re`
@@ -55,7 +56,7 @@ def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     Definitions that nothing refers to are not looked at. Counts above `MOST_COUNT` are left out, or
     lowered to it.
     """
-    check_size(schema)
+    text = check_size(schema)
     references = References(schema)
     todo: list[tuple[object, str, int]] = [(schema, "#", 0)]
     referred: set[str] = set()
@@ -77,6 +78,8 @@ def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if reference is not None and reference not in referred:
             referred.add(reference)
             todo.append((references.end(reference, f"{where}/$ref"), reference, 0))
+    if not _HAS_COUNTS.search(text):
+        return schema
     items: list[int] = []
     bounded: Mapping[str, Any] = _bound_counts(schema, items)
     if sum(items) > MOST_ITEMS:
@@ -115,10 +118,11 @@ def check_grammar(grammar: str) -> None:
             )
 
 
-def check_size(schema: object) -> None:
-    """Raise BadRequest if a schema is so large that to look through it would take long."""
-    if len(encode_json(schema)) > MOST_BYTES:
+def check_size(schema: object) -> bytes:
+    """Return a schema's text; raise BadRequest if to look through so large a one takes long."""
+    if len(text := encode_json(schema)) > MOST_BYTES:
         raise BadRequest(f"cannot use the JSON schema: it is larger than {MOST_BYTES} bytes")
+    return text
 
 
 class References:
