@@ -7,9 +7,11 @@ import contextlib
 import gc
 import re
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import FrameType
 
 import pytest
 import uvloop
@@ -790,3 +792,27 @@ def test_a_server_that_must_stop_does() -> None:
 ])  # fmt: skip
 def test_paths(target: bytes, path: str) -> None:
     assert read_target(target)[0] == path
+
+
+def test_a_body_in_chunks_of_a_byte_costs_little_more_than_their_parsing() -> None:
+    count, calls = 20_000, 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "vllama" in frame.f_code.co_filename
+
+    async def run() -> None:
+        async with running(echo) as server:
+            sys.setprofile(note)
+            try:
+                answer = await server.said(
+                    b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+                    b"transfer-encoding: chunked\r\n\r\n",
+                    b"1\r\nx\r\n" * count + b"0\r\n\r\n",
+                )
+            finally:
+                sys.setprofile(None)
+            assert b"x" * count in answer
+        assert calls < 1.2 * count
+
+    uvloop.run(run())

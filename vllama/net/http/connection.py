@@ -46,10 +46,11 @@ class Client(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
-        "_body_bytes", "_body_follows", "_closing", "_head", "_headers", "_held_bytes", "_ignoring",
-        "_in_head", "_mark", "_overhead_bytes", "_parser", "_received_bytes", "_receiving",
-        "_refusal", "_requests", "_resuming", "_server", "_stopped", "_transport", "_twice", "_url",
-        "host", "in_request_head", "paused", "quiet_since_s", "write",
+        "_body_bytes", "_body_follows", "_body_parts", "_closing", "_head", "_headers",
+        "_held_bytes", "_ignoring", "_in_head", "_mark", "_overhead_bytes", "_parser",
+        "_received_bytes", "_receiving", "_refusal", "_requests", "_resuming", "_server",
+        "_stopped", "_transport", "_twice", "_url", "host", "in_request_head", "paused",
+        "quiet_since_s", "write",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -71,6 +72,7 @@ class Client(asyncio.Protocol):
         self._url = b""
         self._twice = False  # a header of `SINGLE` has occurred twice
         self._headers: dict[bytes, bytes] = {}
+        self._body_parts: list[bytes] = []  # of the present read
         self._head: Head  # the last head that the parser has completed
         self.in_request_head = False  # a request has begun, and its head has not ended
         self.paused = False
@@ -287,6 +289,7 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError:
             self.refuse(NO_HTTP)
             return
+        self._pass_body()
         if self._receiving is not None:
             self.quiet_since_s = time.monotonic()
         self._received_bytes += len(data)
@@ -420,13 +423,22 @@ class Client(asyncio.Protocol):
             self._stop_reading()
 
     def on_body(self, data: bytes) -> None:
-        """Pass a part of a body to its request."""
+        """Collect a part of a body; a read may have 40,000 of them, in chunks of one byte."""
+        self._body_parts.append(data)
+
+    def _pass_body(self) -> None:
+        """Pass what a read has of a body to its request."""
+        if not self._body_parts:
+            return
         self._overhead_bytes = 0
+        data = b"".join(self._body_parts)
+        self._body_parts.clear()
         if self._receiving is not None and not self._receiving.feed(data):
             self._stop_reading()
 
     def on_message_complete(self) -> None:
         """Note the end of a request."""
+        self._pass_body()
         if self._body_follows:
             return
         self._in_head = True
