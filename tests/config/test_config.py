@@ -179,7 +179,7 @@ def test_environment(environ: dict[str, str], field: str, value: object) -> None
     ("environ", "field", "value", "note"),
     [
         ({"OLLAMA_KEEP_ALIVE": "soon"}, "keep_alive_s", 300.0, '"soon" from OLLAMA_KEEP_ALIVE'),
-        ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", 0, "not a whole number"),
+        ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", None, "not a whole number"),
         ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; 11434 is used'),
         ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "no such scheme"),
         ({"VLLAMA_PROT": "1"}, "port", 11434, "did you mean VLLAMA_PORT?"),

@@ -17,7 +17,7 @@ class EngineSettings:
 
     `context_length` is in tokens, `gpu_layers` -1 means all. `keep_alive_s` may be `math.inf`;
     `load_timeout_s` and `hang_timeout_s` None: no limit. `num_parallel` and `max_loaded_models`
-    0 leave it to engine and memory.
+    None leave it to engine and memory.
     """
 
     model: str | None = setting(
@@ -58,13 +58,13 @@ class EngineSettings:
         300.0, kinds.TIMEOUT, "how long a load may make no progress; 0: no limit",
         example="5m", flag="--load-timeout", foreign="OLLAMA_LOAD_TIMEOUT", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
-    num_parallel: int = setting(
-        0, kinds.number(0),
-        "requests at once per model; 0 as the engine likes (llama-server: 1, 4 if several arrive)",
+    num_parallel: int | None = setting(
+        None, kinds.auto(kinds.number(1), "0"),
+        "requests at once per model; auto: by engine (llama-server: 1, 4 if several arrive)",
         example="4", flag="--parallel", foreign="OLLAMA_NUM_PARALLEL", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
-    max_loaded_models: int = setting(
-        0, kinds.number(0), "models loaded at once; 0 as memory allows",
+    max_loaded_models: int | None = setting(
+        None, kinds.auto(kinds.number(1), "0"), "models loaded at once; auto: as memory allows",
         example="3", flag="--max-loaded-models", foreign="OLLAMA_MAX_LOADED_MODELS",
     )  # fmt: skip
     max_queue: int = setting(

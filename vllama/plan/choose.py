@@ -170,7 +170,7 @@ def list_lacking(
         return "does not use the GPU"
     if not isinstance(engine, Limited):
         return None
-    return engine.lacks(bundle, info, facts.settings.num_parallel or None)
+    return engine.lacks(bundle, info, facts.settings.num_parallel)
 
 
 def list_missing(facts: Facts, absent: Missing) -> EngineMissing:

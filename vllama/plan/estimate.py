@@ -60,7 +60,7 @@ def make_estimate(
                 context_length=context,
                 context_asked=asked,
                 on_gpu=on_gpu,
-                parallel=settings.num_parallel or None,
+                parallel=settings.num_parallel,
                 kv_cache_type=settings.kv_cache_type,
                 reserve_bytes=facts.reserve_bytes,
                 extra_args=settings.engine_args,
@@ -80,7 +80,7 @@ def make_estimate(
                 on_gpu=on_gpu,
             ),
             usable_bytes=usable,
-            parallel=settings.num_parallel or None,
+            parallel=settings.num_parallel,
             reasons=(*reasons, *tuning.reasons),
             tuning=tuning,
             context_asked=asked,
@@ -178,7 +178,7 @@ def starts_with_all(facts: Facts, need: Need) -> bool:
     needs one, as Ollama gives.
     """
     settings = facts.settings
-    return need.concurrent or settings.num_parallel > 0 or settings.replicas > 1
+    return need.concurrent or settings.num_parallel is not None or settings.replicas > 1
 
 
 def find_fitting_context(
