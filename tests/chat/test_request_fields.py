@@ -1,6 +1,7 @@
 """Which fields of a request reach an engine: lists for each engine, and what is never passed on."""
 
 import json
+import re
 
 import pytest
 
@@ -60,6 +61,32 @@ def test_only_who_may_send_code_passes_the_gate_and_the_list() -> None:
         assert prepare_chat(read_chat(body), UNKNOWN, None).extra == {"vllm_xargs": {"a": 1}}
     finally:
         may_send_code.reset(token)
+
+
+@pytest.mark.parametrize(
+    ("tool", "found"),
+    [
+        ({"type": "mcp", "server_url": "http://169.254.169.254/"}, "tools[0] of type mcp"),
+        ({"type": "local_shell"}, "tools[0] of type local_shell"),
+        ({"type": "function", "server_url": "http://x"}, "tools[0].server_url"),
+        ({"connector_id": "x"}, "tools[0].connector_id"),
+    ],
+)
+def test_tools_that_an_engine_would_run_are_for_administrators(tool, found) -> None:
+    body = CHAT | {"tools": [tool]}
+    with pytest.raises(Forbidden, match=re.escape(f"pass on '{found}'")):
+        read_chat(body)
+    token = may_send_code.set(True)
+    try:
+        assert read_chat(body).tools == (tool,)
+    finally:
+        may_send_code.reset(token)
+
+
+def test_tools_that_the_client_runs_are_passed_on() -> None:
+    function = {"name": "f", "parameters": {"properties": {"server_url": {"type": "string"}}}}
+    tools = [{"type": "function", "function": function}, {"type": "custom"}, {"function": function}]
+    assert read_chat(CHAT | {"tools": tools}).tools == tuple(tools)
 
 
 @pytest.mark.parametrize("listed", [STANDARD, HARMLESS, VLLM, SGLANG, LLAMACPP])

@@ -79,6 +79,13 @@ def test_options_of_a_plain_request(server):
     assert server.post("/api/chat", body)[0] == 403
 
 
+def test_addresses_in_tools_reach_no_engine(server):
+    tool = {"type": "mcp", "server_label": "x", "server_url": "http://169.254.169.254/"}
+    path = "/v1/chat/completions"
+    status, answer = server.post(path, {"model": "plain", **BODIES[path], "tools": [tool]})
+    assert status == 403 and "type mcp" in read_error(path, answer)
+
+
 def test_what_is_left_out_is_named(server):
     body = {"model": "plain", "messages": MESSAGES, "provider": {"x": 1}, "a\r\nb": 1, "y" * 999: 1}
     for stream in (False, True):

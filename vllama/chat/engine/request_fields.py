@@ -7,7 +7,7 @@ fields, and those that the engine's traits list. The others are named in a heade
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -43,6 +43,7 @@ _UNPACKED: Mapping[str, Collection[str]] = {
     "extra_body": CODE_FIELDS,
     "options": CODE_FIELDS,
 }
+_RUN_ELSEWHERE = frozenset(("server_url", "connector_id", "tunnel_id"))
 
 STANDARD = frozenset((
     # chats and completions
@@ -85,7 +86,21 @@ def find_code_field(body: Mapping[str, Any]) -> str | None:
 
 def check_code(body: Mapping[str, Any]) -> None:
     """Raise Forbidden if a body holds what only an administrator may send to an engine."""
-    if not may_send_code.get() and (found := find_code_field(body)) is not None:
+    if (found := find_code_field(body)) is not None:
+        _refuse_code(found)
+
+
+def check_tool_types(tools: Iterable[Mapping[str, Any]]) -> None:
+    """Raise Forbidden for tools that an engine, and not the client, would run, as those of MCP."""
+    for number, tool in enumerate(tools):
+        if (tool.get("type") or "function") not in ("function", "custom"):
+            _refuse_code(f"tools[{number}] of type {tool['type']}")
+        if found := _RUN_ELSEWHERE & tool.keys():
+            _refuse_code(f"tools[{number}].{min(found)}")
+
+
+def _refuse_code(found: str) -> None:
+    if not may_send_code.get():
         raise Forbidden(
             f"cannot pass on '{found}': an engine may run it as code, or open files and addresses "
             "that it names",

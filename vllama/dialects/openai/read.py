@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import check_tool_types
 from vllama.chat.go_json import check_messages, check_tools, kind
 from vllama.chat.request import ChatRequest
 from vllama.dialects.go_structs import Struct, decode_body
@@ -136,7 +137,9 @@ def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
             f"but got {kind(tools)} instead."
         )
     check_tools(tools)
-    return tuple(tool for tool in tools if tool is not None)
+    given = tuple(tool for tool in tools if tool is not None)
+    check_tool_types(given)
+    return given
 
 
 def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
