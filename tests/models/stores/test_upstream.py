@@ -22,6 +22,7 @@ from vllama.models.names.ref import ModelRef
 from vllama.models.settings import ModelsSettings, UpstreamSettings
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.stores.upstream_model import ANYTHING
+from vllama.models.stores.upstream_server import UpstreamServer
 from vllama.models.types import Capability
 
 EMBEDS = frozenset({Capability.EMBEDDING})
@@ -189,6 +190,31 @@ def test_ollama_describes_each_model() -> None:
     assert (info.architecture, info.quant, info.context_length) == ("qwen3", "Q4_K_M", 40960)
     assert info.capabilities == {Capability.COMPLETION, Capability.TOOLS, Capability.THINKING}
     assert build_model_info(info)["qwen3.context_length"] == 40960
+
+
+def test_of_many_models_only_the_first_and_those_asked_for_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def show(server: UpstreamServer, name: str) -> Mapping[str, Any]:
+        asked.append(name)
+        return {"details": {"family": "qwen3"}}
+
+    monkeypatch.setattr(UpstreamServer, "show", show)
+    monkeypatch.setattr("vllama.models.stores.upstream.MOST_SHOWN", 2)
+    ollama: dict[str, Answer] = {"GET___api__version": (200, {"version": "0.40.0"})}
+    with serving(*({"id": f"m{number}", "owned_by": "me"} for number in range(5)), **ollama) as url:
+        store = make_store(url)
+        families = [bundle.info.architecture for bundle in store.list()]
+        assert (families, asked) == (["qwen3", "qwen3", "me", "me", "me"], ["m0", "m1"])
+        found = store.find(ModelRef.parse("m4"))
+        assert found is not None and found.info.architecture == "qwen3"
+        assert found.upstream is not None and found.upstream.servers == (url,)
+        assert store.find(ModelRef.parse("m4")) and asked == ["m0", "m1", "m4"]
+    monkeypatch.setattr("vllama.models.stores.upstream.SHOWING_S", 0.0)
+    with serving({"id": "late", "owned_by": "me"}, **ollama) as url:
+        assert only(url).info.architecture == "me" and "late" not in asked
 
 
 def test_what_the_user_says_comes_first() -> None:

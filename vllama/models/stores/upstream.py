@@ -6,6 +6,7 @@ cached for a while.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,11 @@ from vllama.models.types import Bundle, UpstreamModel
 
 KEEP_S = 5.0
 FACTS_KEEP_S = 60.0
+MOST_SHOWN = 1000  # models of one server that are asked for and remembered one by one
+SHOWING_S = 5.0  # for asking for models one by one, in one listing; the next one goes on
 
 Row = Mapping[str, Any]
+_Found = dict[str, tuple["_Server", Bundle]]
 
 
 class UpstreamStore:
@@ -42,37 +46,48 @@ class UpstreamStore:
         self._servers = tuple(_Server(each) for each in servers)
         self._traits = {_key(name): value for name, value in (traits or {}).items()}
         self._lock = threading.Lock()
-        self._kept: tuple[float, list[Bundle]] = (0.0, [])
+        self._kept: tuple[float, _Found] = (0.0, {})
 
     def list(self) -> list[Bundle]:
         """Return the models of all servers that answer; equal names are one model.
 
-        What was known before, while another thread asks them: they may be slow to answer.
+        What was known before, while another thread asks them: they may be slow to answer. Of a
+        server with many models not all are described in full.
         """
-        until_s, bundles = self._kept
+        return [bundle for _, bundle in self._find_all().values()]
+
+    def _find_all(self) -> _Found:
+        until_s, known = self._kept
         if time.monotonic() < until_s or (until_s and self._lock.locked()):
-            return list(bundles)
+            return known
         with self._lock:
-            until_s, bundles = self._kept
+            until_s, known = self._kept
             if time.monotonic() < until_s:
-                return list(bundles)
-            found: dict[str, Bundle] = {}
+                return known
+            show_until_s = time.monotonic() + SHOWING_S
+            found: _Found = {}
             for server in self._servers:
-                for name in server.list_names():
+                for number, name in enumerate(server.list_names()):
                     if name not in found:
-                        found[name] = self._describe(server, name)
+                        until_s = show_until_s if number < MOST_SHOWN else 0.0
+                        found[name] = server, self._describe(server, name, until_s)
             # if no server answers, keep the list: they may be unreachable for a moment only
-            found = found or {bundle.hub_id or bundle.name: bundle for bundle in bundles}
-            bundles = [self._place(name, bundle) for name, bundle in found.items()]
-            self._kept = (time.monotonic() + KEEP_S, bundles)
-            return list(bundles)
+            found = {
+                name: (server, self._place(name, bundle))
+                for name, (server, bundle) in (found or known).items()
+            }
+            # a millisecond for each, as describing them again takes a tenth of that
+            self._kept = (time.monotonic() + KEEP_S + len(found) / 1000, found)
+            return found
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with this name, with or without `:latest`."""
         wanted = ref.text.strip().lower()
-        for bundle in self.list():
+        for name, (server, bundle) in self._find_all().items():
             own = bundle.name.lower()
             if wanted in (own, own.removesuffix(":latest")):
+                if bundle.upstream is not None and bundle.upstream.shown == {}:
+                    return self._place(name, self._describe(server, name))
                 return bundle
         return None
 
@@ -105,10 +120,10 @@ class UpstreamStore:
         model = replace(bundle.upstream, servers=tuple(ids), ids=ids, yields=not takes)
         return replace(bundle, upstream=model)
 
-    def _describe(self, server: _Server, name: str) -> Bundle:
+    def _describe(self, server: _Server, name: str, show_until_s: float = math.inf) -> Bundle:
         """Return the model that is called `name` here."""
         id_ = server.find_id(name) or name
-        row, facts, shown = server.look_up(id_)
+        row, facts, shown = server.look_up(id_, show_until_s)
         said = _overlay(
             self._traits.get(_key(server.url)) or UpstreamTraits(), server.settings.traits
         )
@@ -159,8 +174,11 @@ class _Server:
             return self.settings.models.get(name)
         return name if self._rows is None or name in self._rows else None
 
-    def look_up(self, id_: str) -> tuple[Row, ServerFacts, Row]:
-        """Return a model's row, what the server says of itself, and what it shows of the model."""
+    def look_up(self, id_: str, show_until_s: float) -> tuple[Row, ServerFacts, Row]:
+        """Return a model's row, what the server says of itself, and what it shows of the model.
+
+        After `show_until_s` it is asked no more for the latter.
+        """
         row = (self._read_rows() or {}).get(id_, {"id": id_})
         if self._rows_until_s and self._lock.locked():  # another thread asks it
             return row, self._facts[1], self._shown.get(id_, (0.0, {}))[1]
@@ -175,8 +193,11 @@ class _Server:
             shown: Row = {}
             if facts.shows:
                 until_s, shown = self._shown.get(id_, (0.0, {}))
-                if now_s >= until_s:
+                if until_s <= now_s < show_until_s:
                     shown = self._client.show(id_)
+                    self._shown.pop(id_, None)
+                    if len(self._shown) >= MOST_SHOWN:
+                        del self._shown[next(iter(self._shown))]  # the one asked for longest ago
                     self._shown[id_] = (now_s + FACTS_KEEP_S, shown)
             return row, facts, shown
 
