@@ -1,7 +1,8 @@
-"""The fields of OpenAI's answers and their types, for the description of the API.
+"""The fields of OpenAI's answers and their types.
 
-Engines may add fields of their own to chats and completions, which are passed on. What has `UNSET`
-as its default may be missing.
+Chats, completions and vectors are written by hand for speed; the tests compare these with their
+types. Engines may add fields of their own to chats and completions, which are passed on. What has a
+default may be missing.
 
 See docs/reference/ollama-api.md#openai-chat-completions.
 """
@@ -158,7 +159,7 @@ class Embeddings(Struct):
     usage: Usage
 
 
-class OpenAIModel(Struct):
+class OpenAIModel(Struct, omit_defaults=True):
     """A model. The fields after `owned_by` are vllama's own."""
 
     id: str
@@ -167,9 +168,9 @@ class OpenAIModel(Struct):
     owned_by: str
     state: str | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
-    context_length: int | UnsetType = UNSET
-    loaded_context_length: int | UnsetType = UNSET
-    max_model_len: int | UnsetType = UNSET
+    context_length: int = 0
+    loaded_context_length: int = 0
+    max_model_len: int = 0
 
 
 class OpenAIModels(Struct):
