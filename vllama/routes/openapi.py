@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 
 from vllama import __version__
-from vllama.dialects.anthropic.answer_types import AnthropicError
+from vllama.dialects.errors import AnthropicError, OllamaError, OpenAIError
 from vllama.dialects.go_types import Schema
-from vllama.dialects.ollama.answer_types import OllamaError
-from vllama.dialects.openai.answer_types import OpenAIError
 from vllama.routes.fields import EXAMPLE_MODEL, MODEL, make_object, refine
 from vllama.routes.operation import Body, Framing, Parameter, Stream, Tag
 from vllama.routes.route import Dialect, Route, RouteKind

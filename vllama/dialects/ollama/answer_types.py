@@ -14,14 +14,6 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 
-class OllamaError(Struct):
-    """What went wrong, and what to do; `hint` is a part of `error`."""
-
-    error: str
-    hint: str | UnsetType = UNSET
-    signin_url: str | UnsetType = UNSET
-
-
 class CalledFunction(Struct):
     """The function that a model calls."""
 

@@ -16,21 +16,6 @@ from msgspec import UNSET, Struct, UnsetType
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
 
 
-class ErrorDetails(Struct):
-    """What went wrong, and what to do."""
-
-    message: str
-    type: str
-    param: Any
-    code: str | None
-
-
-class OpenAIError(Struct):
-    """An error in OpenAI's form."""
-
-    error: ErrorDetails
-
-
 class Usage(Struct):
     """Tokens of the prompt and of the answer."""
 

@@ -85,7 +85,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
             tokens = error.tokens  # its size is what was asked for
         headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
         count = estimate_tokens(whole) if tokens is None else tokens
-        body = msgspec.json.encode({"input_tokens": count})
+        body = msgspec.json.encode(TokenCount(count))
         request.respond(200, body, headers=headers)
 
     need = make_need(checked.load, Mode.CHAT)

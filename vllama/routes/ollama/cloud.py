@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.dialects.errors import OllamaError
 from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import (
     Cloud,
     CloudStatus,
-    OllamaError,
     Progress,
     Recommendations,
 )

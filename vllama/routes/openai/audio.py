@@ -111,7 +111,7 @@ async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
         if shape == "text":
             request.text(200, text)
         else:
-            request.json(200, {"text": text})
+            request.json(200, Transcription(text))
 
     await with_lease(gateway, request, entry.bundle, wanted, None, use, size=size_context)
 

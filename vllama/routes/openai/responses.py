@@ -112,7 +112,7 @@ async def delete_response(gateway: Gateway, request: Request) -> None:
     """Forget a response."""
     identity = request.path.removeprefix(RESPONSES)
     await gateway.responses.remove(identity, identify_owner(gateway, request))
-    request.json(200, {"id": identity, "object": "response", "deleted": True})
+    request.json(200, DeletedResponse(identity, "response", deleted=True))
 
 
 def identify_owner(gateway: Gateway, request: Request) -> str:
