@@ -31,6 +31,9 @@ ANSWERED = [
     *(("GET", "/", None), ("GET", "/health", None), ("GET", "/livez", None)),
     *(("GET", "/readyz", None), ("GET", "/metrics", None), ("GET", "/api/version", None)),
     *(("GET", "/api/requests", None), ("GET", "/api/captures", None), ("GET", "/api/status", None)),
+    *(("GET", "/api/engines", None), ("GET", "/api/config", None), ("GET", "/api/logs", None)),
+    ("GET", "/api/usage", None),
+    ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]
 REFUSED = [
     *(("POST", "/api/generate", {"model": "nope"}), ("GET", "/v1/models/nope", None)),

@@ -9,9 +9,10 @@ See docs/reference/ollama-api.md.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 
 class CalledFunction(Struct):
@@ -92,20 +93,24 @@ class GenerateAnswer(Generated, kw_only=True):
     context: list[int] | UnsetType = UNSET
 
 
-class EmbedAnswer(Struct):
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+Vector = Annotated[Raw, Meta(extra_json_schema=NUMBERS)]
+
+
+class EmbedAnswer(Struct, omit_defaults=True):
     """One vector of length 1 for each input."""
 
     model: str
-    embeddings: list[list[float]]
-    total_duration: int | UnsetType = UNSET
-    load_duration: int | UnsetType = UNSET
-    prompt_eval_count: int | UnsetType = UNSET
+    embeddings: Sequence[Vector]
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
 
 
 class LegacyEmbedAnswer(Struct):
     """The vector of a prompt, as the model made it."""
 
-    embedding: list[float]
+    embedding: Vector
 
 
 class ModelDetails(Struct, omit_defaults=True):

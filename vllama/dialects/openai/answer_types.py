@@ -9,9 +9,11 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from vllama.dialects.ollama.answer_types import NUMBERS
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
 
@@ -131,8 +133,8 @@ class Embedding(Struct):
     """A vector: numbers, or 32-bit floats in base64."""
 
     object: Literal["embedding"]
+    embedding: Annotated[Raw, Meta(extra_json_schema={"anyOf": [NUMBERS, {"type": "string"}]})]
     index: int
-    embedding: list[float] | str
 
 
 class Embeddings(Struct):

@@ -16,7 +16,6 @@ from vllama.dialects.ollama.embeddings import (
     finish_vector,
     parse_embeddings,
     write_base64,
-    write_embeddings,
     write_float32s,
 )
 from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, Embeddings
@@ -24,7 +23,7 @@ from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import CHAT, EMBEDDING
-from vllama.dialects.openai.whole import WholeWriter
+from vllama.dialects.openai.whole import WholeWriter, write_embeddings
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
 from vllama.net.http.departure import unless_gone
