@@ -35,6 +35,8 @@ ANSWERED = [
     ("GET", "/api/usage", None),
     ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]
+PLANNED = [("GET", "/api/plan?model=plain", None), ("GET", "/instance/previews?model=plain", None)]
+"""Answers with objects in them whose fields are not described."""
 REFUSED = [
     *(("POST", "/api/generate", {"model": "nope"}), ("GET", "/v1/models/nope", None)),
     *(("POST", "/api/chat", {"model": 5}), ("POST", "/api/pull", {"model": "a b"})),
@@ -44,7 +46,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [*ANSWERED, *REFUSED])
+@pytest.mark.parametrize(("method", "path", "body"), [*ANSWERED, *PLANNED, *REFUSED])
 def test_an_answer_fits_its_description(server, method, path, body):
     status, headers, data = server.request(method, path, body)
     assert (status >= 400) is ((method, path, body) in REFUSED), data

@@ -139,7 +139,7 @@ class LocalModel(Struct, omit_defaults=True):
     digest: str
     details: ModelDetails
     capabilities: list[str] | UnsetType = UNSET
-    store: str = ""
+    store: str | UnsetType = UNSET
     problem: str = ""
 
 

@@ -185,11 +185,11 @@ async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> Pla
         # elsewhere Ollama's clients match the texts of these, which therefore have no hints
         raise NothingToPlan(error) from None
     if "format" not in told:
-        return msgspec.convert(told, PlanAnswer)
+        return PlanAnswer(**told)
     room = await gateway.scheduler.find_room(find_free(facts.platform, facts.reserve_bytes))
     names = {key: one if may_use(one) else "another model" for key, one in room.names.items()}
     told = add_room(told, replace(room, names=names), is_loaded=is_loaded)
-    return msgspec.convert(told, PlanAnswer)
+    return PlanAnswer(**told)
 
 
 async def _preview(
