@@ -51,7 +51,7 @@ class Obstacle(Struct, frozen=True):
 
 
 class Passing(Obstacle, frozen=True):
-    """An obstacle that is on its way out by itself."""
+    """An obstacle that goes away by itself, such as a start."""
 
 
 class Readiness(Struct, omit_defaults=True):
