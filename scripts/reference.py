@@ -40,17 +40,15 @@ def tables() -> str:
 
 def routes() -> str:
     """Return the routes by their APIs, as the description of the API has them."""
-    from vllama.routes.openapi.document import find_operation
-    from vllama.routes.openapi.operation import Tag
+    from vllama.routes.operation import Tag
     from vllama.routes.route_table import ROUTES
 
-    described = [(route, find_operation(route)) for route in ROUTES if route.described]
     sections = []
     for tag in Tag:
         rows = (
-            (f"`{path}`", ", ".join(route.methods), f"{one.summary}. {one.help}".strip())
-            for route, one in described
-            if one.tag is tag
+            (f"`{path}`", ", ".join(route.methods), ". ".join(route.read_docstring()).strip())
+            for route in ROUTES
+            if route.described and route.tag is tag
             for path in route.paths
         )
         sections.append(f"## {tag}\n\n{_table(('path', 'methods', 'purpose'), rows)}")

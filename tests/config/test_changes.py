@@ -120,7 +120,7 @@ def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
         "models.other.gpus (none → [0, 1])",
         "engine_args",
     }
-    rows = {row["key"]: row["text"] for row in report_settings(old)["settings"]}
+    rows = {row.key: row.text for row in report_settings(old).settings}
     assert rows['models."q:8b".defaults'] == '{ temperature = 0.5, stop = ["a"] }'
     assert rows["upstreams.bee.key"] == "…" and rows["upstreams.bee.url"] == "http://…@bee"
     assert "sk-" not in repr((taken, rows, report_settings(new)))
@@ -137,7 +137,7 @@ def test_a_setting_that_is_kept_keeps_its_source(tmp_path) -> None:
     file.write_text("k1")
     old = load(VLLAMA_API_KEY_FILE=str(file), VLLAMA_PORT="99", VLLAMA_MAX_QUEUE="3")
     kept = compare_settings(old, read(tmp_path, "max_queue = 4")).config
-    sources = {row["key"]: row["source"] for row in report_settings(kept)["settings"]}
+    sources = {row.key: row.source for row in report_settings(kept).settings}
     assert sources["api_key"] == str(file) and sources["port"] == "VLLAMA_PORT"
     assert sources["max_queue"] == str(tmp_path / "config.toml")
 

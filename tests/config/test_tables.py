@@ -94,7 +94,7 @@ def test_named_upstreams_stand_beside_urls(tmp_path) -> None:
     assert [one.id for one in found.values() if not one.is_listed] == ["http://two:1"]
     told = repr(report_settings(settings)) + repr(settings)
     assert "sk-1" not in told and "sk-3" not in told
-    rows = {row["key"]: row["text"] for row in report_settings(settings)["settings"]}
+    rows = {row.key: row.text for row in report_settings(settings).settings}
     assert rows["upstreams"] == "http://three" and rows["upstreams.one.url"] == "https://one/v1"
     assert rows["upstreams.one.models"] == '{ a = "a" }'
 

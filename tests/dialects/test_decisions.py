@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec import to_builtins
 
 from vllama.base.errors import BadRequest
 from vllama.dialects.decisions.openai import parse_decisions, write_decisions
@@ -82,7 +83,7 @@ def test_the_answers_of_system_one():
     found = [
         Distribution((0.75, 0.25)), Distribution((0.25, 0.5, 0.25)), Distribution((0.0, 0.5, 0.5)),
     ]  # fmt: skip
-    assert write_systemone(asked, found, model="m", counts=COUNTS) == {
+    assert to_builtins(write_systemone(asked, found, model="m", counts=COUNTS)) == {
         "model": "m",
         "answers": {
             "urgent": {"type": "noul", "noul": 0.75},
@@ -144,7 +145,7 @@ QUESTIONS = [
 def test_the_answers_of_decisions():
     asked = parse_decisions({"input": "Help!", "questions": QUESTIONS})
     found = [Distribution((0.75, 0.25)), Distribution((0.0, 1.0)), Distribution((0.5, 0.5))]
-    reply = write_decisions(asked, found, model="m", counts=COUNTS)
+    reply = to_builtins(write_decisions(asked, found, model="m", counts=COUNTS))
     assert reply["answers"] == [
         {"type": "predicate", "name": "urgent", "probability": 0.75},
         {

@@ -19,8 +19,8 @@ from vllama.dialects.ollama.embeddings import (
     pool,
     truncate_dimensions,
     write_base64,
-    write_embeddings,
 )
+from vllama.dialects.openai.whole import write_embeddings
 
 
 def answer(*vectors: object, tokens: int | None = 7) -> bytes:

@@ -3,9 +3,15 @@
 import json
 
 import pytest
+from msgspec import to_builtins
 
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
+
+
+def write(asked, scores, **more):
+    """What a client gets."""
+    return to_builtins(asked.write(scores, model="m", identity="i", **more))
 
 
 def answer(*scores, **more):
@@ -31,7 +37,7 @@ def test_a_document_without_a_score_is_the_engines_fault(body):
 
 def test_the_best_comes_first_and_equal_ones_keep_their_order():
     asked = parse_rerank({"query": "q", "documents": ["a", "b", {"text": "c"}, "d"], "top_n": 3})
-    reply = asked.write([0.1, 0.7, 0.7, -1.0], model="m", identity="i", tokens=5)
+    reply = write(asked, [0.1, 0.7, 0.7, -1.0], tokens=5)
     assert reply["results"] == [
         {"index": 1, "relevance_score": 0.7, "document": {"text": "b"}},
         {"index": 2, "relevance_score": 0.7, "document": {"text": "c"}},
@@ -43,23 +49,23 @@ def test_the_best_comes_first_and_equal_ones_keep_their_order():
 @pytest.mark.parametrize("top_n", [None, 0])
 def test_without_a_number_all_are_returned(top_n):
     asked = parse_rerank({"query": "q", "documents": ["a", "b"], "top_n": top_n})
-    assert len(asked.write([1.0, 2.0], model="m", identity="i", tokens=0)["results"]) == 2
+    assert len(write(asked, [1.0, 2.0], tokens=0)["results"]) == 2
 
 
 def test_a_whole_number_may_have_a_decimal_point():
     asked = parse_rerank({"query": "q", "documents": ["a", "b"], "top_n": 1.0})
-    assert len(asked.write([1.0, 2.0], model="m", identity="i", tokens=0)["results"]) == 1
+    assert len(write(asked, [1.0, 2.0], tokens=0)["results"]) == 1
 
 
 def test_documents_are_left_out_on_request():
     asked = parse_rerank({"query": "q", "documents": ["a"], "return_documents": False})
-    reply = asked.write([1.0], model="m", identity="i", tokens=0)
+    reply = write(asked, [1.0], tokens=0)
     assert reply["results"] == [{"index": 0, "relevance_score": 1.0}]
 
 
 def test_the_bare_form():
     body = {"query": "q", "texts": ["a", "b"], "return_text": True, "truncate": True}
-    assert parse_rerank(body).write([1.0, 2.0], model="m", identity="i", tokens=0) == [
+    assert write(parse_rerank(body), [1.0, 2.0], tokens=0) == [
         {"index": 1, "score": 2.0, "text": "b"}, {"index": 0, "score": 1.0, "text": "a"},
     ]  # fmt: skip
 
@@ -126,6 +132,6 @@ def test_pairs_refused(body):
 
 def test_the_answer_of_score():
     asked = parse_score({"text_1": "a", "text_2": ["b", "c"]})
-    reply = asked.write([0.5, 1.5], model="m", identity="i", created_s=7, tokens=3)
+    reply = write(asked, [0.5, 1.5], created_s=7, tokens=3)
     assert [row["score"] for row in reply["data"]] == [0.5, 1.5]
     assert (reply["created"], reply["usage"]["total_tokens"]) == (7, 3)

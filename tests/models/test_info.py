@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import BadModelFile
@@ -200,7 +201,7 @@ def test_details_and_model_info(tmp_path: Path) -> None:
     )
     bundle = at(path)
     info = read_info(bundle)
-    assert build_details(bundle, info) == {
+    assert to_builtins(build_details(bundle, info)) == {
         "parent_model": "",
         "format": "gguf",
         "family": "llama",
@@ -278,7 +279,7 @@ def test_safetensors_folder(tmp_path: Path) -> None:
         capabilities=frozenset({CHAT, Capability.TOOLS}),
     )
     assert build_model_info(info)["llama.context_length"] == 2048
-    assert build_details(bundle, info)["quantization_level"] == "BF16"
+    assert build_details(bundle, info).quantization_level == "BF16"
 
 
 def test_a_chat_template_has_a_limit_wherever_it_lies(tmp_path: Path) -> None:

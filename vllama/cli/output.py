@@ -112,7 +112,9 @@ def show_table(
 
 def show_json(value: object) -> None:
     """Print a value for programs."""
-    say(json.dumps(value, indent=2, ensure_ascii=False))
+    import msgspec
+
+    say(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
 
 
 def show_json_line(value: object) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import Struct
+
 from vllama.config.masking import mask
 from vllama.config.setting import Effect, Setting
 from vllama.config.settings import SETTINGS, Config
@@ -16,16 +18,36 @@ DEFAULT = "default"
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def report_settings(config: Config, refused: str = "") -> dict[str, Any]:
-    """Return the config file, and for each setting its value as text, source, default and help.
+class SettingRow(Struct, frozen=True, kw_only=True):
+    """A setting in effect; a secret is not shown.
 
-    `refused` is the reason why a running server rejected the file as it is now.
+    `effect` tells when a change of the config file holds once the server has read it again.
     """
-    return {
-        "file": str(config.config_file or ""),
-        "refused": refused,
-        "settings": [row for setting in SETTINGS for row in _make_rows(setting, config)],
-    }
+
+    key: str
+    text: str
+    source: str
+    default: str
+    help: str
+    effect: Effect
+    needs_restart: bool
+
+
+class Settings(Struct, frozen=True):
+    """The settings in effect, and the config file, empty if there is none.
+
+    `refused` is why the server has not taken over the file as it is now, empty if it has.
+    """
+
+    file: str
+    refused: str
+    settings: list[SettingRow]
+
+
+def report_settings(config: Config, refused: str = "") -> Settings:
+    """Return the config file, and for each setting its value as text, source, default and help."""
+    rows = [row for setting in SETTINGS for row in _make_rows(setting, config)]
+    return Settings(str(config.config_file or ""), refused, rows)
 
 
 def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object, str, Effect]]:
@@ -38,17 +60,17 @@ def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object,
         yield write_keys((setting.key, *keys)), one, _CREDENTIALS.sub(HIDDEN, text), effect
 
 
-def _make_rows(setting: Setting, config: Config) -> Iterator[dict[str, Any]]:
+def _make_rows(setting: Setting, config: Config) -> Iterator[SettingRow]:
     for key, _, text, effect in list_values(setting, config):
-        yield {
-            "key": key,
-            "text": text,
-            "source": config.sources.get(setting.field) or DEFAULT,
-            "default": setting.default_text,
-            "help": setting.help,
-            "effect": effect,
-            "needs_restart": effect is Effect.RESTART,
-        }
+        yield SettingRow(
+            key=key,
+            text=text,
+            source=config.sources.get(setting.field) or DEFAULT,
+            default=setting.default_text,
+            help=setting.help,
+            effect=effect,
+            needs_restart=effect is Effect.RESTART,
+        )
 
 
 def _format_value(setting: Setting, value: Any) -> str:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.errors import (
     BadRequest,
@@ -82,15 +83,52 @@ _ANTHROPIC_TYPES = {
 }
 
 
+class OllamaError(Struct, omit_defaults=True):
+    """What went wrong, and what to do; `hint` is a part of `error`."""
+
+    error: str
+    hint: str = ""
+    signin_url: str = ""
+
+
+class ErrorDetails(Struct):
+    """What went wrong, and what to do."""
+
+    message: str
+    type: str
+    param: Any
+    code: str | None
+
+
+class OpenAIError(Struct):
+    """An error in OpenAI's form."""
+
+    error: ErrorDetails
+
+
+class AnthropicErrorDetails(Struct):
+    """What went wrong, and what to do."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(Struct, tag="error"):
+    """An error in Anthropic's form, also within a stream."""
+
+    error: AnthropicErrorDetails
+    request_id: str | UnsetType | None = UNSET
+
+
 def write_ollama_error(error: VllamaError) -> tuple[int, bytes]:
     """Return status and body `{"error": text}`."""
     return error.status, msgspec.json.encode(make_ollama_error(error, _text(error)))
 
 
-def make_ollama_error(error: VllamaError, text: str) -> dict[str, str]:
+def make_ollama_error(error: VllamaError, text: str) -> OllamaError:
     """Return Ollama's object; `hint` repeats the end of the text, for those who show it apart."""
-    with_hint = error.hint and text.endswith(error.hint)
-    return {"error": text} | ({"hint": str(error.hint)} if with_hint else {})
+    hint = error.hint or ""
+    return OllamaError(text, hint if text.endswith(hint) else "")
 
 
 def write_openai_error(error: VllamaError) -> tuple[int, bytes]:
@@ -98,18 +136,12 @@ def write_openai_error(error: VllamaError) -> tuple[int, bytes]:
     return error.status, msgspec.json.encode(make_openai_error(error))
 
 
-def make_openai_error(error: VllamaError) -> dict[str, Any]:
+def make_openai_error(error: VllamaError) -> OpenAIError:
     """Return the object of `write_openai_error`, also used inside streams."""
     own = error.code if isinstance(error, UpstreamError) else None
     code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), own)
-    return {
-        "error": {
-            "message": _text(error),
-            "type": _OPENAI_TYPES.get(error.status, "api_error"),
-            "param": None,
-            "code": code,
-        }
-    }
+    kind = _OPENAI_TYPES.get(error.status, "api_error")
+    return OpenAIError(ErrorDetails(_text(error), kind, None, code))
 
 
 def write_anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, bytes]:
@@ -117,13 +149,8 @@ def write_anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[
     text = _text(error)
     made = hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-    return error.status, msgspec.json.encode(
-        {
-            "type": "error",
-            "error": {"type": kind, "message": text},
-            "request_id": request_id or f"req_{made}",
-        }
-    )
+    body = AnthropicError(AnthropicErrorDetails(kind, text), request_id or f"req_{made}")
+    return error.status, msgspec.json.encode(body)
 
 
 def clean_engine_error(

@@ -11,10 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.engine.counts import read_usage
 from vllama.chat.go_json import encode_json, has_too_many_values
+from vllama.dialects.openai.answer_types import (
+    PairScore,
+    RankedDocument,
+    RankedText,
+    Ranking,
+    Scores,
+    Usage,
+)
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",
@@ -55,29 +64,18 @@ class Rerank(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(
         self, scores: Sequence[float], *, model: str, identity: str, tokens: int
-    ) -> dict[str, Any] | list[dict[str, Any]]:
+    ) -> Ranking | list[RankedText]:
         """Return the answer: the documents by falling score; equal ones keep their order."""
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[: self.top_n]
         if self.bare:
-            return [
-                {"index": number, "score": scores[number], **self._text(number)} for number in order
-            ]
-        rows = [
-            {"index": number, "relevance_score": scores[number], **self._document(number)}
-            for number in order
-        ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {
-            "id": identity, "object": "list", "model": model, "usage": usage, "results": rows,
-        }  # fmt: skip
+            shown = self.documents if self.with_documents else [UNSET] * len(scores)
+            return [RankedText(number, scores[number], shown[number]) for number in order]
+        rows = [RankedDocument(number, scores[number], self._document(number)) for number in order]
+        return Ranking(identity, "list", model, Usage(tokens, tokens), rows)
 
-    def _text(self, number: int) -> dict[str, Any]:
-        return {"text": self.documents[number]} if self.with_documents else {}
-
-    def _document(self, number: int) -> dict[str, Any]:
-        document = self.documents[number]
-        value = {"text": document} if isinstance(document, str) else document
-        return {"document": value} if self.with_documents else {}
+    def _document(self, number: int) -> dict[str, Any] | UnsetType:
+        document: Any = self.documents[number] if self.with_documents else UNSET
+        return {"text": document} if isinstance(document, str) else document
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,19 +98,10 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def write(
         scores: Sequence[float], *, model: str, identity: str, created_s: int, tokens: int
-    ) -> dict[str, Any]:
+    ) -> Scores:
         """Return the answer: the scores in the order of the pairs."""
-        return {
-            "id": identity,
-            "object": "list",
-            "created": created_s,
-            "model": model,
-            "data": [
-                {"index": number, "object": "score", "score": score}
-                for number, score in enumerate(scores)
-            ],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
-        }
+        rows = [PairScore(number, "score", score) for number, score in enumerate(scores)]
+        return Scores(identity, "list", created_s, model, rows, Usage(tokens, tokens, 0))
 
 
 def parse_rerank(body: Mapping[str, Any]) -> Rerank:

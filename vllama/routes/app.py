@@ -90,7 +90,7 @@ class App:
 
     def _describe(self, *, needs_key: bool) -> bytes:
         """Return the description of the API; the first time this takes some tenths of a second."""
-        from vllama.routes.openapi.document import (
+        from vllama.routes.openapi import (
             encode_document,  # large, and most servers are never asked
         )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from vllama.config import Config, describe_answering
-from vllama.config.report import report_settings
+from vllama.config.report import Settings, report_settings
 from vllama.models.library import Library
 from vllama.plan.types import Facts
 from vllama.routes.guards import Guards
@@ -31,7 +30,7 @@ class Snapshot:
         return Guards.of(self.config)
 
     @cached_property
-    def report(self) -> Mapping[str, Any]:
+    def report(self) -> Settings:
         """The settings as `/api/config` shows them."""
         return report_settings(self.config, self.refused)
 

@@ -2,17 +2,21 @@
 
 `route_table` collects the records. Routing, scopes, metering, fallback chains, captures, the
 request log, traces, metrics, the form of errors and `/openapi.json` read them, and list no paths.
+The answer of a handler is a struct, which its record names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.accounts.keys.key import Scope
+from vllama.dialects.go_types import Schema
+from vllama.routes.operation import Body, Parameter, Stream, Tag
 
 if TYPE_CHECKING:
     from vllama.net.http.request import Request
@@ -29,6 +33,15 @@ class Dialect(StrEnum):
     RESPONSES = "responses"
     ANTHROPIC = "anthropic"
     NONE = ""
+
+
+_TAGS = {
+    Dialect.OLLAMA: Tag.OLLAMA,
+    Dialect.OPENAI: Tag.OPENAI,
+    Dialect.RESPONSES: Tag.OPENAI,
+    Dialect.ANTHROPIC: Tag.ANTHROPIC,
+    Dialect.NONE: Tag.SERVER,
+}
 
 
 class RouteKind(StrEnum):
@@ -70,11 +83,12 @@ class Task(StrEnum):
         return self is not Task.EMBEDDINGS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """The methods and paths of a handler, as in `GET HEAD /health` and `GET /api/logs/{name}`.
 
-    What varies in a path may contain slashes.
+    What varies in a path may contain slashes. Clients read the handler's docstring: `/openapi.json`
+    has its first line as the summary, and the rest as the description.
     """
 
     spelling: str
@@ -96,6 +110,21 @@ class Route:
     starting: bool = False
     # False for pages that people look at, which are no part of an API
     described: bool = True
+    # the API that it is listed with, by default that of its dialect
+    tag: Tag | None = None
+    parameters: Sequence[Parameter] = ()
+    body: Body | None = None
+    # the body is a file
+    upload: bool = False
+    # the type of the JSON that is answered; a tuple are the types that it may have
+    answer: Any = None
+    stream: Stream | None = None
+    # the schemas of answers of other types, by their media types
+    media: Mapping[str, Schema] = field(default_factory=dict)
+    # the statuses of answers
+    statuses: Sequence[int] = (200,)
+    # those of refusals beside the common ones; what is named in a path may not be there
+    errors: Sequence[int] = ()
     methods: tuple[str, ...] = field(init=False)
     paths: tuple[str, ...] = field(init=False)
 
@@ -104,11 +133,17 @@ class Route:
         paths = tuple(word for word in words if word.startswith("/"))
         object.__setattr__(self, "methods", tuple(words[: len(words) - len(paths)]))
         object.__setattr__(self, "paths", paths)
+        object.__setattr__(self, "tag", self.tag or _TAGS[self.dialect])
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes one of which a key needs; () if any key will do."""
         return _SCOPES.get(self.kind, (Scope.ADMIN,))
+
+    def read_docstring(self) -> tuple[str, str]:
+        """Return the summary and the description, which may be empty."""
+        summary, _, text = inspect.cleandoc(self.handler.__doc__ or "").partition("\n")
+        return summary.removesuffix("."), " ".join(text.split())
 
     def make_label(self, path: str) -> str:
         """Return a path as metrics and traces have it: a limited number, whatever clients send."""
@@ -120,3 +155,4 @@ class Route:
 
 ollama_route = partial(Route, dialect=Dialect.OLLAMA)
 openai_route = partial(Route, dialect=Dialect.OPENAI)
+server_route = partial(ollama_route, tag=Tag.SERVER)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.routes.openapi.validation import find_errors
-from vllama.routes.openapi.document import encode_document
+from vllama.routes.openapi import encode_document
 from vllama.routes.route_table import ROUTES
 
 CHAT = {"model": "plain", "messages": [{"role": "user", "content": "Hi"}]}
@@ -31,7 +31,12 @@ ANSWERED = [
     *(("GET", "/", None), ("GET", "/health", None), ("GET", "/livez", None)),
     *(("GET", "/readyz", None), ("GET", "/metrics", None), ("GET", "/api/version", None)),
     *(("GET", "/api/requests", None), ("GET", "/api/captures", None), ("GET", "/api/status", None)),
+    *(("GET", "/api/engines", None), ("GET", "/api/config", None), ("GET", "/api/logs", None)),
+    ("GET", "/api/usage", None),
+    ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]
+PLANNED = [("GET", "/api/plan?model=plain", None), ("GET", "/instance/previews?model=plain", None)]
+"""Answers with objects in them whose fields are not described."""
 REFUSED = [
     *(("POST", "/api/generate", {"model": "nope"}), ("GET", "/v1/models/nope", None)),
     *(("POST", "/api/chat", {"model": 5}), ("POST", "/api/pull", {"model": "a b"})),
@@ -41,7 +46,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [*ANSWERED, *REFUSED])
+@pytest.mark.parametrize(("method", "path", "body"), [*ANSWERED, *PLANNED, *REFUSED])
 def test_an_answer_fits_its_description(server, method, path, body):
     status, headers, data = server.request(method, path, body)
     assert (status >= 400) is ((method, path, body) in REFUSED), data

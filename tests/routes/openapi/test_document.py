@@ -14,13 +14,22 @@ from tests.routes.openapi.validation import (
     make_open_validator,
 )
 from vllama import __version__
-from vllama.routes.openapi.document import OPERATIONS, encode_document
+from vllama.routes.openapi import encode_document
 from vllama.routes.route_table import ROUTES
+
+WITHOUT_CONTENT = {
+    *("DELETE /api/requests/{id}", "DELETE /api/pull", "DELETE /api/delete", "POST /api/copy"),
+    *("HEAD /api/blobs/{digest}", "POST /api/blobs/{digest}", "POST /api/me", "POST /api/signout"),
+    "DELETE /api/user/keys/{key}",
+}
+"""Routes that answer nothing but a status, or an error."""
 
 
 def test_every_route_is_described_and_nothing_else():
-    described = {route.handler for route in ROUTES if route.described}
-    assert OPERATIONS.keys() == described, "describe the route in vllama/routes/openapi/"
+    for route in ROUTES:
+        summary, _ = route.read_docstring()
+        says = route.answer or route.stream or route.media or route.spelling in WITHOUT_CONTENT
+        assert not route.described or (summary and says), f"describe the answer of {route.spelling}"
     assert DOCUMENT["paths"].keys() == {
         path for route in ROUTES if route.described for path in route.paths
     }

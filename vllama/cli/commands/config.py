@@ -54,7 +54,7 @@ def show(file: Path | None, as_json: bool) -> None:
     if as_json:
         show_json(told)
         return
-    show_table(COLUMNS, [(row["key"], row["text"], row["source"]) for row in told["settings"]])
+    show_table(COLUMNS, [(row.key, row.text, row.source) for row in told.settings])
     if settings.config_file is None:
         say_aside(f"there is no config file yet; it would be {config.default_file()}")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllama.config import Config
     from vllama.engines.base import Engine
     from vllama.machine.types import Platform
+    from vllama.plan.engine_report import EngineRow
 
 EXAMPLES = """\
 \b
@@ -102,37 +103,37 @@ def show_list(settings: Config, *, as_json: bool) -> None:
 
     told = report_engines(gather_facts(settings))
     if as_json:
-        show_json({"platform": told["platform"], "engines": told["engines"]})
+        show_json({"platform": told.platform, "engines": told.engines})
         return
-    show_table(COLUMNS, [table_cells(one) for one in told["engines"]], OPTIONAL_COLUMNS)
+    show_table(COLUMNS, [table_cells(one) for one in told.engines], OPTIONAL_COLUMNS)
     say()
-    say_prose(f"This machine: {told['platform']}")
+    say_prose(f"This machine: {told.platform}")
     say("To install one: vllama engines install NAME")
-    if told["chosen"]:
-        say_prose(f"Chosen here: {told['chosen']}")
+    if told.chosen:
+        say_prose(f"Chosen here: {told.chosen}")
         return
-    say_prose(f"Chosen here: none ({told['error']})")
-    if told["hint"]:
-        say_prose(f"To have one, {told['hint']}")
+    say_prose(f"Chosen here: none ({told.error})")
+    if told.hint:
+        say_prose(f"To have one, {told.hint}")
 
 
-def table_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+def table_cells(one: EngineRow) -> tuple[str, ...]:
     """Return the cells of one engine's row."""
     from vllama.base.units import format_bytes_decimal
 
     get = ""
-    if not one["installed"]:
-        if one["download_bytes"] is not None:
-            size = format_bytes_decimal(one["download_bytes"])
-            get = f"vllama engines install {one['name']} ({size})"
+    if not one.installed:
+        if one.download_bytes is not None:
+            size = format_bytes_decimal(one.download_bytes)
+            get = f"vllama engines install {one.name} ({size})"
         else:
-            get = one["hint"] or ""
+            get = one.hint or ""
     return (
-        one["name"],
-        one["version"] or "-",
-        one["where"] or "-",
-        ", ".join(one["formats"]),
-        f"suits: {one['reason']}" if one["suits"] else one["reason"],
+        one.name,
+        one.version or "-",
+        one.where or "-",
+        ", ".join(one.formats),
+        f"suits: {one.reason}" if one.suits else one.reason,
         get,
     )
 

@@ -1,6 +1,7 @@
-"""The fields of Anthropic's answers and their types, for the description of the API.
+"""The fields of Anthropic's answers and their types.
 
-What has `UNSET` as its default may be missing.
+The deltas of text are written by hand for speed; the tests compare them with their types. What has
+`UNSET` as its default may be missing.
 
 See docs/reference/ollama-api.md#messages.
 """
@@ -11,20 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-
-class AnthropicErrorDetails(Struct):
-    """What went wrong, and what to do."""
-
-    type: str
-    message: str
-
-
-class AnthropicError(Struct):
-    """An error in Anthropic's form."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetails
-    request_id: str | UnsetType | None = UNSET
+from vllama.dialects.errors import AnthropicError
 
 
 class TextBlock(Struct, tag="text"):
@@ -51,19 +39,19 @@ class ToolUseBlock(Struct, tag="tool_use"):
 Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class MessageUsage(Struct):
+class MessageUsage(Struct, kw_only=True):
     """Tokens; the prompt's are the sum of the three kinds of input."""
 
     input_tokens: int
-    output_tokens: int
     cache_creation_input_tokens: int | UnsetType = UNSET
     cache_read_input_tokens: int | UnsetType = UNSET
+    output_tokens: int
 
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
-class Message(Struct):
+class Message(Struct, kw_only=True):
     """A whole answer of `/v1/messages`."""
 
     id: str
@@ -71,9 +59,9 @@ class Message(Struct):
     role: Literal["assistant"]
     model: str
     content: list[Block]
-    usage: MessageUsage
     stop_reason: StopReason | UnsetType | None = UNSET
     stop_sequence: str | UnsetType | None = UNSET
+    usage: MessageUsage
 
 
 class MessageStart(Struct, tag="message_start"):
@@ -144,15 +132,8 @@ class MessageStop(Struct, tag="message_stop"):
     """The last event."""
 
 
-class ErrorEvent(Struct, tag="error"):
-    """The stream failed."""
-
-    error: AnthropicErrorDetails
-    request_id: str | UnsetType | None = UNSET
-
-
 MessageEvent: TypeAlias = (
-    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | ErrorEvent
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | AnthropicError
 )
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -21,6 +19,7 @@ from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.chat.request import Usage
+from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import write_anthropic_error
 
@@ -67,18 +66,18 @@ class MessagesWriter(BlockWriter):
     def _begin(self, tally: Tally) -> bytes:
         known = tally.usage.prompt_tokens or self._estimate
         message = self._message([], None, None, _write_usage(Usage(prompt_tokens=known)))
-        return _event({"type": "message_start", "message": message})
+        return _event(answers.MessageStart(message))
 
     def _opened_block(self, block: Block) -> bytes:
-        start: dict[str, Any]
+        start: answers.Block
         match block.kind:
             case BlockKind.TEXT:
-                start = {"type": "text", "text": ""}
+                start = answers.TextBlock("")
             case BlockKind.THINKING:
-                start = {"type": "thinking", "thinking": "", "signature": ""}
+                start = answers.ThinkingBlock("", "")
             case BlockKind.CALL:
-                start = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
-        return _event({"type": "content_block_start", "index": block.index, "content_block": start})
+                start = answers.ToolUseBlock(block.id, block.name, {})
+        return _event(answers.BlockStart(block.index, start))
 
     def _delta(self, block: Block, text: str) -> bytes:
         return (
@@ -88,36 +87,32 @@ class MessagesWriter(BlockWriter):
         )
 
     def _closed_block(self, block: Block) -> bytes:
-        stop = _event({"type": "content_block_stop", "index": block.index})
+        stop = _event(answers.BlockStop(block.index))
         if block.kind is not BlockKind.THINKING:
             return stop
-        delta = {"type": "signature_delta", "signature": _signature(block.text)}
-        start = {"type": "content_block_delta", "index": block.index, "delta": delta}
-        return _event(start) + stop
+        delta = answers.SignatureDelta(_signature(block.text))
+        return _event(answers.BlockDelta(block.index, delta)) + stop
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
-        reason, sequence = self._reason(tally)
-        delta = {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": self._count(tally),
-        }
-        return _event(delta) + _event({"type": "message_stop"})
+        delta = answers.MessageDelta(answers.EndOfMessage(*self._reason(tally)), self._count(tally))
+        return _event(delta) + _event(answers.MessageStop())
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         reason, sequence = self._reason(tally)
         content = [_content(block) for block in self._blocks]
-        if reason == "tool_use" and not any(part["type"] == "tool_use" for part in content):
+        if reason == "tool_use" and not any(
+            isinstance(part, answers.ToolUseBlock) for part in content
+        ):
             reason = "end_turn"
         return _encode(self._message(content, reason, sequence, self._count(tally)))
 
-    def _count(self, tally: Tally) -> dict[str, int]:
+    def _count(self, tally: Tally) -> answers.MessageUsage:
         usage = tally.usage
         if not usage.prompt_tokens:
             usage = msgspec.structs.replace(usage, prompt_tokens=self._estimate)
         return _write_usage(usage)
 
-    def _reason(self, tally: Tally) -> tuple[str, str | None]:
+    def _reason(self, tally: Tally) -> tuple[answers.StopReason, str | None]:
         """Return `stop_reason` and `stop_sequence`; a whole call wins."""
         called = any(block.kind is BlockKind.CALL for block in self._blocks)
         cut = tally.finish_reason == "length"
@@ -131,36 +126,37 @@ class MessagesWriter(BlockWriter):
 
     def _message(
         self,
-        content: list[dict[str, Any]],
-        reason: str | None,
+        content: list[answers.Block],
+        reason: answers.StopReason | None,
         sequence: str | None,
-        usage: Mapping[str, int],
-    ) -> dict[str, Any]:
-        return {
-            "id": f"msg_{self._seed}",
-            "type": "message",
-            "role": "assistant",
-            "model": self._options.model,
-            "content": content,
-            "stop_reason": reason,
-            "stop_sequence": sequence,
-            "usage": usage,
-        }
+        usage: answers.MessageUsage,
+    ) -> answers.Message:
+        return answers.Message(
+            id=f"msg_{self._seed}",
+            type="message",
+            role="assistant",
+            model=self._options.model,
+            content=content,
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=usage,
+        )
 
 
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), _encode(value))
+def _event(value: answers.MessageEvent) -> bytes:
+    name = str(value.__struct_config__.tag).encode()
+    return b"event: %b\ndata: %b\n\n" % (name, _encode(value))
 
 
-def _write_usage(usage: Usage) -> dict[str, int]:
+def _write_usage(usage: Usage) -> answers.MessageUsage:
     """Return Anthropic's counts, where the prompt is the sum of the three kinds of input."""
     cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
-    return {
-        "input_tokens": usage.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage.completion_tokens,
-    }
+    return answers.MessageUsage(
+        input_tokens=usage.prompt_tokens - cached,
+        cache_creation_input_tokens=0,
+        cache_read_input_tokens=cached,
+        output_tokens=usage.completion_tokens,
+    )
 
 
 def _signature(thinking: str) -> str:
@@ -169,21 +165,18 @@ def _signature(thinking: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _content(block: Block) -> dict[str, Any]:
+def _content(block: Block) -> answers.Block:
     match block.kind:
         case BlockKind.TEXT:
-            return {"type": "text", "text": block.text}
+            return answers.TextBlock(block.text)
         case BlockKind.THINKING:
-            text = block.text
-            return {"type": "thinking", "thinking": text, "signature": _signature(text)}
+            return answers.ThinkingBlock(block.text, _signature(block.text))
         case BlockKind.CALL:
             collector = CallCollector()
             function = FunctionDelta(name=block.name, arguments=block.text)
             collector.add([ToolDelta(index=0, id=block.id, function=function)])
             calls, broken = collector.finish()
             if not calls:
-                return {"type": "text", "text": broken}
+                return answers.TextBlock(broken)
             call = calls[0]
-            return {
-                "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments,
-            }  # fmt: skip
+            return answers.ToolUseBlock(call.id, call.name, call.arguments)

@@ -22,6 +22,7 @@ from vllama.dialects.decisions.questions import (
     make_noul_options,
     read_text,
 )
+from vllama.dialects.openai.answer_types import Decisions
 from vllama.dialects.responses.items import input_messages
 
 
@@ -87,20 +88,17 @@ def _decisions_option(row: Mapping[str, Any], field: str) -> Option:
 
 def write_decisions(
     asked: Decision, found: Sequence[Distribution], *, model: str, counts: Counts
-) -> dict[str, Any]:
+) -> Decisions:
     """Return the answer of `/v1/decisions`."""
     pairs = zip(asked.questions, found, strict=True)
-    return {
-        "model": model,
-        "answers": [_decisions_answer(one, shares) for one, shares in pairs],
-        "usage": {
-            "input_tokens": counts.prompt,
-            "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
-            "output_tokens": counts.completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": counts.prompt + counts.completion,
-        },
+    usage = {
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": counts.prompt + counts.completion,
     }
+    return Decisions(model, [_decisions_answer(one, shares) for one, shares in pairs], usage)
 
 
 def _decisions_answer(question: Question, found: Distribution) -> dict[str, Any]:

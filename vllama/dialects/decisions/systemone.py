@@ -25,6 +25,7 @@ from vllama.dialects.decisions.questions import (
     make_noul_options,
     read_text,
 )
+from vllama.dialects.openai.answer_types import SystemOneAnswers
 
 
 def parse_systemone(body: Mapping[str, Any]) -> Decision:
@@ -89,14 +90,12 @@ def _parse_systemone_question(name: str, value: object) -> Question:
 
 def write_systemone(
     asked: Decision, found: Sequence[Distribution], *, model: str, counts: Counts
-) -> dict[str, Any]:
+) -> SystemOneAnswers:
     """Return the answer of `/v1/systemone`."""
     pairs = zip(asked.questions, found, strict=True)
-    return {
-        "model": model,
-        "answers": {str(one.name): _systemone_answer(one, shares) for one, shares in pairs},
-        "usage": {"input_tokens": counts.prompt, "output_tokens": counts.completion},
-    }
+    answers = {str(one.name): _systemone_answer(one, shares) for one, shares in pairs}
+    usage = {"input_tokens": counts.prompt, "output_tokens": counts.completion}
+    return SystemOneAnswers(model, answers, usage)
 
 
 def _systemone_answer(question: Question, found: Distribution) -> dict[str, Any]:

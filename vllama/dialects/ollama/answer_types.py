@@ -1,24 +1,18 @@
-"""The fields of Ollama's answers and their types, for the description of the API.
+"""The fields of Ollama's answers and their types.
 
-The writers build these answers by hand; the tests compare both. What has `UNSET` as its default may
-be missing. Durations are in nanoseconds, sizes in bytes, times as in RFC 3339.
+Chats and completions are written by hand, because each token is a line; the tests compare these
+with their types. All other answers are these structs. What has a default may be missing. Durations
+are in nanoseconds, sizes in bytes, times as in RFC 3339.
 
 See docs/reference/ollama-api.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
-
-
-class OllamaError(Struct):
-    """What went wrong, and what to do; `hint` is a part of `error`."""
-
-    error: str
-    hint: str | UnsetType = UNSET
-    signin_url: str | UnsetType = UNSET
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 
 class CalledFunction(Struct):
@@ -99,23 +93,27 @@ class GenerateAnswer(Generated, kw_only=True):
     context: list[int] | UnsetType = UNSET
 
 
-class EmbedAnswer(Struct):
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+Vector = Annotated[Raw, Meta(extra_json_schema=NUMBERS)]
+
+
+class EmbedAnswer(Struct, omit_defaults=True):
     """One vector of length 1 for each input."""
 
     model: str
-    embeddings: list[list[float]]
-    total_duration: int | UnsetType = UNSET
-    load_duration: int | UnsetType = UNSET
-    prompt_eval_count: int | UnsetType = UNSET
+    embeddings: Sequence[Vector]
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
 
 
 class LegacyEmbedAnswer(Struct):
     """The vector of a prompt, as the model made it."""
 
-    embedding: list[float]
+    embedding: Vector
 
 
-class ModelDetails(Struct):
+class ModelDetails(Struct, omit_defaults=True):
     """What a model is made of."""
 
     parent_model: str
@@ -124,11 +122,11 @@ class ModelDetails(Struct):
     families: list[str] | None
     parameter_size: str
     quantization_level: str
-    context_length: int | UnsetType = UNSET
-    embedding_length: int | UnsetType = UNSET
+    context_length: int = 0
+    embedding_length: int = 0
 
 
-class LocalModel(Struct):
+class LocalModel(Struct, omit_defaults=True):
     """A model on this machine. `store` says where it was found.
 
     `problem` says why its files cannot be read, if they are damaged.
@@ -136,13 +134,13 @@ class LocalModel(Struct):
 
     name: str
     model: str
+    modified_at: str
     size: int
     digest: str
     details: ModelDetails
-    modified_at: str
     capabilities: list[str] | UnsetType = UNSET
     store: str | UnsetType = UNSET
-    problem: str | UnsetType = UNSET
+    problem: str = ""
 
 
 class Tags(Struct):
@@ -151,7 +149,7 @@ class Tags(Struct):
     models: list[LocalModel]
 
 
-class LoadedModel(Struct):
+class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     """A model that is loaded, or on its way. The fields after `context_length` are vllama's own."""
 
     name: str
@@ -171,9 +169,9 @@ class LoadedModel(Struct):
     replicas: int | UnsetType = UNSET
     restarts: int | UnsetType = UNSET
     pid: int | UnsetType | None = UNSET
-    other_names: list[str] | UnsetType = UNSET
-    ending: int | UnsetType = UNSET
-    cause: str | UnsetType = UNSET
+    other_names: list[str] = []
+    ending: int = 0
+    cause: str = ""
 
 
 class FailedModel(Struct):
@@ -187,11 +185,11 @@ class FailedModel(Struct):
     retry_after: float
 
 
-class LoadedModels(Struct):
+class LoadedModels(Struct, omit_defaults=True):
     """The loaded models, the one that is unloaded last first."""
 
     models: list[LoadedModel]
-    failed: list[FailedModel] | UnsetType = UNSET
+    failed: list[FailedModel] = []
 
 
 class Tensor(Struct):
@@ -202,13 +200,9 @@ class Tensor(Struct):
     shape: list[int]
 
 
-class ShownModel(Struct):
+class ShownModel(Struct, kw_only=True):
     """All that is known of a model; what is empty is left out."""
 
-    details: ModelDetails
-    model_info: dict[str, Any]
-    modified_at: str
-    capabilities: list[str] | UnsetType = UNSET
     license: str | UnsetType = UNSET
     modelfile: str | UnsetType = UNSET
     parameters: str | UnsetType = UNSET
@@ -216,20 +210,24 @@ class ShownModel(Struct):
     system: str | UnsetType = UNSET
     renderer: str | UnsetType = UNSET
     parser: str | UnsetType = UNSET
-    requires: str | UnsetType = UNSET
+    details: ModelDetails
     messages: list[dict[str, Any]] | UnsetType = UNSET
-    tensors: list[Tensor] | UnsetType = UNSET
+    model_info: dict[str, Any]
     projector_info: dict[str, Any] | UnsetType = UNSET
+    tensors: list[Tensor] | UnsetType = UNSET
+    capabilities: list[str] | UnsetType = UNSET
+    modified_at: str
+    requires: str | UnsetType = UNSET
     vllama: dict[str, Any] | UnsetType = UNSET
 
 
-class Progress(Struct):
+class Progress(Struct, omit_defaults=True):
     """A step of a download, or of the making of a model. The last one is `success`."""
 
     status: str
-    digest: str | UnsetType = UNSET
+    digest: str = ""
     total: int | UnsetType = UNSET
-    completed: int | UnsetType = UNSET
+    completed: int = 0
 
 
 class Success(Struct):
@@ -269,25 +267,3 @@ class SearchResults(Struct):
     """Pages of the web, the best first."""
 
     results: list[SearchResult]
-
-
-class TokenizedText(Struct):
-    """A text as tokens."""
-
-    model: str
-    tokens: list[int]
-    count: int
-
-
-class DetokenizedText(Struct):
-    """Tokens as a text."""
-
-    model: str
-    text: str
-
-
-class Version(Struct):
-    """The version of Ollama whose API is served, and that of vllama."""
-
-    version: str
-    vllama: str | UnsetType = UNSET

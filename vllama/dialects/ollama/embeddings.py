@@ -227,21 +227,6 @@ def finish_vector(
     return msgspec.Raw(form(truncate_dimensions(normalize(vector), dimensions)).encode())
 
 
-def write_embeddings(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
-    """Build the answer of `POST /v1/embeddings` of finished vectors."""
-    return msgspec.json.encode(
-        {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "embedding": vector, "index": number}
-                for number, vector in enumerate(vectors)
-            ],
-            "model": model,
-            "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
-        }
-    )
-
-
 def _order(position: int, item: _Item) -> int:
     return position if item.index is None else item.index
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from vllama.base.units import rfc3339_utc
+from vllama.dialects.ollama.answer_types import EmbedAnswer, LegacyEmbedAnswer
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,15 +46,9 @@ def write_embed(
     prompt_tokens: int,
 ) -> bytes:
     """Build the answer of `POST /api/embed`, of finished vectors, without numbers that are 0."""
-    numbers = {
-        "total_duration": total_ns,
-        "load_duration": load_ns,
-        "prompt_eval_count": prompt_tokens,
-    }
-    given = {name: number for name, number in numbers.items() if number}
-    return _encode({"model": model, "embeddings": vectors, **given})
+    return _encode(EmbedAnswer(model, vectors, total_ns, load_ns, prompt_tokens))
 
 
 def write_legacy_embed(vectors: Sequence[msgspec.Raw]) -> bytes:
     """Build the answer of `POST /api/embeddings`: one vector, none for no prompt."""
-    return _encode({"embedding": vectors[0] if vectors else ()})
+    return _encode(LegacyEmbedAnswer(vectors[0] if vectors else msgspec.Raw(b"[]")))

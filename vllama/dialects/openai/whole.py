@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.logprobs import pack, tidy
 from vllama.chat.reply import JSON, ReplyOptions, Tally
 from vllama.dialects.errors import write_openai_error
+from vllama.dialects.openai.answer_types import Embedding, Embeddings, Usage
 
 FINGERPRINT = "fp_ollama"
 
@@ -95,6 +97,13 @@ class ChoiceParts:
                 self.logprobs[name] = value
         if choice.finish_reason is not None:
             self.finish_reason = choice.finish_reason
+
+
+def write_embeddings(model: str, vectors: Sequence[msgspec.Raw], prompt_tokens: int) -> bytes:
+    """Build the answer of `POST /v1/embeddings` of finished vectors."""
+    rows = [Embedding("embedding", vector, number) for number, vector in enumerate(vectors)]
+    usage = Usage(prompt_tokens, prompt_tokens)
+    return msgspec.json.encode(Embeddings("list", rows, model, usage))
 
 
 def _chat_choice(index: int, part: ChoiceParts) -> dict[str, Any]:

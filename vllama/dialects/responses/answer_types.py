@@ -1,4 +1,4 @@
-"""The fields of `/v1/responses` and its events, for the description of the API.
+"""The fields of `/v1/responses` and its events.
 
 What has `UNSET` as its default may be missing.
 
@@ -7,6 +7,7 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -119,7 +120,7 @@ class InputItems(Struct):
     """The input of a response, the newest first."""
 
     object: Literal["list"]
-    data: list[dict[str, Any]]
+    data: Sequence[Mapping[str, Any]]
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vllama.dialects.responses.answer_types import InputItems
+
 _PREFIXES = {
     "message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs",
 }  # fmt: skip
@@ -32,13 +34,8 @@ def _complete(item: dict[str, Any], identity: str) -> dict[str, Any]:
     return item
 
 
-def list_items(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def list_items(items: Sequence[Mapping[str, Any]]) -> InputItems:
     """Return the answer that lists input items, newest first, all on one page."""
     rows = list(reversed(items))
-    return {
-        "object": "list",
-        "data": rows,
-        "first_id": rows[0]["id"] if rows else None,
-        "last_id": rows[-1]["id"] if rows else None,
-        "has_more": False,
-    }
+    first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
+    return InputItems("list", rows, first, last, has_more=False)

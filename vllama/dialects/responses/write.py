@@ -61,7 +61,7 @@ class ResponsesWriter(BlockWriter):
         if not self.streams:
             return write_openai_error(error)[1]
         code = "invalid_prompt" if isinstance(error, ContextOverflow) else "server_error"
-        said = {"code": code, "message": make_openai_error(error)["error"]["message"]}
+        said = {"code": code, "message": make_openai_error(error).error.message}
         response = self._response("failed", self._items("incomplete"), None, {"error": said})
         return self._event("response.failed", {"response": response})
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.base.errors import BadModelFile, BadRequest
+from vllama.dialects.ollama.answer_types import ModelDetails
 from vllama.models.headers.chat_templates import (
     check_template_length,
     find_known_template,
@@ -236,24 +237,21 @@ def format_parameter_count(count: int | None) -> str:
     return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
 
 
-def build_details(bundle: Bundle, info: ModelInfo, *, lengths: bool = True) -> dict[str, object]:
+def build_details(bundle: Bundle, info: ModelInfo, *, lengths: bool = True) -> ModelDetails:
     """Return the object `details` of `/api/tags`, `/api/ps` and `/api/show`.
 
     Only the first two have the `lengths`.
     """
-    view: dict[str, object] = {
-        "parent_model": bundle.base or "",
-        "format": bundle.format.value,
-        "family": info.architecture,
-        "families": [info.architecture],
-        "parameter_size": format_parameter_count(info.parameter_count),
-        "quantization_level": info.quant or bundle.quant or "unknown",
-    }
-    if lengths and info.context_length:
-        view["context_length"] = info.context_length
-    if lengths and info.embedding_length:
-        view["embedding_length"] = info.embedding_length
-    return view
+    return ModelDetails(
+        parent_model=bundle.base or "",
+        format=bundle.format.value,
+        family=info.architecture,
+        families=[info.architecture],
+        parameter_size=format_parameter_count(info.parameter_count),
+        quantization_level=info.quant or bundle.quant or "unknown",
+        context_length=info.context_length or 0 if lengths else 0,
+        embedding_length=info.embedding_length or 0 if lengths else 0,
+    )
 
 
 def read_projector_info(path: Path) -> dict[str, object]:

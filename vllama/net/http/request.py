@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest
@@ -369,7 +370,7 @@ class Request:
             return
         self.keep_alive = False
         if self.disconnected:
-            self.json(CLIENT_CLOSED, {"error": HALF_CLOSED})
+            self.respond(CLIENT_CLOSED, msgspec.json.encode({"error": HALF_CLOSED}))
         else:
             self.text(500, "internal error")
 
@@ -385,7 +386,7 @@ class Request:
         self.start(status, content_type, len(body), headers)
         self.end(body)
 
-    def json(self, status: int, value: object) -> None:
+    def json(self, status: int, value: Struct) -> None:
         """Send `value` as JSON, masked."""
         self.respond(status, self.mask(msgspec.json.encode(value)))
 

@@ -16,6 +16,7 @@ import msgspec
 from vllama.base.errors import ContextOverflow
 from vllama.chat.go_json import decode_object
 from vllama.chat.prompt_size import estimate_tokens
+from vllama.dialects.anthropic.answer_types import Message, MessageEvent, TokenCount
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 from vllama.dialects.openai.read import read_chat
@@ -24,6 +25,7 @@ from vllama.models.types import Capability
 from vllama.net.http.request import Request
 from vllama.net.relay.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
+from vllama.routes.anthropic import bodies
 from vllama.routes.inference.lease import make_need, with_lease
 from vllama.routes.openai.common import (
     check_blocks,
@@ -32,6 +34,7 @@ from vllama.routes.openai.common import (
     read_truncate,
     relay_blocks,
 )
+from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.prepare import CheckedRequest, prepare
 from vllama.routes.route import Dialect, Route, RouteKind, Task
 from vllama.scheduler.instance import Lease
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 
 async def messages(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/messages`: continue a conversation."""
+    """Continue a conversation."""
     identity = _identify(request)
     asked = parse_messages(await request.body())
     checked = await _check(gateway, request, asked)
@@ -61,7 +64,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
 
 
 async def count_tokens(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/messages/count_tokens`: count the tokens of the rendered prompt.
+    """Count the tokens of a conversation.
 
     An engine without a tokenizer gives an estimate, and a header that says so.
     """
@@ -82,7 +85,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
             tokens = error.tokens  # its size is what was asked for
         headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
         count = estimate_tokens(whole) if tokens is None else tokens
-        body = msgspec.json.encode({"input_tokens": count})
+        body = msgspec.json.encode(TokenCount(count))
         request.respond(200, body, headers=headers)
 
     need = make_need(checked.load, Mode.CHAT)
@@ -111,6 +114,19 @@ def _identify(request: Request) -> str:
 
 _answers = partial(Route, kind=RouteKind.MODEL, dialect=Dialect.ANTHROPIC)
 ROUTES = (
-    _answers("POST /v1/messages", messages, task=Task.CHAT),
-    _answers("POST /v1/messages/count_tokens", count_tokens, captured=False),
+    _answers(
+        "POST /v1/messages",
+        messages,
+        task=Task.CHAT,
+        body=bodies.MESSAGE,
+        answer=Message,
+        stream=Stream(Framing.NAMED_EVENTS, MessageEvent),
+    ),
+    _answers(
+        "POST /v1/messages/count_tokens",
+        count_tokens,
+        captured=False,
+        body=bodies.COUNT,
+        answer=TokenCount,
+    ),
 )

@@ -17,6 +17,7 @@ from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.base.units import rfc3339_utc
 from vllama.chat.reply import Reply
 from vllama.chat.request import ChatRequest
+from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
 from vllama.dialects.ollama.objects import write_load
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
@@ -28,6 +29,8 @@ from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.affinity import Prefix, hash_messages, hash_text
 from vllama.routes.inference.lease import make_need, run_relay, with_lease
 from vllama.routes.inference.reservation import count_nothing, size_answers
+from vllama.routes.ollama import bodies
+from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.routes.route import RouteKind, Task, ollama_route
@@ -44,7 +47,10 @@ MAX_UNLOAD_BYTES = 4096
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/chat`: continue a conversation."""
+    """Continue a conversation.
+
+    An empty conversation loads the model; with `keep_alive` 0 it is unloaded.
+    """
     asked = parse_chat(await request.body())
     if not asked.model:
         raise BadRequest("model is required")
@@ -53,7 +59,10 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
 
 async def generate(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/generate`: continue a prompt."""
+    """Continue a prompt.
+
+    An empty prompt loads the model; with `keep_alive` 0 it is unloaded.
+    """
     asked = parse_generate(await request.body())
     if not asked.model:
         raise ModelNotFound("", message="model '' not found")
@@ -186,11 +195,22 @@ def answer_rendered(request: Request, model: str, kind: str, turn: Turn) -> None
 
 _answers = partial(ollama_route, kind=RouteKind.MODEL)
 ROUTES = (
-    _answers("POST /api/chat", chat, task=Task.CHAT, is_free=partial(only_unloads, parse_chat)),
+    _answers(
+        "POST /api/chat",
+        chat,
+        task=Task.CHAT,
+        is_free=partial(only_unloads, parse_chat),
+        body=bodies.CHAT,
+        answer=ChatAnswer,
+        stream=Stream(Framing.NDJSON, ChatAnswer),
+    ),
     _answers(
         "POST /api/generate",
         generate,
         task=Task.COMPLETION,
         is_free=partial(only_unloads, parse_generate),
+        body=bodies.GENERATE,
+        answer=GenerateAnswer,
+        stream=Stream(Framing.NDJSON, GenerateAnswer),
     ),
 )

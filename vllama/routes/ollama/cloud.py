@@ -5,14 +5,24 @@ See docs/reference/ollama-api.md#routes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.dialects.errors import OllamaError
 from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.answer_types import (
+    Cloud,
+    CloudStatus,
+    Progress,
+    Recommendations,
+)
 from vllama.dialects.ollama.request_types import PUSH
 from vllama.models.names.ref import ModelRef
 from vllama.net.http.request import Request
-from vllama.routes.ollama.models import need_name, send_error, send_line
+from vllama.routes.ollama import model_bodies
+from vllama.routes.ollama.models import PROGRESS, need_name, send_error, send_line
+from vllama.routes.operation import Parameter
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -28,32 +38,32 @@ class SignedOut(VllamaError):
 
 
 async def status(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /api/status`: tell that the cloud is disabled."""
-    request.json(200, {"cloud": {"disabled": True, "source": "config"}})
+    """Tell that ollama.com is not used."""
+    request.json(200, CloudStatus(Cloud(disabled=True, source="config")))
 
 
 async def me(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/me`: answer as a signed-out Ollama does."""
-    request.json(401, {"error": "unauthorized", "signin_url": SIGN_IN})
+    """Tell that nobody is signed in."""
+    request.json(401, OllamaError("unauthorized", signin_url=SIGN_IN))
 
 
 async def sign_out(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/signout`: nobody is signed in."""
+    """Sign out: refused, since nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
 async def remove_key(gateway: Gateway, request: Request) -> None:
-    """Serve `DELETE /api/user/keys/{key}`: nobody is signed in."""
+    """Remove a key of an account: refused, since nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
 async def recommendations(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /api/experimental/model-recommendations`: recommend no models."""
-    request.json(200, {"recommendations": []})
+    """Recommend models: none."""
+    request.json(200, Recommendations([]))
 
 
 async def push(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/push`: refuse it, since there is no registry to push to."""
+    """Upload a model: refused, since nobody is signed in."""
     body = decode_request(await request.body(), PUSH)
     name = need_name(body.model or body.name)
     ModelRef.parse(name)
@@ -67,16 +77,32 @@ async def push(gateway: Gateway, request: Request) -> None:
     )
     if not body.stream:
         raise refusal
-    await send_line(request, {"status": "retrieving manifest"})
+    await send_line(request, Progress("retrieving manifest"))
     await send_error(request, refusal)
     request.end()
 
 
+_open = partial(ollama_route, kind=RouteKind.OPEN)
+_refuses = partial(_open, statuses=(), errors=(401,))
 ROUTES = (
-    ollama_route("POST /api/push", push, RouteKind.WRITES),
-    ollama_route("GET /api/status", status, RouteKind.OPEN),
-    ollama_route("POST /api/me", me, RouteKind.OPEN),
-    ollama_route("POST /api/signout", sign_out, RouteKind.OPEN),
-    ollama_route("DELETE /api/user/keys/{key}", remove_key, RouteKind.OPEN),
-    ollama_route("GET /api/experimental/model-recommendations", recommendations, RouteKind.OWN),
+    ollama_route(
+        "POST /api/push",
+        push,
+        RouteKind.WRITES,
+        body=model_bodies.PUSH,
+        stream=PROGRESS,
+        errors=(401, 404),
+    ),
+    _open("GET /api/status", status, answer=CloudStatus),
+    _refuses("POST /api/me", me),
+    _refuses("POST /api/signout", sign_out),
+    _refuses(
+        "DELETE /api/user/keys/{key}", remove_key, parameters=(Parameter("key", "a public key"),)
+    ),
+    ollama_route(
+        "GET /api/experimental/model-recommendations",
+        recommendations,
+        RouteKind.OWN,
+        answer=Recommendations,
+    ),
 )

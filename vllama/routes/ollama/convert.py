@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base import executors
+from vllama.dialects.ollama import answer_types
 from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
 from vllama.models.convert.requantise import convert_uploads, requantise
@@ -18,12 +19,12 @@ from vllama.models.create import choose_quant
 from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.routes.ollama.models import write_pull_line
+from vllama.routes.ollama.models import make_progress
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-Send = Callable[[object], Awaitable[None]]
+Send = Callable[[answer_types.Progress], Awaitable[None]]
 
 
 async def check_quant(
@@ -82,7 +83,7 @@ async def told(
     async def send_all() -> None:
         while (event := await events.get()) is not None:
             if event.digest or not event.total_bytes:  # else a bar, which Ollama has not
-                await send(write_pull_line(event))
+                await send(make_progress(event))
 
     async def both() -> Bundle:
         sending = asyncio.ensure_future(send_all())

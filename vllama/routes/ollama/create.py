@@ -9,6 +9,7 @@ See docs/reference/ollama-api.md#model-management, #create.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, Vllam
 from vllama.base.units import format_bytes_decimal
 from vllama.chat.go_json import kind
 from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.request_types import COPY, CREATE, CreateBody, MessageStruct
 from vllama.models.create import (
@@ -32,8 +34,9 @@ from vllama.models.modelfile import KNOWN, LISTS
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.net.http.request import BodyTooLarge, Request
+from vllama.routes.ollama import model_bodies
 from vllama.routes.ollama.convert import check_quant, convert_weights
-from vllama.routes.ollama.models import send_error, send_line, write_pull_line
+from vllama.routes.ollama.models import PROGRESS, make_progress, send_error, send_line
 from vllama.routes.ollama.pull_stream import stream_pull
 from vllama.routes.route import RouteKind, ollama_route
 
@@ -53,7 +56,7 @@ class Lines:
         self._request = request
         self._stream = stream
 
-    async def send(self, value: object) -> None:
+    async def send(self, value: Progress) -> None:
         """Send a line, if lines are wanted."""
         if self._stream:
             await send_line(self._request, value)
@@ -65,13 +68,13 @@ class Lines:
         if error is not None:
             await send_error(self._request, error)
         elif not self._stream:
-            self._request.json(200, {"status": SUCCESS})
+            self._request.json(200, Success("success"))
             return
         self._request.end()
 
 
 async def create(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/create`: make a model from another one, from files, or from safetensors."""
+    """Make a model of another one, or of uploaded files."""
     body = decode_request(await request.body(), CREATE)
     source, files = body.source, body.files or {}
     adapters, drafts = body.adapters, body.draft_files
@@ -90,7 +93,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     lines = Lines(request, stream=body.stream)
     try:
         if adapters or not (source or is_folder(files)):
-            await lines.send({"status": "parsing GGUF"})
+            await lines.send(Progress("parsing GGUF"))
         extra = await executors.disk.run(find_extra_files, gateway, adapters, drafts)
         if source:
             base = await find_base(gateway, request, source, lines)
@@ -105,7 +108,7 @@ async def create(gateway: Gateway, request: Request) -> None:
         told: list[str] = []
         await executors.storage.run(create_model, gateway.catalog.library, recipe, told.append)
         for status in told:
-            await lines.send({"status": status})
+            await lines.send(Progress(status))
     except VllamaError as error:
         await lines.end(error)
     else:
@@ -194,7 +197,7 @@ async def find_base(gateway: Gateway, request: Request, name: str, lines: Lines)
 
     async def tell(event: PullEvent) -> None:
         if event.status != SUCCESS:  # the end of the pull is not that of the whole
-            await lines.send(write_pull_line(event))
+            await lines.send(make_progress(event))
 
     return await stream_pull(gateway, request, name, tell)
 
@@ -221,7 +224,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
 
 
 async def copy(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/copy`: give a model a second name."""
+    """Give a model a second name."""
     body = decode_request(await request.body(), COPY)
     source, destination = body.source, body.destination
     try:
@@ -241,7 +244,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 
 
 async def head_blob(gateway: Gateway, request: Request) -> None:
-    """Serve `HEAD /api/blobs/sha256:…`: tell whether a blob is here."""
+    """Tell whether a file of a model is here."""
     blobs = gateway.catalog.library.local.blobs
     here = await executors.disk.run(blobs.has, request.path.removeprefix(BLOBS))
     if here:
@@ -260,7 +263,7 @@ def check_upload(size_bytes: int, most_bytes: int | None) -> None:
 
 
 async def upload_blob(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/blobs/sha256:…`: store the body as it comes, verified."""
+    """Upload a file of a model; its digest is checked."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
     if await executors.disk.run(blobs.has, digest):
         request.respond(200, b"", b"")
@@ -292,9 +295,18 @@ class BlobNotFound(BadRequest):
     status = 404
 
 
+_writes = partial(ollama_route, kind=RouteKind.WRITES)
+_blob: dict[str, Any] = {"parameters": (model_bodies.DIGEST,), "statuses": (200, 201)}
 ROUTES = (
-    ollama_route("POST /api/create", create, RouteKind.WRITES),
-    ollama_route("POST /api/copy", copy, RouteKind.WRITES),
-    ollama_route("HEAD /api/blobs/{digest}", head_blob),
-    ollama_route("POST /api/blobs/{digest}", upload_blob, RouteKind.WRITES),
+    _writes(
+        "POST /api/create",
+        create,
+        body=model_bodies.CREATE,
+        answer=Success,
+        stream=PROGRESS,
+        errors=(404, 413, 502, 507),
+    ),
+    _writes("POST /api/copy", copy, body=model_bodies.COPY, errors=(404,)),
+    ollama_route("HEAD /api/blobs/{digest}", head_blob, **_blob, errors=(413, 507)),
+    _writes("POST /api/blobs/{digest}", upload_blob, **_blob, upload=True, errors=(413, 507)),
 )

@@ -15,6 +15,7 @@ from vllama.chat.request import (
     EmbedRequest,
 )
 from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.answer_types import EmbedAnswer, LegacyEmbedAnswer
 from vllama.dialects.ollama.embeddings import (
     finish_vector,
     read_embed,
@@ -35,6 +36,7 @@ from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.lease import count_inputs, make_need, with_lease
 from vllama.routes.inference.reservation import size_inputs
+from vllama.routes.ollama import bodies
 from vllama.routes.prompts.embedding import embed_all
 from vllama.routes.route import RouteKind, Task, ollama_route
 from vllama.scheduler.instance import Lease
@@ -47,7 +49,7 @@ NOT_FOUND = 'model "{}" not found, try pulling it first'
 
 
 async def embed(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/embed`: make embeddings of texts."""
+    """Make embeddings of texts."""
     given = decode_request(await request.body(), EMBED)
     if not given.model:
         raise ModelNotFound("", message="model '' not found")
@@ -58,7 +60,7 @@ async def embed(gateway: Gateway, request: Request) -> None:
 
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/embeddings`: make one embedding (the older route)."""
+    """Make the embedding of a text (the older route)."""
     asked = read_legacy_embed(decode_request(await request.body(), LEGACY_EMBED))
     if not asked.model:
         raise BadRequest("model is required")
@@ -119,4 +121,9 @@ async def answer_embed(
 
 
 _embeds = partial(ollama_route, kind=RouteKind.MODEL, task=Task.EMBEDDINGS)
-ROUTES = (_embeds("POST /api/embed", embed), _embeds("POST /api/embeddings", legacy_embed))
+ROUTES = (
+    _embeds("POST /api/embed", embed, body=bodies.EMBED, answer=EmbedAnswer),
+    _embeds(
+        "POST /api/embeddings", legacy_embed, body=bodies.LEGACY_EMBED, answer=LegacyEmbedAnswer
+    ),
+)

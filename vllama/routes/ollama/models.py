@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,17 @@ from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotF
 from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.answer_types import (
+    FailedModel,
+    LoadedModel,
+    LoadedModels,
+    LocalModel,
+    Progress,
+    ShownModel,
+    Success,
+    Tags,
+    Tensor,
+)
 from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW, ShowBody
 from vllama.models.headers.info import (
     build_details,
@@ -36,7 +48,9 @@ from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
 from vllama.routes.inference.outages import list_servers
+from vllama.routes.ollama import model_bodies
 from vllama.routes.ollama.pull_stream import join_pull, stream_pull
+from vllama.routes.operation import Framing, Stream
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -51,19 +65,9 @@ LOADED = ("size", "size_vram", "context_length")
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
 NDJSON = b"application/x-ndjson"
 LAYER = re.compile(r"blk\.(\d+)\.")
+PROGRESS = Stream(Framing.NDJSON, Progress)
 TEXTS = ("license", "template", "system", "renderer", "parser", "requires")
 ALWAYS = ("details", "model_info", "modified_at")  # what `/api/show` gives even if it is empty
-
-
-def describe(bundle: Bundle, info: ModelInfo | None) -> dict[str, object]:
-    """Return the part that tags and ps share."""
-    return {
-        "name": bundle.name,
-        "model": bundle.name,
-        "size": bundle.size_bytes,
-        "digest": bundle.digest,
-        "details": build_details(bundle, info or ModelInfo(architecture="unknown")),
-    }
 
 
 def list_capabilities(info: ModelInfo | None) -> list[str]:
@@ -74,39 +78,39 @@ def list_capabilities(info: ModelInfo | None) -> list[str]:
 
 
 async def tags(gateway: Gateway, request: Request) -> None:
-    """List local models, newest first."""
+    """List the models of this machine."""
     rows = [
-        {
-            "name": bundle.name,
-            "model": bundle.name,
-            "modified_at": rfc3339_local(bundle.modified_s),
-            **describe(bundle, info),
-            "capabilities": list_capabilities(info),
-            "store": bundle.store,
-            **({"problem": problem} if problem else {}),
-        }
+        LocalModel(
+            name=bundle.name,
+            model=bundle.name,
+            modified_at=rfc3339_local(bundle.modified_s),
+            size=bundle.size_bytes,
+            digest=bundle.digest,
+            details=build_details(bundle, info or ModelInfo(architecture="unknown")),
+            capabilities=list_capabilities(info),
+            store=bundle.store,
+            problem=problem or "",
+        )
         for bundle, info, problem in await gateway.catalog.all()
         if may_use(bundle.name)
     ]
-    request.json(200, {"models": rows})
+    request.json(200, Tags(rows))
 
 
 async def ps(gateway: Gateway, request: Request) -> None:
-    """List loaded models, latest expiry first; one row per model."""
+    """List the loaded models."""
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
     views = gateway.scheduler.list_models()
     elsewhere = await asyncio.gather(
         *(read_loaded_elsewhere(gateway, view.bundle) for view in views)
     )
     rows = [
-        make_loaded_row(view, names) | there
+        msgspec.structs.replace(make_loaded_row(view, names), **there)
         for view, there in zip(views, elsewhere, strict=True)
         if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
     ]
-    reply: dict[str, object] = {"models": rows}
-    if failures := [one for one in gateway.scheduler.list_failures() if may_use(one.name)]:
-        reply["failed"] = [make_failed_row(failure) for failure in failures]
-    request.json(200, reply)
+    failed = [make_failed_row(o) for o in gateway.scheduler.list_failures() if may_use(o.name)]
+    request.json(200, LoadedModels(rows, failed))
 
 
 async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, int]:
@@ -128,33 +132,31 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     return {}
 
 
-def make_loaded_row(view: View, names: Sequence[str]) -> dict[str, object]:
+def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
     """Describe a model that is loaded or loading; `names` are those that the client may know."""
     expires_s = time.time() + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
-    row = describe(view.bundle, view.plan.info) | {
-        "name": names[0],
-        "model": names[0],
-        "size": view.memory_bytes,
-        "expires_at": rfc3339_local(expires_s),
-        "size_vram": view.vram_bytes,
-        "context_length": known_context(view.plan),
-        "state": str(view.state),
-        "engine": view.plan.engine,
-        "engine_version": view.plan.installation.version,
-        "requests": view.leases - view.ending,
-        "slots": view.limit,
-        "queued": view.queued,
-        "replicas": view.replicas,
-        "restarts": view.restarts,
-        "pid": view.pid,
-    }
-    if len(names) > 1:
-        row["other_names"] = list(names[1:])
-    if view.ending:
-        row["ending"] = view.ending
-    if view.cause:
-        row["cause"] = view.cause
-    return row
+    return LoadedModel(
+        name=names[0],
+        model=names[0],
+        size=view.memory_bytes,
+        digest=view.bundle.digest,
+        details=build_details(view.bundle, view.plan.info),
+        expires_at=rfc3339_local(expires_s),
+        size_vram=view.vram_bytes,
+        context_length=known_context(view.plan),
+        state=str(view.state),
+        engine=view.plan.engine,
+        engine_version=view.plan.installation.version,
+        requests=view.leases - view.ending,
+        slots=view.limit,
+        queued=view.queued,
+        replicas=view.replicas,
+        restarts=view.restarts,
+        pid=view.pid,
+        other_names=list(names[1:]),
+        ending=view.ending,
+        cause=view.cause,
+    )
 
 
 def known_context(plan: Plan) -> int:
@@ -164,16 +166,16 @@ def known_context(plan: Plan) -> int:
     return plan.settings.context_length
 
 
-def make_failed_row(failure: FailureView) -> dict[str, object]:
-    """Describe a model that failed; those that are loaded stand elsewhere."""
-    return {
-        "name": failure.name,
-        "state": "failed",
-        "cause": failure.cause,
-        "hint": failure.hint,
-        "since": rfc3339_local(failure.since_s),
-        "retry_after": round(failure.retry_s, 3),
-    }
+def make_failed_row(failure: FailureView) -> FailedModel:
+    """Describe a model that failed; loaded models are listed separately."""
+    return FailedModel(
+        name=failure.name,
+        state="failed",
+        cause=failure.cause,
+        hint=failure.hint,
+        since=rfc3339_local(failure.since_s),
+        retry_after=round(failure.retry_s, 3),
+    )
 
 
 def need_name(name: str | None) -> str:
@@ -194,7 +196,7 @@ def add_tag(name: str) -> str:
 
 
 async def show(gateway: Gateway, request: Request) -> None:
-    """Describe one model."""
+    """Describe a model."""
     body = decode_request(await request.body(), SHOW)
     name, verbose = need_name(body.model or body.name), body.verbose
     try:
@@ -214,7 +216,7 @@ async def show(gateway: Gateway, request: Request) -> None:
     metadata = await executors.disk.run(build_model_info, info, verbose=verbose)
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         metadata["general.basename"] = name  # the value that Copilot shows
-    reply: dict[str, object] = {
+    reply: dict[str, Any] = {
         "license": bundle.license,
         "modelfile": format_modelfile(bundle, info),
         "parameters": format_parameters(own.parameters) or there.get("parameters"),
@@ -235,18 +237,17 @@ async def show(gateway: Gateway, request: Request) -> None:
         reply["projector_info"] = await executors.disk.run(read_projector_info, bundle.projector)
     if body.plan:
         reply["vllama"] = await executors.disk.run(describe_plan, gateway, entry.bundle, info)
-    request.json(200, {name: value for name, value in reply.items() if value or name in ALWAYS})
+    shown = {name: value for name, value in reply.items() if value or name in ALWAYS}
+    request.json(200, ShownModel(**shown))
 
 
-def list_tensors(info: ModelInfo) -> list[dict[str, object]]:
+def list_tensors(info: ModelInfo) -> list[Tensor]:
     """Return the tensors in Ollama's order: those of no layer by name, then those of each layer."""
     rows = [
         (int(found[1]) if (found := LAYER.match(name)) else -1, name, kind, shape)
         for name, kind, shape in info.tensors
     ]
-    return [
-        {"name": name, "type": kind, "shape": list(shape)} for _, name, kind, shape in sorted(rows)
-    ]
+    return [Tensor(name, kind, list(shape)) for _, name, kind, shape in sorted(rows)]
 
 
 def describe_plan(
@@ -290,7 +291,7 @@ def shown_as(bundle: Bundle, body: ShowBody) -> Bundle:
 
 
 async def delete(gateway: Gateway, request: Request) -> None:
-    """Unload and remove a model."""
+    """Delete a model."""
     body = decode_request(await request.body(), DELETE)
     name, force = need_name(body.model or body.name), body.force
     try:
@@ -310,21 +311,18 @@ async def delete(gateway: Gateway, request: Request) -> None:
     request.respond(200, b"", b"")
 
 
-def write_pull_line(event: PullEvent) -> dict[str, object]:
-    """Return Ollama's progress object; `completed` is left out while it is 0."""
-    line: dict[str, object] = {"status": event.status}
-    if event.digest:
-        line["digest"] = event.digest
-        line["total"] = event.total_bytes or 0
-        if event.completed_bytes:
-            line["completed"] = event.completed_bytes
-    return line
+def make_progress(event: PullEvent) -> Progress:
+    """Return a line of the stream."""
+    if not event.digest:
+        return Progress(event.status)
+    return Progress(event.status, event.digest, event.total_bytes or 0, event.completed_bytes or 0)
 
 
 async def pull(gateway: Gateway, request: Request) -> None:
-    """Download a model, with progress as NDJSON; the last client that leaves stops it.
+    """Download a model.
 
-    With `background` it goes on without a client, and the answer comes at once.
+    Clients share a download. It stops when the last one leaves, and the next goes on from there.
+    With `background` it needs no client, and the answer comes at once.
     """
     body = decode_request(await request.body(), PULL)
     name = body.model or body.name
@@ -333,13 +331,13 @@ async def pull(gateway: Gateway, request: Request) -> None:
         raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
     if body.background:
         join_pull(gateway, name, insecure=body.insecure).background = True
-        request.json(202, {"status": "pulling manifest"})
+        request.json(202, Progress("pulling manifest"))
         return
     stream = body.stream
 
     async def tell(event: PullEvent) -> None:
         if stream:
-            await send_line(request, write_pull_line(event))
+            await send_line(request, make_progress(event))
 
     try:
         await stream_pull(gateway, request, name, tell, insecure=body.insecure)
@@ -354,13 +352,16 @@ async def pull(gateway: Gateway, request: Request) -> None:
         await send_error(request, error)
     else:
         if not stream:
-            request.json(200, {"status": "success"})
+            request.json(200, Success("success"))
             return
     request.end()
 
 
 async def stop_pull(gateway: Gateway, request: Request) -> None:
-    """Stop the download of a model for all clients; what is here is kept for the next time."""
+    """Stop a download for all clients.
+
+    A route of vllama's own. What has been downloaded is kept for the next time.
+    """
     body = decode_request(await request.body(), PULL)
     name = need_name(body.model or body.name)
     pull = gateway.pulls.find(name)
@@ -386,11 +387,27 @@ async def send_error(request: Request, error: VllamaError) -> None:
     await send_line(request, make_ollama_error(error, error.sentence()))
 
 
+_writes = partial(ollama_route, kind=RouteKind.WRITES)
 ROUTES = (
-    ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS),
-    ollama_route("GET /api/ps", ps, RouteKind.LISTS),
-    ollama_route("POST /api/show", show, RouteKind.LISTS),
-    ollama_route("POST /api/pull", pull, RouteKind.WRITES),
-    ollama_route("DELETE /api/pull", stop_pull, RouteKind.WRITES),
-    ollama_route("DELETE /api/delete", delete, RouteKind.WRITES),
+    ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS, answer=Tags),
+    ollama_route("GET /api/ps", ps, RouteKind.LISTS, answer=LoadedModels),
+    ollama_route(
+        "POST /api/show",
+        show,
+        RouteKind.LISTS,
+        body=model_bodies.SHOW,
+        answer=ShownModel,
+        errors=(404,),
+    ),
+    _writes(
+        "POST /api/pull",
+        pull,
+        body=model_bodies.PULL,
+        answer=(Success, Progress),
+        stream=PROGRESS,
+        statuses=(200, 202),
+        errors=(502, 507),
+    ),
+    _writes("DELETE /api/pull", stop_pull, body=model_bodies.STOP_PULL, errors=(404,)),
+    _writes("DELETE /api/delete", delete, body=model_bodies.DELETE, errors=(404,)),
 )

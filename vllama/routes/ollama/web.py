@@ -15,12 +15,15 @@ import msgspec
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.dialects.go_structs import decode_request
+from vllama.dialects.ollama.answer_types import SearchResults
 from vllama.dialects.ollama.request_types import WEB_FETCH, WEB_SEARCH
 from vllama.models.names.ref import CloudDisabled
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.net.web.fetch import fetch_page
+from vllama.net.web.page_text import Page
 from vllama.net.web.search import MAX_RESULTS, search_web
+from vllama.routes.ollama import model_bodies
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -31,7 +34,10 @@ HINT = "start the server with --searxng URL to search with a SearXNG of your own
 
 
 async def web_search(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/web_search`: search the web with the user's SearXNG."""
+    """Search the web.
+
+    Needs a SearXNG of yours: `--searxng URL`.
+    """
     searxng = gateway.in_use.config.searxng
     if searxng is None:
         raise CloudDisabled("web search is unavailable", hint=HINT)
@@ -46,11 +52,14 @@ async def web_search(gateway: Gateway, request: Request) -> None:
         raise BadRequest(f"max_results must be a number from 1 to {MAX_RESULTS}")
     work = executors.web.run(search_web, searxng, query, count)
     results = await unless_gone(request, work)
-    request.respond(200, msgspec.json.encode({"results": results}))
+    request.respond(200, msgspec.json.encode(SearchResults(results)))
 
 
 async def web_fetch(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/web_fetch`: return the text of a page of the public internet."""
+    """Fetch a page of the public internet as text.
+
+    Needs the setting `--searxng URL`, too.
+    """
     if gateway.in_use.config.searxng is None:
         raise CloudDisabled("web fetch is unavailable", hint=HINT)
     url = decode_request(await request.body(), WEB_FETCH).url.strip()
@@ -61,8 +70,18 @@ async def web_fetch(gateway: Gateway, request: Request) -> None:
     request.respond(200, answer.encode())
 
 
-_api = partial(ollama_route, kind=RouteKind.OWN)
+_api = partial(ollama_route, kind=RouteKind.OWN, errors=(502,))
 ROUTES = (
-    _api("POST /api/web_search /api/experimental/web_search", web_search),
-    _api("POST /api/web_fetch /api/experimental/web_fetch", web_fetch),
+    _api(
+        "POST /api/web_search /api/experimental/web_search",
+        web_search,
+        body=model_bodies.WEB_SEARCH,
+        answer=SearchResults,
+    ),
+    _api(
+        "POST /api/web_fetch /api/experimental/web_fetch",
+        web_fetch,
+        body=model_bodies.WEB_FETCH,
+        answer=Page,
+    ),
 )

@@ -18,6 +18,7 @@ import msgspec
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
+from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.whole import WholeWriter
@@ -26,10 +27,12 @@ from vllama.net.http.request import JSON, Request
 from vllama.net.relay.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
+from vllama.routes.fields import BINARY, TEXT
 from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
 from vllama.routes.inference.lease import NotSupported, run_relay, with_lease
 from vllama.routes.inference.reservation import size_context
 from vllama.routes.openai.common import find_v1_model, make_options, name_ignored
+from vllama.routes.operation import Body
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
@@ -52,12 +55,12 @@ _TASKS = {
 
 
 async def transcriptions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/audio/transcriptions`: turn speech into text."""
+    """Turn speech into text."""
     await transcribe(gateway, request, "transcribe")
 
 
 async def translations(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/audio/translations`: turn speech into English text."""
+    """Turn speech into English text."""
     await transcribe(gateway, request, "translate")
 
 
@@ -108,7 +111,7 @@ async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
         if shape == "text":
             request.text(200, text)
         else:
-            request.json(200, {"text": text})
+            request.json(200, Transcription(text))
 
     await with_lease(gateway, request, entry.bundle, wanted, None, use, size=size_context)
 
@@ -161,7 +164,22 @@ def guess_format(file: Part) -> str:
     return "mp3" if (file.filename or "").lower().endswith(".mp3") else "wav"
 
 
-_hears = partial(openai_route, kind=RouteKind.MODEL)
+_hears = partial(
+    openai_route,
+    kind=RouteKind.MODEL,
+    body=Body(
+        form=True,
+        required=("file",),
+        fields={
+            "file": BINARY | {"description": "the recording; 25 MB at most"},
+            "language": TEXT,
+            "prompt": TEXT | {"description": "what the recording is about"},
+            "response_format": {"type": "string", "enum": ["json", "text"]},
+        },
+    ),
+    answer=Transcription,
+    media={"text/plain": TEXT},
+)
 ROUTES = (
     _hears("POST /v1/audio/transcriptions", transcriptions),
     _hears("POST /v1/audio/translations", translations),

@@ -16,14 +16,14 @@ from vllama.dialects.ollama.embeddings import (
     finish_vector,
     parse_embeddings,
     write_base64,
-    write_embeddings,
     write_float32s,
 )
+from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, Embeddings
 from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import CHAT, EMBEDDING
-from vllama.dialects.openai.whole import WholeWriter
+from vllama.dialects.openai.whole import WholeWriter, write_embeddings
 from vllama.dialects.openai.write import StreamWriter
 from vllama.engines.base import Mode
 from vllama.net.http.departure import unless_gone
@@ -33,6 +33,7 @@ from vllama.routes.inference.affinity import hash_messages
 from vllama.routes.inference.lease import count_inputs, make_need, with_lease
 from vllama.routes.inference.reservation import size_answers, size_inputs
 from vllama.routes.ollama.embed import NOT_FOUND
+from vllama.routes.openai import bodies
 from vllama.routes.openai.common import (
     find_text_model,
     find_v1_model,
@@ -41,6 +42,7 @@ from vllama.routes.openai.common import (
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
+from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.embedding import check_inputs, embed_all
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
@@ -52,7 +54,10 @@ if TYPE_CHECKING:
 
 
 async def chat(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/chat/completions`: continue a conversation."""
+    """Continue a conversation.
+
+    Fields that only the engine knows are passed on to it.
+    """
     body, extras = take_extras(parse_openai(await request.body(), CHAT))
     asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
     entry = await find_v1_model(gateway, asked.model)
@@ -90,7 +95,10 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/embeddings`: make embeddings, normalised, in base64 if requested."""
+    """Make embeddings of texts or tokens.
+
+    They are normalised, and in base64 if requested.
+    """
     body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
     asked = parse_embeddings(body)
     entry = await find_text_model(gateway, asked.model, NOT_FOUND)
@@ -129,6 +137,19 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
 
 _answers = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
-    _answers("POST /v1/chat/completions", chat, task=Task.CHAT),
-    _answers("POST /v1/embeddings", embeddings, task=Task.EMBEDDINGS),
+    _answers(
+        "POST /v1/chat/completions",
+        chat,
+        task=Task.CHAT,
+        body=bodies.CHAT,
+        answer=ChatCompletion,
+        stream=Stream(Framing.EVENTS, ChatChunk),
+    ),
+    _answers(
+        "POST /v1/embeddings",
+        embeddings,
+        task=Task.EMBEDDINGS,
+        body=bodies.EMBEDDING,
+        answer=Embeddings,
+    ),
 )

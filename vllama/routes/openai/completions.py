@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllama.base.clock import now_ns
 from vllama.base.errors import CapabilityMissing
 from vllama.chat.reply import EVENT_STREAM
+from vllama.dialects.openai.answer_types import TextCompletion
 from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.completions import make_list_error, parse_completion
 from vllama.dialects.openai.extras import take_extras
@@ -22,6 +23,7 @@ from vllama.net.upstream.pool import Upstream
 from vllama.routes.inference.affinity import hash_text
 from vllama.routes.inference.lease import make_need, with_lease
 from vllama.routes.inference.reservation import size_answers
+from vllama.routes.openai import bodies
 from vllama.routes.openai.common import (
     find_text_model,
     make_options,
@@ -29,6 +31,7 @@ from vllama.routes.openai.common import (
     read_truncate,
 )
 from vllama.routes.openai.multi_choice import Choice, relay_choices
+from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.prompts.prompt import Prompt, make_dropped_header
 from vllama.routes.route import RouteKind, Task, openai_route
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
 
 
 async def completions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/completions`: continue prompts."""
+    """Continue prompts.
+
+    A prompt goes through the model's template; with `raw` it is sent as it is.
+    """
     body, extras = take_extras(parse_openai(await request.body(), COMPLETION))
     asked = parse_completion(body)
     truncate = read_truncate(request, extras, default=True)
@@ -95,4 +101,14 @@ async def completions(gateway: Gateway, request: Request) -> None:
     )
 
 
-ROUTES = (openai_route("POST /v1/completions", completions, RouteKind.MODEL, task=Task.COMPLETION),)
+ROUTES = (
+    openai_route(
+        "POST /v1/completions",
+        completions,
+        RouteKind.MODEL,
+        task=Task.COMPLETION,
+        body=bodies.COMPLETION,
+        answer=TextCompletion,
+        stream=Stream(Framing.EVENTS, TextCompletion),
+    ),
+)

@@ -20,6 +20,7 @@ from vllama.dialects.decisions.questions import (
     read_distribution,
 )
 from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
+from vllama.dialects.openai.answer_types import Decisions, SystemOneAnswers
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.whole import WholeWriter
@@ -32,7 +33,9 @@ from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.inference.lease import NotSupported, make_need, run_relay, with_lease
 from vllama.routes.inference.reservation import size_answers
+from vllama.routes.openai import score_bodies
 from vllama.routes.openai.common import find_v1_model, make_options
+from vllama.routes.operation import Tag
 from vllama.routes.prompts.prepare import check_request, prepare
 from vllama.routes.route import RouteKind, ollama_route, openai_route
 from vllama.scheduler.instance import Lease
@@ -45,7 +48,7 @@ LIKELIEST = 20
 
 
 async def systemone(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/systemone`: TypeSafe's questions about a state."""
+    """Answer typed questions about a state, in System One's form."""
     body, extras = take_extras(parse_openai(await request.body()))
     name = read_model(body)
     entry, asked = await find_v1_model(gateway, name), parse_systemone(body)
@@ -54,7 +57,7 @@ async def systemone(gateway: Gateway, request: Request) -> None:
 
 
 async def decisions(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/decisions`: OpenAI's questions about an input."""
+    """Answer typed questions with probabilities."""
     body, extras = take_extras(parse_openai(await request.body(), DECISIONS))
     name = read_model(body)
     entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
@@ -130,7 +133,20 @@ async def decide(
 
 
 ROUTES = (
-    openai_route("POST /v1/decisions", decisions, RouteKind.MODEL),
+    openai_route(
+        "POST /v1/decisions",
+        decisions,
+        RouteKind.MODEL,
+        body=score_bodies.DECISIONS,
+        answer=Decisions,
+    ),
     # its errors have Ollama's form, as those of System One have
-    ollama_route("POST /v1/systemone", systemone, RouteKind.MODEL),
+    ollama_route(
+        "POST /v1/systemone",
+        systemone,
+        RouteKind.MODEL,
+        tag=Tag.OPENAI,
+        body=score_bodies.SYSTEM_ONE,
+        answer=SystemOneAnswers,
+    ),
 )

@@ -20,10 +20,12 @@ from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
+from vllama.routes.fields import BINARY, NON_EMPTY, TEXT
 from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
 from vllama.routes.inference.lease import NotSupported, with_lease
 from vllama.routes.openai.audio import MAX_FORM_BYTES
 from vllama.routes.openai.common import find_v1_model, name_ignored
+from vllama.routes.operation import Body
 from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
 
@@ -37,7 +39,7 @@ _SOUNDS: Mapping[str, bytes] = {
 
 
 async def speech(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/audio/speech`: read a text aloud."""
+    """Read a text aloud, by a server behind this one."""
     body = parse_openai(await request.body())
     form = body.get("response_format") or "mp3"
     if not isinstance(form, str) or form not in _SOUNDS:
@@ -51,7 +53,7 @@ async def speech(gateway: Gateway, request: Request) -> None:
 
 
 async def generate_images(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/images/generations`: draw what a text describes."""
+    """Draw what a text describes, by a server behind this one."""
     body: dict[str, Any] = parse_openai(await request.body())
     if not isinstance(body.get("prompt"), str) or not body["prompt"]:
         raise BadRequest("Missing required parameter: 'prompt'.")
@@ -61,7 +63,7 @@ async def generate_images(gateway: Gateway, request: Request) -> None:
 
 
 async def edit_images(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/images/edits`: change an image, sent as a form, as a text describes."""
+    """Change an image as a text describes, by a server behind this one."""
     form = FormReader(request.header(b"content-type"))
     async for piece in request.pieces(MAX_FORM_BYTES):
         form.feed(piece)
@@ -113,7 +115,31 @@ async def pass_on(
 
 _makes = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
-    _makes("POST /v1/audio/speech", speech),
-    _makes("POST /v1/images/generations", generate_images),
-    _makes("POST /v1/images/edits", edit_images),
+    _makes(
+        "POST /v1/audio/speech",
+        speech,
+        body=Body(
+            required=("input",),
+            fields={
+                "input": NON_EMPTY,
+                "voice": {},
+                "response_format": {"enum": ["mp3", "opus", "aac", "flac", "wav", "pcm", "", None]},
+            },
+        ),
+        media={f"audio/{name}": {} for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")},
+    ),
+    _makes(
+        "POST /v1/images/generations",
+        generate_images,
+        body=Body(required=("prompt",), fields={"prompt": NON_EMPTY}),
+        media={"application/json": {}},
+    ),
+    _makes(
+        "POST /v1/images/edits",
+        edit_images,
+        body=Body(
+            form=True, required=("image", "prompt"), fields={"image": BINARY, "prompt": TEXT}
+        ),
+        media={"application/json": {}},
+    ),
 )

@@ -10,13 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from msgspec.structs import replace
+
 from vllama.accounts.keys.current import may_use
 from vllama.base.errors import ModelNotFound
+from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
+from vllama.routes.fields import EXAMPLE_MODEL, MODEL
 from vllama.routes.ollama.models import add_tag, known_context, list_capabilities
 from vllama.routes.openai.common import find_v1_model
+from vllama.routes.operation import Parameter
 from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.views import Phase, View
 
@@ -26,25 +31,21 @@ if TYPE_CHECKING:
 LOADED, NOT_LOADED = "loaded", "not-loaded"
 
 
-def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> dict[str, object]:
+def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> OpenAIModel:
     """Return a model as it is listed; `view` is that of its instance, None if there is none."""
-    made_for = info.context_length if info is not None else None
-    row: dict[str, object] = {
-        "id": bundle.name,
-        "object": "model",
-        "created": int(bundle.modified_s),
-        "owned_by": get_owner(bundle.name),
-        "state": NOT_LOADED if view is None else describe_phase(view.state),
-        "capabilities": list_capabilities(info),
-    }
+    made_for = info.context_length or 0 if info is not None else 0
     loaded = known_context(view.plan) if view is not None else 0
-    if made_for:
-        row["context_length"] = made_for
-    if loaded:
-        row["loaded_context_length"] = loaded
-    if loaded or made_for:
-        row["max_model_len"] = loaded or made_for
-    return row
+    return OpenAIModel(
+        id=bundle.name,
+        object="model",
+        created=int(bundle.modified_s),
+        owned_by=get_owner(bundle.name),
+        state=NOT_LOADED if view is None else describe_phase(view.state),
+        capabilities=list_capabilities(info),
+        context_length=made_for,
+        loaded_context_length=loaded,
+        max_model_len=loaded or made_for,
+    )
 
 
 def describe_phase(phase: Phase) -> str:
@@ -66,28 +67,41 @@ def find_views(gateway: Gateway) -> dict[str, View]:
 
 
 async def models(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models`: list local models."""
+    """List the models of this machine."""
     found, views = await gateway.catalog.all(), find_views(gateway)
     rows = [
         make_row(bundle, info, views.get(bundle.name))
         for bundle, info, _ in found
         if may_use(bundle.name)
     ]
-    request.json(200, {"object": "list", "data": rows})
+    request.json(200, OpenAIModels("list", rows))
 
 
 async def model(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/models/{id}`: describe one model; an id may contain slashes."""
+    """Describe a model."""
     name = unquote(request.path.removeprefix("/v1/models/"))
     try:
         entry = await find_v1_model(gateway, name)
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     view = find_views(gateway).get(entry.bundle.name)
-    request.json(200, make_row(entry.bundle, entry.info, view) | {"id": name})
+    request.json(200, replace(make_row(entry.bundle, entry.info, view), id=name))
 
 
 ROUTES = (
-    openai_route("GET /v1/models", models, RouteKind.LISTS),
-    openai_route("GET /v1/models/{model}", model, RouteKind.LISTS),
+    openai_route("GET /v1/models", models, RouteKind.LISTS, answer=OpenAIModels),
+    openai_route(
+        "GET /v1/models/{model}",
+        model,
+        RouteKind.LISTS,
+        parameters=(
+            Parameter(
+                "model",
+                "the model's name, which may contain slashes",
+                MODEL,
+                example=EXAMPLE_MODEL,
+            ),
+        ),
+        answer=OpenAIModel,
+    ),
 )

@@ -10,6 +10,7 @@ from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.go_json import encode_json
 from vllama.chat.prompt_size import guess_tokens
 from vllama.chat.request import Call
+from vllama.dialects.openai.answer_types import RankedText, Ranking, Scores
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
@@ -22,6 +23,7 @@ from vllama.routes.catalog import Entry
 from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits
 from vllama.routes.inference.lease import NotSupported, count_inputs, make_need, with_lease
 from vllama.routes.inference.reservation import size_inputs
+from vllama.routes.openai import score_bodies
 from vllama.routes.openai.common import find_v1_model, make_seed, name_ignored
 from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
@@ -34,7 +36,10 @@ Comparison = tuple[str, Sequence[Any]]
 
 
 async def rerank(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/rerank` and its other names: order documents by how well they fit."""
+    """Order documents by how well they fit a query.
+
+    With `texts` in place of `documents` the answer is a bare array.
+    """
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
     name, asked = str(body["model"]), parse_rerank(body)
@@ -48,7 +53,7 @@ async def rerank(gateway: Gateway, request: Request) -> None:
 
 
 async def score(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/score`: compare pairs of texts."""
+    """Compare pairs of texts."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
     name, asked = str(body["model"]), parse_score(body)
@@ -130,6 +135,11 @@ async def score_all(
 
 _scores = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
-    _scores("POST /v1/rerank /v1/reranking /v2/rerank /rerank /reranking", rerank),
-    _scores("POST /v1/score /score", score),
+    _scores(
+        "POST /v1/rerank /v1/reranking /v2/rerank /rerank /reranking",
+        rerank,
+        body=score_bodies.RERANK,
+        answer=(Ranking, list[RankedText]),
+    ),
+    _scores("POST /v1/score /score", score, body=score_bodies.SCORE, answer=Scores),
 )

@@ -16,11 +16,19 @@ from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.chat.go_json import encode_json
 from vllama.dialects.openai.read import read_chat
+from vllama.dialects.responses.answer_types import (
+    DeletedResponse,
+    InputItems,
+    Response,
+    ResponseEvent,
+)
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.stored import list_items, make_input_items
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.net.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
+from vllama.routes.openai import response_bodies
 from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
+from vllama.routes.operation import Framing, Parameter, Stream
 from vllama.routes.response_store import Record
 from vllama.routes.route import Dialect, Route, RouteKind, Task
 
@@ -41,7 +49,7 @@ class UnknownEncoding(BadRequest):
 
 
 async def responses(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/responses`: continue a conversation, in items and events."""
+    """Continue a conversation, in items and events."""
     body, encoding = await request.body(), request.header(b"content-encoding")
     if encoding:
         body = await executors.codec.run(decompress, body, encoding)
@@ -78,14 +86,14 @@ async def responses(gateway: Gateway, request: Request) -> None:
 
 
 async def get_response(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/responses/{id}`: what was kept of a response."""
+    """Return a response that was kept."""
     identity = request.path.removeprefix(RESPONSES)
     record = await gateway.responses.find(identity, identify_owner(gateway, request))
     request.respond(200, encode_json(record.response))
 
 
 async def list_input_items(gateway: Gateway, request: Request) -> None:
-    """Serve `GET /v1/responses/{id}/input_items`: the input of a response, the newest first."""
+    """List the input of a response, the newest item first."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(INPUT_ITEMS)
     owner = identify_owner(gateway, request)
     *earlier, last = await gateway.responses.chain_of(identity, owner)
@@ -94,20 +102,17 @@ async def list_input_items(gateway: Gateway, request: Request) -> None:
 
 
 async def cancel_response(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /v1/responses/{id}/cancel`: there is nothing to cancel, and OpenAI's API says so.
-
-    Raises ResponseNotFound, BadRequest.
-    """
+    """Refuse to cancel a response, since none is made in the background."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(CANCEL)
     await gateway.responses.find(identity, identify_owner(gateway, request))
     raise BadRequest("Cannot cancel a synchronous response.")
 
 
 async def delete_response(gateway: Gateway, request: Request) -> None:
-    """Serve `DELETE /v1/responses/{id}`: forget a response."""
+    """Forget a response."""
     identity = request.path.removeprefix(RESPONSES)
     await gateway.responses.remove(identity, identify_owner(gateway, request))
-    request.json(200, {"id": identity, "object": "response", "deleted": True})
+    request.json(200, DeletedResponse(identity, "response", deleted=True))
 
 
 def identify_owner(gateway: Gateway, request: Request) -> str:
@@ -209,12 +214,24 @@ def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) ->
     return bytes(out)
 
 
-_api = partial(Route, dialect=Dialect.RESPONSES)
-_kept = partial(_api, kind=RouteKind.OWN)
+_api = partial(Route, dialect=Dialect.RESPONSES, answer=Response)
+_kept = partial(
+    _api,
+    kind=RouteKind.OWN,
+    parameters=(Parameter("id", "the response's id, such as `resp_1a2b`"),),
+)
 ROUTES = (
-    _api("POST /v1/responses", responses, RouteKind.MODEL, task=Task.CHAT),
+    _api(
+        "POST /v1/responses",
+        responses,
+        RouteKind.MODEL,
+        task=Task.CHAT,
+        body=response_bodies.RESPONSE,
+        stream=Stream(Framing.NAMED_EVENTS, ResponseEvent),
+        errors=(415,),
+    ),
     _kept(f"GET {RESPONSES}{{id}}", get_response),
-    _kept(f"GET {RESPONSES}{{id}}{INPUT_ITEMS}", list_input_items),
-    _kept(f"DELETE {RESPONSES}{{id}}", delete_response),
+    _kept(f"GET {RESPONSES}{{id}}{INPUT_ITEMS}", list_input_items, answer=InputItems),
+    _kept(f"DELETE {RESPONSES}{{id}}", delete_response, answer=DeletedResponse),
     _kept(f"POST {RESPONSES}{{id}}{CANCEL}", cancel_response),
 )

@@ -6,10 +6,10 @@ Apart from the rest, because whoever starts a server asks here first: this impor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
+from msgspec import Struct
 
 from vllama import __version__
 from vllama.accounts.keys.key import Scope
@@ -30,8 +30,50 @@ OLLAMA_VERSION = "0.34.0"
 DISK_LIMIT_S = 2.0
 
 
+class Version(Struct, omit_defaults=True):
+    """The version of Ollama whose API is served, and that of vllama."""
+
+    version: str
+    vllama: str = ""
+
+
+class Liveness(Struct):
+    """That the process answers."""
+
+    status: Literal["ok"]
+
+
+class Obstacle(Struct, frozen=True):
+    """What keeps the server from serving, or does not work, and why."""
+
+    what: str
+    why: str
+
+
+class Passing(Obstacle, frozen=True):
+    """An obstacle that goes away by itself, such as a start."""
+
+
+class Readiness(Struct, omit_defaults=True):
+    """Whether a request would be served now, and why not."""
+
+    status: Literal["ready", "not ready"]
+    reasons: list[Obstacle] = []
+
+
+class Health(Struct, omit_defaults=True):
+    """Whether all is well, and what is not."""
+
+    status: Literal["ok", "error"]
+    reasons: list[Obstacle] = []
+    warnings: list[Obstacle] = []
+
+
 async def get_root(gateway: Gateway, request: Request) -> None:
-    """Answer the health probe of many clients; send a browser to the page."""
+    """Tell that the server runs.
+
+    Many clients ask this first. A browser is sent to the page.
+    """
     if gateway.guards.ui and request.method == "GET" and accepts_html(request.header(b"accept")):
         # relative, so that it is right behind a proxy that adds a path
         request.respond(307, b"", b"", {"location": "ui/", "vary": "Accept"})
@@ -46,21 +88,13 @@ def accepts_html(accept: str) -> bool:
 
 
 async def get_version(gateway: Gateway, request: Request) -> None:
-    """Report the version of the Ollama API that is spoken, and our own beside it."""
-    request.json(200, {"version": OLLAMA_VERSION, "vllama": __version__})
+    """Tell the versions of the API and of vllama."""
+    request.json(200, Version(OLLAMA_VERSION, __version__))
 
 
 async def get_live(gateway: Gateway, request: Request) -> None:
-    """Say that the process answers, and need not be restarted."""
-    request.json(200, {"status": "ok"})
-
-
-class Obstacle(msgspec.Struct, frozen=True):
-    """What cannot serve, and why; `passing`: it is on its way by itself."""
-
-    what: str
-    why: str
-    passing: bool = False
+    """Tell that the process answers."""
+    request.json(200, Liveness("ok"))
 
 
 async def lacks_upstream(watch: UpstreamMonitor, library: Library) -> bool:
@@ -72,7 +106,7 @@ async def lacks_upstream(watch: UpstreamMonitor, library: Library) -> bool:
 
 async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     """Return what keeps a complete gateway from serving, as far as it is known."""
-    found = []
+    found: list[Obstacle] = []
     if gateway.stopping:
         found.append(Obstacle("server", "it is stopping"))
     if not await answers_disk(gateway):
@@ -80,14 +114,17 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
         return found  # what follows asks it, too
     if await lacks_upstream(gateway.watch, gateway.catalog.library):
         troubles = gateway.watch.troubles.items()
-        found += [Obstacle(f"upstream {url}", why, passing=why == NOT_YET) for url, why in troubles]
+        found += [
+            (Passing if why == NOT_YET else Obstacle)(f"upstream {url}", why)
+            for url, why in troubles
+        ]
     preload = gateway.preload
     if preload.name and preload.bundle is None:
-        found.append(Obstacle(f"model {preload.name}", "it has not been loaded yet", passing=True))
+        found.append(Passing(f"model {preload.name}", "it has not been loaded yet"))
     elif preload.bundle is not None:
         why, passing = gateway.scheduler.find_obstacle(preload.bundle)
         if why:
-            found.append(Obstacle(f"model {preload.name}", why, passing))
+            found.append((Passing if passing else Obstacle)(f"model {preload.name}", why))
     return found
 
 
@@ -104,17 +141,17 @@ async def answers_disk(gateway: Gateway) -> bool:
 
 
 async def get_health(gateway: Gateway, request: Request) -> None:
-    """Say whether all is well; loading counts as well."""
-    found = [one for one in await list_obstacles(gateway) if not one.passing]
+    """Tell whether all is well; a model that is still loading is no fault."""
+    found = [one for one in await list_obstacles(gateway) if not isinstance(one, Passing)]
     failure = gateway.meter.recorder.failure
     warnings = [Obstacle("usage", f"it cannot be written: {failure}")] if failure else []
-    tell(gateway, request, found, "ok", "error", warnings)
+    tell(gateway, request, Health("error" if found else "ok", found, warnings))
 
 
 async def get_ready(gateway: Gateway, request: Request) -> None:
-    """Say whether a request would be served now."""
+    """Tell whether a request would be served now."""
     if not gateway.is_complete:
-        found = [Obstacle("server", "it is starting", passing=True)]
+        found: list[Obstacle] = [Passing("server", "it is starting")]
     else:
         found = await list_obstacles(gateway)
         preload = gateway.preload
@@ -122,37 +159,35 @@ async def get_ready(gateway: Gateway, request: Request) -> None:
             files = preload.bundle.files
             gone = await executors.disk.run(lambda: [one for one in files if not one.exists()])
             found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]
-    tell(gateway, request, found, "ready", "not ready")
+    tell(gateway, request, Readiness("not ready" if found else "ready", found))
 
 
-def tell(
-    gateway: Gateway,
-    request: Request,
-    found: list[Obstacle],
-    good: str,
-    bad: str,
-    warnings: Sequence[Obstacle] = (),
-) -> None:
+def tell(gateway: Gateway, request: Request, answer: Health | Readiness) -> None:
     """Answer 200, or 503 with the reasons, which have addresses and paths.
 
     If there are keys, reasons and warnings are for those that may read what the server does.
     """
-    status, body = (503, {"status": bad}) if found else (200, {"status": good})
-    reply: dict[str, object] = dict(body)
+    status = 503 if answer.reasons else 200
     key = gateway.running.of(request).access
-    if gateway.keys.admits(key) and (key is None or key.allows(Scope.READ)):
-        for name, told in (("reasons", found), ("warnings", warnings)):
-            if told:
-                reply[name] = [{"what": one.what, "why": one.why} for one in told]
-    request.json(status, reply)
+    if not (gateway.keys.admits(key) and (key is None or key.allows(Scope.READ))):
+        answer = type(answer)(answer.status)  # type: ignore[arg-type]
+    request.json(status, answer)
 
 
 # `/health` waits until the server has started: a load balancer asks it whether it may send requests
 # that need more
+_open = partial(Route, kind=RouteKind.OPEN, keyless=True)
 ROUTES = (
-    Route("GET HEAD /", get_root, RouteKind.OPEN, keyless=True, starting=True),
-    Route("GET HEAD /health", get_health, RouteKind.OPEN, keyless=True),
-    Route("GET HEAD /livez", get_live, RouteKind.OPEN, keyless=True, starting=True),
-    Route("GET HEAD /readyz", get_ready, RouteKind.OPEN, keyless=True, starting=True),
-    ollama_route("GET HEAD /api/version", get_version, RouteKind.OPEN, starting=True),
+    _open(
+        "GET HEAD /",
+        get_root,
+        starting=True,
+        media={"text/plain": {"const": "Ollama is running"}},
+    ),
+    _open("GET HEAD /health", get_health, answer=Health, statuses=(200, 503)),
+    _open("GET HEAD /livez", get_live, starting=True, answer=Liveness),
+    _open("GET HEAD /readyz", get_ready, starting=True, answer=Readiness, statuses=(200, 503)),
+    ollama_route(
+        "GET HEAD /api/version", get_version, RouteKind.OPEN, starting=True, answer=Version
+    ),
 )

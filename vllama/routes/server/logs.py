@@ -10,14 +10,19 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.log_lines import as_text
 from vllama.base.units import rfc3339_local
+from vllama.dialects.go_types import Schema
 from vllama.net.http.request import Request
-from vllama.routes.route import RouteKind, ollama_route
+from vllama.routes.fields import TEXT
+from vllama.routes.operation import Parameter
+from vllama.routes.route import RouteKind, server_route
 from vllama.supervise.log_reader import Logbook, Reader
 from vllama.supervise.logs import OWN_LOG, read_number
 
@@ -30,16 +35,42 @@ OWN = "vllama"
 OWN_LINE_BYTES = 1024 * 1024
 LOOK_EVERY_S = 0.25
 FOLLOWED_LINES = 20
-TEXT = b"text/plain; charset=utf-8"
+PLAIN = b"text/plain; charset=utf-8"
+
+
+class LogAttempt(Struct):
+    """The log of one start of an engine; `written_at` is when its last line came."""
+
+    attempt: int
+    size: int
+    written_at: str | None
+
+
+class Log(Struct):
+    """A log: vllama's own, or that of a model's engine with its attempts, the oldest first."""
+
+    name: str
+    size: int
+    attempts: list[LogAttempt]
+
+
+class Logs(Struct):
+    """The logs that are kept."""
+
+    logs: list[Log]
 
 
 async def list_logs(gateway: Gateway, request: Request) -> None:
     """List vllama's own log and those of the engines, with the attempts that are kept."""
-    request.json(200, {"logs": await executors.disk.run(_list_logs, gateway.in_use.config.log_dir)})
+    rows = await executors.disk.run(_list_logs, gateway.in_use.config.log_dir)
+    request.json(200, Logs(rows))
 
 
 async def get_log(gateway: Gateway, request: Request) -> None:
-    """Show a log as text, all of it or its last lines; with `follow` also what is added."""
+    """Show a log.
+
+    With `?follow=1` the answer goes on with what is added, and has no end.
+    """
     query = request.read_query()
     attempt, follow = read_number_in(query, "attempt"), query.get("follow", "") in ("1", "true")
     lines = read_number_in(query, "lines")
@@ -50,10 +81,10 @@ async def get_log(gateway: Gateway, request: Request) -> None:
     )
     text = await executors.disk.run(log.read, lines, ended=not follow)
     if not follow:
-        request.respond(200, text, TEXT)
+        request.respond(200, text, PLAIN)
         return
     request.endless = True
-    request.start(200, TEXT)
+    request.start(200, PLAIN)
     request.write(text or b"\n")
     while not (request.disconnected or gateway.stopping):
         await asyncio.sleep(LOOK_EVERY_S)
@@ -123,29 +154,24 @@ def read_number_in(query: dict[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _list_logs(log_dir: Path) -> list[dict[str, Any]]:
+def _list_logs(log_dir: Path) -> list[Log]:
     book, own = Logbook(log_dir), log_dir / OWN_LOG
-    rows: list[dict[str, Any]] = []
+    rows = []
     if own.exists():
-        rows.append({"name": OWN, "size": own.stat().st_size, "attempts": []})
+        rows.append(Log(OWN, own.stat().st_size, []))
     for name in book.list_names():
         attempts = [describe_attempt(path) for path in book.list_attempts(name)]
-        size = sum(row["size"] for row in attempts)
-        rows.append({"name": name, "size": size, "attempts": attempts})
+        rows.append(Log(name, sum(row.size for row in attempts), attempts))
     return rows
 
 
-def describe_attempt(path: Path) -> dict[str, Any]:
-    """Return the row of the log of one attempt; `written_at` is when its last line came."""
+def describe_attempt(path: Path) -> LogAttempt:
+    """Return the row of the log of one attempt."""
     try:
         status = path.stat()
     except FileNotFoundError:  # pruned meanwhile
-        return {"attempt": read_number(path), "size": 0, "written_at": None}
-    return {
-        "attempt": read_number(path),
-        "size": status.st_size,
-        "written_at": rfc3339_local(status.st_mtime),
-    }
+        return LogAttempt(read_number(path), 0, None)
+    return LogAttempt(read_number(path), status.st_size, rfc3339_local(status.st_mtime))
 
 
 class UnknownLog(BadRequest):
@@ -154,7 +180,18 @@ class UnknownLog(BadRequest):
     status = 404
 
 
+_COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 ROUTES = (
-    ollama_route("GET /api/logs", list_logs, RouteKind.WRITTEN),
-    ollama_route(f"GET {PREFIX}{{name}}", get_log, RouteKind.WRITTEN),
+    server_route("GET /api/logs", list_logs, RouteKind.WRITTEN, answer=Logs),
+    server_route(
+        f"GET {PREFIX}{{name}}",
+        get_log,
+        RouteKind.WRITTEN,
+        parameters=(
+            Parameter("name", "`vllama`, or the name of a model"),
+            Parameter("lines", "the last lines only", _COUNT),
+            Parameter("attempt", "an attempt, in place of the newest", _COUNT),
+        ),
+        media={"text/plain": TEXT},
+    ),
 )

@@ -17,6 +17,7 @@ from vllama.observe.metrics.exposition import (
 )
 from vllama.observe.metrics.instruments import Gauge
 from vllama.routes.engine_metrics import Fetched, list_targets
+from vllama.routes.fields import TEXT
 from vllama.routes.route import Route, RouteKind
 from vllama.scheduler.views import Phase, find_phase
 
@@ -158,4 +159,7 @@ def read_state(scheduler: Scheduler, renderer: Renderer, fetched: Fetched) -> St
     return gauges
 
 
-ROUTES = (Route("GET /metrics", get_metrics, RouteKind.OBSERVES),)
+_FORMATS = ("text/plain", "application/openmetrics-text")
+ROUTES = (
+    Route("GET /metrics", get_metrics, RouteKind.OBSERVES, media=dict.fromkeys(_FORMATS, TEXT)),
+)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from vllama.accounts.keys.current import may_use
 from vllama.base import executors
@@ -19,11 +20,13 @@ from vllama.dialects.ollama.request_types import PLAN
 from vllama.machine.detect import with_free_memory
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.net.http.request import Request
-from vllama.plan.engine_report import report_engines
+from vllama.plan.engine_report import Engines, report_engines
 from vllama.plan.preview import preview_plan
 from vllama.plan.types import Facts
+from vllama.routes.fields import EXAMPLE_MODEL, INTEGER, MODEL, TEXT
 from vllama.routes.ollama.models import describe_plan, need_name
-from vllama.routes.route import Dialect, Route, RouteKind
+from vllama.routes.operation import Body, Parameter
+from vllama.routes.route import Route, RouteKind, server_route
 from vllama.scheduler.room import add_room, find_free
 
 if TYPE_CHECKING:
@@ -36,15 +39,100 @@ SERVER_ERROR = 500
 LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
+class PlanDevice(Struct):
+    """Memory of one device in bytes: `pool` is "ram" or "gpu0", "gpu1" and so on.
+
+    `usable_bytes` is what there is less the reserve, `free_bytes` what is free now, once the models
+    in `unloads` are gone.
+    """
+
+    device: str
+    pool: str
+    total_bytes: int
+    usable_bytes: int
+    takes_bytes: int
+    free_bytes: int
+
+
+class PlanNow(Struct):
+    """Whether a model that fits this machine also fits into the memory that is free now.
+
+    `unloads` are the models that are unloaded for it; `missing_bytes` is what other programs hold
+    of the memory that it needs. `summary` says it in a sentence, `hint` what helps.
+    """
+
+    fits: bool
+    missing_bytes: int
+    unloads: list[str]
+    summary: str
+    hint: str | None
+
+
+class PlanAnswer(Struct):
+    """How a model would be served, and why.
+
+    `error` and `hint` stand in place of the plan if the model cannot be served. `now` is null if
+    the model does not fit this machine, is loaded, or lies on another server. Sizes are in bytes.
+    """
+
+    model: str
+    platform: str | UnsetType = UNSET
+    engines: list[dict[str, Any]] | UnsetType = UNSET
+    files: list[dict[str, Any]] | UnsetType = UNSET
+    format: str | UnsetType = UNSET
+    quantization: str | UnsetType | None = UNSET
+    download_bytes: int | UnsetType = UNSET
+    candidates: list[dict[str, Any]] | UnsetType = UNSET
+    notes: list[str] | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    hint: str | UnsetType | None = UNSET
+    context_length: int | UnsetType = UNSET
+    memory: dict[str, Any] | UnsetType = UNSET
+    devices: list[PlanDevice] | UnsetType = UNSET
+    engine: str | UnsetType = UNSET
+    gpu_layers: int | UnsetType = UNSET
+    reasons: list[str] | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+    if_it_fails: dict[str, Any] | UnsetType = UNSET
+    command: list[str] | UnsetType = UNSET
+    loaded: bool | UnsetType = UNSET
+    template: str | UnsetType = UNSET
+    now: PlanNow | UnsetType | None = UNSET
+
+
+class Preview(Struct):
+    """How one engine would serve a model; `plan` is the answer of `/api/plan`."""
+
+    model_id: str
+    engine: str | None
+    chosen: bool
+    memory_bytes: int | None
+    error: str | None
+    plan: PlanAnswer
+
+
+class Previews(Struct):
+    """How each installed engine would serve a model, the chosen one first."""
+
+    previews: list[Preview]
+
+
 async def plan(gateway: Gateway, request: Request) -> None:
-    """Say how a model would be served, and why, before anything is downloaded."""
+    """Tell how a model would be served, and why.
+
+    Nothing is downloaded but the header of the model's file. If the model does not fit, the answer
+    has an `error` and a `hint` in place of the plan.
+    """
     body = decode_request(await request.body(), PLAN)
     name = need_name(body.model or body.name)
     request.json(200, await preview(gateway, name, msgspec.structs.asdict(body)))
 
 
 async def get_plan(gateway: Gateway, request: Request) -> None:
-    """Say the same for a model and settings in the query."""
+    """Tell how a model would be served, and why.
+
+    As POST, with the model and the settings in the query.
+    """
     query = {
         name: text if PLAN.fields.get(name) is string else read_word(text)
         for name, text in request.read_query().items()
@@ -63,18 +151,21 @@ def read_word(text: str) -> object:
 
 
 async def list_previews(gateway: Gateway, request: Request) -> None:
-    """Say how each installed engine would serve a model, the chosen one first."""
+    """Say how each installed engine would serve a model, the chosen one first.
+
+    `model_id` may stand in place of `model`.
+    """
     query = request.read_query()
     name = need_name(query.get("model") or query.get("model_id"))
     chosen = await preview(gateway, name, {})
     others = [
         row["engine"]
-        for row in chosen.get("engines", ())
-        if row["version"] and not row["taken"] and reads(gateway, row["engine"], chosen["format"])
+        for row in chosen.engines or ()
+        if row["version"] and not row["taken"] and reads(gateway, row["engine"], str(chosen.format))
     ]
     plans = [chosen, *[await preview(gateway, name, {"engine": engine}) for engine in others]]
     rows = [make_preview(engine, told) for engine, told in zip((None, *others), plans, strict=True)]
-    request.json(200, {"previews": rows})
+    request.json(200, Previews(rows))
 
 
 async def list_engines(gateway: Gateway, request: Request) -> None:
@@ -82,7 +173,7 @@ async def list_engines(gateway: Gateway, request: Request) -> None:
     request.json(200, await executors.disk.run(report_engines, gateway.facts))
 
 
-async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> PlanAnswer:
     """Return the report of `vllama plan` for a name.
 
     A model that is loaded is told as it runs, unless `wanted` names settings. What keeps a model
@@ -94,10 +185,11 @@ async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> dic
         # elsewhere Ollama's clients match the texts of these, which therefore have no hints
         raise NothingToPlan(error) from None
     if "format" not in told:
-        return told
+        return PlanAnswer(**told)
     room = await gateway.scheduler.find_room(find_free(facts.platform, facts.reserve_bytes))
     names = {key: one if may_use(one) else "another model" for key, one in room.names.items()}
-    return add_room(told, replace(room, names=names), is_loaded=is_loaded)
+    told = add_room(told, replace(room, names=names), is_loaded=is_loaded)
+    return PlanAnswer(**told)
 
 
 async def _preview(
@@ -147,17 +239,16 @@ def reads(gateway: Gateway, engine: str, format_: str) -> bool:
     return format_ in map(str, gateway.facts.found.engines[engine].formats)
 
 
-def make_preview(engine: str | None, told: Mapping[str, Any]) -> dict[str, Any]:
+def make_preview(engine: str | None, told: PlanAnswer) -> Preview:
     """Return one row of the previews; without `engine` that of the plan that would be taken."""
-    memory = told.get("memory")
-    return {
-        "model_id": told["model"],
-        "engine": told.get("engine") or engine,
-        "chosen": engine is None,
-        "memory_bytes": memory["total_bytes"] if memory else None,
-        "error": told.get("error"),
-        "plan": told,
-    }
+    return Preview(
+        model_id=told.model,
+        engine=told.engine or engine,
+        chosen=engine is None,
+        memory_bytes=told.memory["total_bytes"] if told.memory else None,
+        error=told.error or None,
+        plan=told,
+    )
 
 
 class NothingToPlan(BadRequest):
@@ -174,10 +265,40 @@ class UnknownEngine(BadRequest):
     status = 404
 
 
-_plans = partial(Route, kind=RouteKind.OBSERVES, tells=True)
+_CONTEXT = INTEGER | {"minimum": LEAST["context_length"]}
+_LAYERS = INTEGER | {"minimum": LEAST["gpu_layers"]}
+_MODEL = Parameter("model", "the model's name", MODEL, required=True)
+_kind: dict[str, Any] = {"kind": RouteKind.OBSERVES, "tells": True}
+_plans = partial(server_route, **_kind, answer=PlanAnswer, errors=(404, 502))
 ROUTES = (
-    _plans("GET /api/engines", list_engines, dialect=Dialect.OLLAMA),
-    _plans("GET /api/plan", get_plan, dialect=Dialect.OLLAMA),
-    _plans("POST /api/plan", plan, dialect=Dialect.OLLAMA),
-    _plans("GET /instance/previews", list_previews),
+    server_route("GET /api/engines", list_engines, **_kind, answer=Engines),
+    _plans(
+        "GET /api/plan",
+        get_plan,
+        parameters=(
+            _MODEL,
+            Parameter("engine", "the engine to plan with", TEXT),
+            Parameter("context_length", "context in tokens", _CONTEXT),
+            Parameter("gpu_layers", "layers on the GPU, -1 for all", _LAYERS),
+            Parameter("strict", "whether nothing else would be tried", {"type": "boolean"}),
+        ),
+    ),
+    _plans(
+        "POST /api/plan",
+        plan,
+        body=Body(
+            type=PLAN,
+            required=("model",),
+            fields={"model": MODEL, "context_length": _CONTEXT, "gpu_layers": _LAYERS},
+            examples={"A model": {"model": EXAMPLE_MODEL}},
+        ),
+    ),
+    Route(
+        "GET /instance/previews",
+        list_previews,
+        **_kind,
+        parameters=(_MODEL,),
+        answer=Previews,
+        errors=(404, 502),
+    ),
 )

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
+from msgspec import Struct
 
 from vllama.accounts.keys.key import Scope
 from vllama.accounts.usage.entries import check_day
-from vllama.accounts.usage.store import FAILURES
+from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden
+from vllama.config.report import Settings
+from vllama.dialects.events import EventData, RequestRow
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
+from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
 from vllama.routes.events.changes import TOPICS
-from vllama.routes.route import Route, RouteKind, ollama_route
+from vllama.routes.fields import TEXT
+from vllama.routes.operation import Framing, Parameter, Stream
+from vllama.routes.route import Route, RouteKind, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -29,8 +36,27 @@ COLUMNS = ("day", "key", "model")
 PARAMETERS = ("by", "since", "until")
 
 
+class RunningRequests(Struct):
+    """The requests to models, the oldest first."""
+
+    requests: list[RequestRow]
+
+
+class Captures(Struct):
+    """The newest captures, the newest first; none are made if they are not enabled."""
+
+    enabled: bool
+    captures: list[Summary]
+
+
+class UsageRows(Struct):
+    """What was used."""
+
+    usage: list[UsageRow]
+
+
 async def get_document(gateway: Gateway, request: Request) -> None:
-    """Describe the API in OpenAPI's form.
+    """Describe the API: this document.
 
     Needs no key: it is the same for everybody, and tools read it before they have one.
     """
@@ -44,7 +70,7 @@ async def list_settings(gateway: Gateway, request: Request) -> None:
 
 
 async def stream_events(gateway: Gateway, request: Request) -> None:
-    """Stream a snapshot, and then what changes, until the client leaves or the server stops."""
+    """Stream what the server does: a snapshot, and then what changes."""
     subscriber = gateway.events.subscribe(request, read_topics(request.read_query()))
     request.watch(subscriber.ended.set)
     try:
@@ -68,7 +94,7 @@ async def list_requests(gateway: Gateway, request: Request) -> None:
     own = access is not None and not access.allows(Scope.READ)
     places = gateway.scheduler.list_queue_places()
     rows = gateway.running.list_rows(places, access.name if access is not None and own else None)
-    request.json(200, {"requests": rows})
+    request.json(200, RunningRequests(rows))
 
 
 async def end_request(gateway: Gateway, request: Request) -> None:
@@ -99,14 +125,17 @@ class UnknownRequest(BadRequest):
 
 
 async def list_captures(gateway: Gateway, request: Request) -> None:
-    """List the newest captures without their bodies, the newest first."""
+    """List the newest captures without their bodies, the newest first.
+
+    A capture is a request to a model with its answer; `--capture N` keeps them.
+    """
     captures = gateway.captures
     if captures is None:
-        request.json(200, {"enabled": False, "captures": []})
+        request.json(200, Captures(enabled=False, captures=[]))
         return
     folder = captures.folder
     found = await executors.disk.run(lambda: list(list_summaries(folder, MAX_LISTED)))
-    request.json(200, {"enabled": True, "captures": found})
+    request.json(200, Captures(enabled=True, captures=found))
 
 
 async def get_capture(gateway: Gateway, request: Request) -> None:
@@ -137,11 +166,7 @@ class UnknownCapture(BadRequest):
 
 
 async def list_usage(gateway: Gateway, request: Request) -> None:
-    """List sums of requests, tokens and time; for a key that may not read, its own.
-
-    `?by=` names the columns to sum by, with commas between them; `?since=` and `?until=` are days
-    (UTC), such as 2026-11-23.
-    """
+    """List sums of requests, tokens and time; for a key that may not read, its own."""
     query = request.read_query()
     for name in query:
         if name not in PARAMETERS:
@@ -171,16 +196,69 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
         )
     except FAILURES as error:
         raise Busy(f"cannot list usage: {error}") from error
-    request.json(200, {"usage": rows})
+    request.json(200, UsageRows(rows))
 
 
+def _match_list(*words: str) -> str:
+    """Return the pattern of some of these words with commas between them."""
+    choice = "|".join(words)
+    return f"({choice})(,({choice}))*"
+
+
+_DAY: dict[str, Any] = {
+    "anyOf": [{"type": "string", "format": "date"}, {"const": ""}],
+    "examples": ["2026-11-23"],
+}
+_own = partial(server_route, kind=RouteKind.OWN)
 ROUTES = (
-    Route("GET HEAD /openapi.json", get_document, RouteKind.OPEN, keyless=True, starting=True),
-    ollama_route("GET /api/events", stream_events, RouteKind.OBSERVES, tells=True),
-    ollama_route("GET /api/requests", list_requests, RouteKind.OWN, tells=True),
-    ollama_route(f"DELETE {REQUESTS}{{id}}", end_request, RouteKind.OWN),
-    ollama_route("GET /api/captures", list_captures, RouteKind.WRITTEN),
-    ollama_route(f"GET {CAPTURES}{{id}}", get_capture, RouteKind.WRITTEN),
-    ollama_route("GET /api/usage", list_usage, RouteKind.OWN, tells=True),
-    ollama_route("GET /api/config", list_settings, tells=True),
+    Route(
+        "GET HEAD /openapi.json",
+        get_document,
+        RouteKind.OPEN,
+        keyless=True,
+        starting=True,
+        media={"application/json": {"type": "object"}},
+    ),
+    server_route(
+        "GET /api/events",
+        stream_events,
+        RouteKind.OBSERVES,
+        tells=True,
+        parameters=(
+            Parameter(
+                "events",
+                f"topics, with commas between them: {', '.join(TOPICS)}",
+                TEXT | {"pattern": f"^{_match_list(*TOPICS)}$"},
+            ),
+        ),
+        stream=Stream(Framing.NAMED_EVENTS, get_args(EventData)),
+    ),
+    _own("GET /api/requests", list_requests, tells=True, answer=RunningRequests),
+    _own(
+        f"DELETE {REQUESTS}{{id}}", end_request, parameters=(Parameter("id", "the request's id"),)
+    ),
+    server_route("GET /api/captures", list_captures, RouteKind.WRITTEN, answer=Captures),
+    server_route(
+        f"GET {CAPTURES}{{id}}",
+        get_capture,
+        RouteKind.WRITTEN,
+        parameters=(Parameter("id", "the capture's id, or the request's"),),
+        answer=ReadCapture,
+    ),
+    _own(
+        "GET /api/usage",
+        list_usage,
+        tells=True,
+        parameters=(
+            Parameter(
+                "by",
+                f"what to sum by, with commas between them: {', '.join(COLUMNS)}",
+                TEXT | {"pattern": f"^({_match_list(*COLUMNS)})?$"},
+            ),
+            Parameter("since", "the first day, in UTC", _DAY),
+            Parameter("until", "the last day, in UTC", _DAY),
+        ),
+        answer=UsageRows,
+    ),
+    server_route("GET /api/config", list_settings, tells=True, answer=Settings),
 )

@@ -1,13 +1,11 @@
-"""Routes that Ollama lacks: tokenize and detokenize.
-
-`POST /api/tokenize` `{"model", "text"|"content"|"prompt"}` → `{"model", "tokens", "count"}`;
-`POST /api/detokenize` `{"model", "tokens"}` → `{"model", "text"}`. Both load the model.
-"""
+"""Routes that Ollama lacks: tokenize and detokenize. Both load the model."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from vllama.base.errors import BadRequest
 from vllama.dialects.go_structs import decode_request
@@ -17,6 +15,7 @@ from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.engine_routes import make_need_of_entry
 from vllama.routes.inference.lease import NotSupported, with_lease
+from vllama.routes.ollama import bodies
 from vllama.routes.ollama.models import need_name
 from vllama.routes.prompts import tokenizer
 from vllama.routes.route import RouteKind, ollama_route
@@ -26,8 +25,26 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 
+class TokenizedText(Struct):
+    """A text as tokens."""
+
+    model: str
+    tokens: list[int]
+    count: int
+
+
+class DetokenizedText(Struct):
+    """Tokens as a text."""
+
+    model: str
+    text: str
+
+
 async def tokenize(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/tokenize`: turn text into tokens of a model."""
+    """Turn a text into tokens.
+
+    A route of vllama's own. One of `text`, `content` and `prompt` is needed.
+    """
     name, body, entry = await read_request(gateway, request)
     given = (body.text, body.content, body.prompt)
     text = next((one for one in given if one is not None), None)
@@ -38,14 +55,17 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
         tokens = await tokenizer.tokenize(upstream, lease.traits, text)
         if tokens is None:
             raise NotSupported(f"cannot tokenize for '{name}': its engine has no tokenizer route")
-        request.json(200, {"model": name, "tokens": tokens, "count": len(tokens)})
+        request.json(200, TokenizedText(name, tokens, len(tokens)))
 
     need = make_need_of_entry(entry)
     await with_lease(gateway, request, entry.bundle, need, body.keep_alive, use)
 
 
 async def detokenize(gateway: Gateway, request: Request) -> None:
-    """Serve `POST /api/detokenize`: turn tokens of a model into text."""
+    """Turn tokens into a text.
+
+    A route of vllama's own.
+    """
     name, body, entry = await read_request(gateway, request)
     if body.tokens is None:
         raise BadRequest("tokens are required")
@@ -59,7 +79,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
         if lease.traits.tokenizer is None:
             raise NotSupported(f"cannot detokenize for '{name}': its engine has no such route")
         text = await tokenizer.detokenize(upstream, lease.traits, tokens) if tokens else ""
-        request.json(200, {"model": name, "text": text})
+        request.json(200, DetokenizedText(name, text))
 
     need = make_need_of_entry(entry)
     await with_lease(gateway, request, entry.bundle, need, body.keep_alive, use)
@@ -74,6 +94,6 @@ async def read_request(gateway: Gateway, request: Request) -> tuple[str, Tokeniz
 
 _counts = partial(ollama_route, kind=RouteKind.MODEL, captured=False)
 ROUTES = (
-    _counts("POST /api/tokenize", tokenize),
-    _counts("POST /api/detokenize", detokenize),
+    _counts("POST /api/tokenize", tokenize, body=bodies.TOKENIZE, answer=TokenizedText),
+    _counts("POST /api/detokenize", detokenize, body=bodies.DETOKENIZE, answer=DetokenizedText),
 )

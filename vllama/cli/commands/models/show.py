@@ -62,6 +62,8 @@ def show(
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
     """Build what `/api/show` would answer, and the path."""
+    import msgspec
+
     from vllama.base.units import rfc3339_local
     from vllama.models.headers.info import (
         build_details,
@@ -78,7 +80,7 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         "parameters": format_parameters(bundle.parameters),
         "template": bundle.template or info.chat_template or "",
         "system": bundle.system or "",
-        "details": build_details(bundle, info),
+        "details": msgspec.to_builtins(build_details(bundle, info)),
         "model_info": build_model_info(info, verbose=verbose),
         "capabilities": [str(item) for item in Capability if item in info.capabilities],
         "modified_at": rfc3339_local(bundle.modified_s),

@@ -11,28 +11,11 @@ from typing import Any
 import msgspec
 
 from vllama import __version__
-from vllama.dialects.anthropic.answer_types import AnthropicError
+from vllama.dialects.errors import AnthropicError, OllamaError, OpenAIError
 from vllama.dialects.go_types import Schema
-from vllama.dialects.ollama.answer_types import OllamaError
-from vllama.dialects.openai.answer_types import OpenAIError
-from vllama.routes.openapi import (
-    anthropic,
-    media,
-    ollama,
-    ollama_models,
-    openai,
-    responses,
-    scores,
-    server,
-)
-from vllama.routes.openapi.fields import EXAMPLE_MODEL, MODEL, make_object, refine
-from vllama.routes.openapi.operation import Body, Framing, Operation, Parameter, Stream, Tag
-from vllama.routes.route import Dialect, Handler, Route, RouteKind
-
-_PARTS = (ollama, ollama_models, openai, responses, scores, media, anthropic, server)
-OPERATIONS: Mapping[Handler, Operation] = {
-    handler: operation for part in _PARTS for handler, operation in part.OPERATIONS.items()
-}
+from vllama.routes.fields import EXAMPLE_MODEL, MODEL, make_object, refine
+from vllama.routes.operation import Body, Framing, Parameter, Stream, Tag
+from vllama.routes.route import Dialect, Route, RouteKind
 
 _ABOUT = (
     "vllama serves Ollama's API, and the APIs of OpenAI and Anthropic, in front of the official "
@@ -45,14 +28,13 @@ _TAGS = {
     Tag.ANTHROPIC: "Anthropic's messages.",
     Tag.SERVER: "What this server does: its health, metrics and requests.",
 }
-_DIALECTS: Mapping[Dialect, tuple[Tag, Any]] = {
-    Dialect.OLLAMA: (Tag.OLLAMA, OllamaError),
-    Dialect.OPENAI: (Tag.OPENAI, OpenAIError),
-    Dialect.RESPONSES: (Tag.OPENAI, OpenAIError),
-    Dialect.ANTHROPIC: (Tag.ANTHROPIC, AnthropicError),
-    Dialect.NONE: (Tag.SERVER, OllamaError),
+_ERRORS: Mapping[Dialect, Any] = {
+    Dialect.OLLAMA: OllamaError,
+    Dialect.OPENAI: OpenAIError,
+    Dialect.RESPONSES: OpenAIError,
+    Dialect.ANTHROPIC: AnthropicError,
+    Dialect.NONE: OllamaError,
 }
-"""Where the routes of a dialect stand, and the form of their errors."""
 _MEANINGS = {
     200: "Done",
     201: "Stored",
@@ -96,13 +78,13 @@ def encode_document(routes: tuple[Route, ...], *, needs_key: bool) -> bytes:
 
 def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any]:
     """Return the document."""
-    operations = {route: find_operation(route) for route in routes if route.described}
-    writer = _Writer(operations.values(), needs_key=needs_key)
+    described = [route for route in routes if route.described]
+    writer = _Writer(described, needs_key=needs_key)
     paths: dict[str, dict[str, Any]] = {}
-    for route, operation in operations.items():
+    for route in described:
         for path in route.paths:
             for method in map(str.lower, route.methods):
-                paths.setdefault(path, {})[method] = writer.describe(route, operation, path, method)
+                paths.setdefault(path, {})[method] = writer.describe(route, path, method)
     document: dict[str, Any] = {
         "openapi": "3.1.1",
         "info": {
@@ -130,58 +112,44 @@ def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any
     return document
 
 
-def find_operation(route: Route) -> Operation:
-    """Return what is said of a route, with its tag; without a text, what its handler says."""
-    operation = OPERATIONS.get(route.handler)
-    if operation is None:
-        operation = Operation((route.handler.__doc__ or "").partition("\n")[0].rstrip("."))
-    return replace(operation, tag=operation.tag or _DIALECTS[route.dialect][0])
-
-
 class _Writer:
-    """Describes operations, and collects the schemas that they refer to."""
+    """Describes routes, and collects the schemas that they refer to."""
 
-    def __init__(self, operations: Collection[Operation], *, needs_key: bool) -> None:
+    def __init__(self, routes: Collection[Route], *, needs_key: bool) -> None:
         self._needs_key = needs_key
-        errors = (error for _, error in _DIALECTS.values())
-        types = list(dict.fromkeys([*_list_answer_types(operations), *errors]))
+        types = list(dict.fromkeys([*_list_answer_types(routes), *_ERRORS.values()]))
         described, components = msgspec.json.schema_components(
             types, ref_template="#/components/schemas/{name}"
         )
         self._answers = dict(zip(types, described, strict=True))
         structs: dict[str, Schema] = {}
-        for operation in operations:
-            if operation.body is not None and operation.body.type is not None:
-                operation.body.type.describe(structs)
+        bodies = [one.body.type for one in routes if one.body and one.body.type]
+        for type_ in bodies:
+            type_.describe(structs)
         self._structs = {name: _add_help(schema) for name, schema in structs.items()}
-        whole = {one.body.type.name for one in operations if one.body and one.body.type}
+        whole = {type_.name for type_ in bodies}
         parts = {name: one for name, one in self._structs.items() if name not in whole}
         self.schemas: dict[str, Any] = {**components, **parts}
 
-    def describe(
-        self, route: Route, operation: Operation, path: str, method: str
-    ) -> dict[str, Any]:
+    def describe(self, route: Route, path: str, method: str) -> dict[str, Any]:
         """Return the Operation Object of a method and a path."""
+        summary, text = route.read_docstring()
         described: dict[str, Any] = {
             "operationId": "_".join([method, *re.findall(r"[a-z0-9]+", path)]) or method,
-            "tags": [str(operation.tag)],
-            "summary": operation.summary,
-            "responses": self._describe_answers(
-                route, operation, path, has_content=method != "head"
-            ),
+            "tags": [str(route.tag)],
+            "summary": summary,
+            "responses": self._describe_answers(route, path, has_content=method != "head"),
         }
-        if operation.help:
-            described["description"] = operation.help
-        if operation.parameters:
-            described["parameters"] = [
-                _describe_parameter(one, path) for one in operation.parameters
-            ]
+        if text:
+            described["description"] = text
+        if route.parameters:
+            described["parameters"] = [_describe_parameter(one, path) for one in route.parameters]
         if route.keyless:
             described["security"] = []
-        if operation.upload and method == "post":
+        if route.upload and method == "post":
             binary: dict[str, Any] = {"application/octet-stream": {"schema": {}}}
             described["requestBody"] = {"content": binary}
-        if body := operation.body:
+        if body := route.body:
             whole = _name_model(body) if route.kind is RouteKind.MODEL else body
             described["requestBody"] = self._describe_body(whole)
         return described
@@ -206,34 +174,32 @@ class _Writer:
         media = "multipart/form-data" if body.form else "application/json"
         return {"required": True, "content": {media: content}}
 
-    def _describe_answers(
-        self, route: Route, operation: Operation, path: str, *, has_content: bool
-    ) -> dict[str, Any]:
-        error = _DIALECTS[route.dialect][1]
+    def _describe_answers(self, route: Route, path: str, *, has_content: bool) -> dict[str, Any]:
+        error = _ERRORS[route.dialect]
         content: dict[str, Any] = {}
-        if operation.answer is not None:
-            content["application/json"] = {"schema": self._find_answer(operation.answer)}
-        if operation.stream is not None:
-            content |= self._describe_stream(operation.stream, error)
-        content |= {media: {"schema": schema} for media, schema in operation.media.items()}
+        if route.answer is not None:
+            content["application/json"] = {"schema": self._find_answer(route.answer)}
+        if route.stream is not None:
+            content |= self._describe_stream(route.stream, error)
+        content |= {media: {"schema": schema} for media, schema in route.media.items()}
         headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
         answers: dict[str, Any] = {}
-        for status in operation.statuses:
+        for status in route.statuses:
             answers[str(status)] = {"description": _MEANINGS[status]}
             if route.kind is RouteKind.MODEL:
                 answers[str(status)]["headers"] = headers
             if content and has_content:
                 answers[str(status)]["content"] = content
         form = {"application/json": {"schema": self._find_answer(error)}}
-        for status in sorted(self._list_errors(route, operation, path)):
+        for status in sorted(self._list_errors(route, path)):
             if str(status) not in answers:
                 answers[str(status)] = {"description": _MEANINGS[status]}
                 if has_content:
                     answers[str(status)]["content"] = form
         return answers
 
-    def _list_errors(self, route: Route, operation: Operation, path: str) -> set[int]:
-        errors = {*_COMMON_ERRORS, *operation.errors}
+    def _list_errors(self, route: Route, path: str) -> set[int]:
+        errors = {*_COMMON_ERRORS, *route.errors}
         if "{" in path:
             errors.add(404)
         if route.kind is RouteKind.MODEL:
@@ -282,10 +248,10 @@ def _list_types(answer: Any) -> tuple[Any, ...]:
     return answer if isinstance(answer, tuple) else (answer,)
 
 
-def _list_answer_types(operations: Iterable[Operation]) -> Iterator[Any]:
-    for operation in operations:
-        streamed = operation.stream.type if operation.stream else ()
-        for wanted in (() if operation.answer is None else operation.answer, streamed):
+def _list_answer_types(routes: Iterable[Route]) -> Iterator[Any]:
+    for route in routes:
+        streamed = route.stream.type if route.stream else ()
+        for wanted in (() if route.answer is None else route.answer, streamed):
             yield from _list_types(wanted)
 
 

@@ -114,6 +114,11 @@ def make_array(items: Schema, **limits: int) -> Schema:
 
 
 TEXT: Schema = {"type": "string"}
+BINARY: Schema = {
+    "type": "string",
+    "contentMediaType": "application/octet-stream",
+    "minLength": 1,
+}
 NON_EMPTY: Schema = {"type": "string", "minLength": 1}
 IMAGE_URL: Schema = {
     "type": "string",

@@ -1,4 +1,4 @@
-"""What is said of a route: its request, its answers and its errors."""
+"""The parts of a route's record that describe its request and its answers."""
 
 from __future__ import annotations
 
@@ -66,27 +66,3 @@ class Parameter:
     _: KW_ONLY
     required: bool = False
     example: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What is said of a route beyond its record; `OPERATIONS` has them by the handlers.
-
-    `answer` is the type of the JSON that is answered; a tuple are the types that it may have.
-    `media` are answers of other types, by their media types. `statuses` are those of answers,
-    `errors` those of refusals beside the common ones; what is named in a path may not be there.
-    `upload`: the body is a file. `tag` is where it stands, if not with the API of its dialect.
-    """
-
-    summary: str
-    _: KW_ONLY
-    tag: Tag | None = None
-    help: str = ""
-    parameters: Sequence[Parameter] = ()
-    body: Body | None = None
-    upload: bool = False
-    answer: Any = None
-    stream: Stream | None = None
-    media: Mapping[str, Schema] = field(default_factory=dict)
-    statuses: Sequence[int] = (200,)
-    errors: Sequence[int] = ()

@@ -1,0 +1,116 @@
+"""The bodies of requests about models, and of searches of the web."""
+
+from __future__ import annotations
+
+from vllama.dialects.go_types import Schema
+from vllama.dialects.ollama import request_types as requests
+from vllama.routes.fields import (
+    EXAMPLE_MODEL,
+    MODEL,
+    NEW_MODEL,
+    OPTIONS,
+    PULLED_MODEL,
+    TEXT_OR_NULL,
+)
+from vllama.routes.operation import Body, Parameter
+
+_NOTHING: Schema = {"enum": ["", None]}
+
+
+def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
+    """Return the forms of a body that names its model: older clients say `name`."""
+    return (
+        {"required": ["model"], "properties": {"model": model}},
+        {"required": ["name"], "properties": {"name": model, "model": _NOTHING}},
+    )
+
+
+_PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
+_SHA256: Schema = {"type": "string", "pattern": "^sha256[:-][0-9a-fA-F]{64}$"}
+DIGEST = Parameter(
+    "digest",
+    "the digest of the file: `sha256:` and 64 hexadecimal digits",
+    _SHA256,
+    example="sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+)
+_UPLOADS: Schema = {
+    "description": "files that were uploaded to `/api/blobs`: their digests by their names",
+    "type": ["object", "null"],
+    "propertyNames": {"pattern": f"^{_PART}(/{_PART})*$"},
+    "additionalProperties": _SHA256,
+}
+
+
+def _list_creation_forms() -> tuple[Schema, ...]:
+    """Return the forms of a body that makes a model: of another one, or of files."""
+    bases: dict[str, Schema] = {
+        "from": MODEL,
+        "files": {**_UPLOADS, "type": "object", "minProperties": 1},
+    }
+    return tuple(
+        {
+            "required": [*form["required"], base],
+            "properties": {**form["properties"], base: schema},
+        }
+        for form in _name(NEW_MODEL)
+        for base, schema in bases.items()
+    )
+
+
+SHOW = Body(
+    type=requests.SHOW,
+    either=_name(),
+    examples={
+        "A model": {"model": EXAMPLE_MODEL},
+        "With its plan": {"model": EXAMPLE_MODEL, "plan": True},
+    },
+)
+PULL = Body(
+    type=requests.PULL,
+    either=_name(PULLED_MODEL),
+    examples={"A model": {"model": EXAMPLE_MODEL}},
+)
+STOP_PULL = Body(type=requests.PULL, either=_name())
+CREATE = Body(
+    type=requests.CREATE,
+    either=_list_creation_forms(),
+    fields={
+        "from": {"anyOf": [MODEL, _NOTHING]},
+        "files": _UPLOADS,
+        "draft_files": _UPLOADS,
+        "adapters": _UPLOADS,
+        "parameters": OPTIONS,
+        "license": {
+            "description": "a text, or several",
+            "anyOf": [TEXT_OR_NULL, {"type": "array", "items": TEXT_OR_NULL}],
+        },
+    },
+    examples={
+        "With a system message": {
+            "model": "pirate",
+            "from": EXAMPLE_MODEL,
+            "system": "You are a pirate.",
+        }
+    },
+)
+COPY = Body(
+    type=requests.COPY,
+    required=("source", "destination"),
+    fields={"source": MODEL, "destination": NEW_MODEL},
+    examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
+)
+DELETE = Body(type=requests.DELETE, either=_name(), examples={"A model": {"model": "smol"}})
+PUSH = Body(type=requests.PUSH, either=_name())
+WEB_SEARCH = Body(
+    required=("query",),
+    fields={
+        "query": {"type": "string", "pattern": r"\S"},
+        "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": 10},
+    },
+    examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
+)
+WEB_FETCH = Body(
+    required=("url",),
+    fields={"url": {"type": "string", "pattern": "^https?://"}},
+    examples={"A page": {"url": "https://example.com"}},
+)
