@@ -75,7 +75,7 @@ def read_chat(
     if not isinstance(rest.get("user", ""), str):  # of no use to anybody, and engines refuse it
         del rest["user"]
     if "min_tokens" in rest:
-        rest["min_tokens"] = _count(rest, "min_tokens")
+        rest["min_tokens"] = max(0, read_integer("min_tokens", rest["min_tokens"]))
     if not isinstance(rest.get("logit_bias", {}), Mapping):
         refuse_type("logit_bias", "an object", rest["logit_bias"])
     return ChatRequest(
@@ -163,10 +163,6 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
 def _stop(value: object) -> tuple[str, ...]:
     texts = value if isinstance(value, list) else [value]
     return tuple(text for text in texts if isinstance(text, str) and text)
-
-
-def _count(rest: dict[str, Any], name: str) -> int:
-    return max(0, read_integer(name, rest.pop(name))) if name in rest else 0
 
 
 def _number(name: str, value: object) -> float:

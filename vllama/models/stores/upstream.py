@@ -180,12 +180,13 @@ class _Server:
         After `show_until_s` it is asked no more for the latter.
         """
         row = (self._read_rows() or {}).get(id_, {"id": id_})
+        known = row, self._facts[1], self._shown.get(id_, (0.0, {}))[1]
         if self._rows_until_s and self._lock.locked():  # another thread asks it
-            return row, self._facts[1], self._shown.get(id_, (0.0, {}))[1]
+            return known
         with self._lock:
             now_s = time.monotonic()
             if not self._answers:
-                return row, self._facts[1], self._shown.get(id_, (0.0, {}))[1]
+                return known
             until_s, facts = self._facts
             if now_s >= until_s:
                 facts = self._client.describe()
