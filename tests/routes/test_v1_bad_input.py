@@ -51,7 +51,11 @@ def check(name, status, headers, data, sent):
         assert value["type"] == "error" and value["request_id"].startswith("req_")
     else:
         assert set(value["error"]) == {"message", "type", "param", "code"}
-    assert value["error"]["type"] in ("invalid_request_error", "not_found_error", "api_error")
+    if status == 403:  # a tool of a type that nobody knows might be run by the engine
+        assert value["error"]["type"] == "permission_error"
+    else:
+        kinds = ("invalid_request_error", "not_found_error", "api_error")
+        assert value["error"]["type"] in kinds
     assert value["error"]["message"]
 
 
