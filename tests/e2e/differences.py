@@ -32,6 +32,14 @@ class Difference:
         return all(found)
 
 
+LISTS_AND_CHOICES = (
+    "`/v1/completions` takes a [list of prompts](#completions), and it and `/v1/chat/completions` "
+    "make `n` choices."
+)
+MORE_ROUTES = (
+    "There are more routes: `/v1/messages/count_tokens`, `/api/web_search`, `/v1/audio`, "
+    "`/v1/images` and `/v1/responses/ID` among them."
+)
 DIFFERENCES = (
     Difference(
         reason=(
@@ -41,13 +49,13 @@ DIFFERENCES = (
         said=r"^extra ",
     ),
     Difference(
-        reason="`/v1/completions` takes a list of prompts.",
+        reason=LISTS_AND_CHOICES,
         path="^/v1/completions",
         body=r'"prompt": \[',
         said=r"^status 400 → (200|404)|^error ",
     ),
     Difference(
-        reason="`/v1/chat/completions` and `/v1/completions` make `n` choices.",
+        reason=LISTS_AND_CHOICES,
         path="^/v1/(chat/)?completions",
         body=r'"n": ',
         said=r"index",
@@ -71,13 +79,13 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="`/v1/embeddings` takes tokens and lists of tokens.",
+        reason="`/v1/embeddings` takes [tokens](#embeddings).",
         path="^/v1/embeddings",
         body=r'"input": \[+\d',
         said=r"^status 400 → (200|404)",
     ),
     Difference(
-        reason="`/v1/messages/count_tokens` is there.",
+        reason=MORE_ROUTES,
         path="count_tokens",
         said=r"^status 404 → ",
     ),
@@ -90,10 +98,7 @@ DIFFERENCES = (
         said=r"^status 50[01] → 200|does not support embeddings",
     ),
     Difference(
-        reason=(
-            "What is wrong with a request is a 400 where Ollama answers 500: `format`, "
-            "`options` and digests of a wrong type."
-        ),
+        reason="A `format`, `options` or digest of a wrong type is a 400; Ollama answers 500.",
         said=r"^status 500 → 400",
     ),
     Difference(
@@ -109,7 +114,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            'A picture or a sound for a model that takes none: `"MODEL" does not support vision`.'
+            "An image or audio sent to a model that takes none is refused: "
+            '`"MODEL" does not support vision`.'
         ),
         body="image|audio",
         said=r"^error .*does not support (vision|audio)",
@@ -124,7 +130,7 @@ DIFFERENCES = (
         said=r"blob sha256:\w+ not found|^status 400 → 404",
     ),
     Difference(
-        reason="What cannot be pulled is said in words of vllama's own, with what to do.",
+        reason="Errors of a pull have vllama's own texts, with a hint.",
         path="^/api/(create|pull)",
         said=r"cannot (pull|find)|^status 500 → 404",
     ),
@@ -187,10 +193,7 @@ DIFFERENCES = (
         said=r"^status 400 → (200|404)|^error .*of type int\b",
     ),
     Difference(
-        reason=(
-            "There are more routes: `/api/web_search`, `/v1/audio`, `/v1/images` and "
-            "`/v1/responses/ID` among them."
-        ),
+        reason=MORE_ROUTES,
         path=r"^/(api/web_|v1/audio|v1/images|v1/responses/)",
         said=r"^status 404 → |^type text/plain|^error 404 page not found",
     ),
