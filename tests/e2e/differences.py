@@ -33,18 +33,18 @@ class Difference:
 
 
 LISTS_AND_CHOICES = (
-    "`/v1/completions` takes a [list of prompts](#completions), and it and `/v1/chat/completions` "
-    "make `n` choices."
+    "`/v1/completions` takes a [list of prompts](#completions); it and `/v1/chat/completions` "
+    "honour `n`."
 )
 MORE_ROUTES = (
-    "There are more routes: `/v1/messages/count_tokens`, `/api/web_search`, `/v1/audio`, "
-    "`/v1/images` and `/v1/responses/ID` among them."
+    "There are more routes, such as `/v1/messages/count_tokens`, `/api/web_search`, `/v1/audio`, "
+    "`/v1/images` and `/v1/responses/ID`."
 )
 DIFFERENCES = (
     Difference(
         reason=(
-            "Answers have more keys: counts of cached tokens, the store, the state and the "
-            "lengths of a model, signatures of thinking."
+            "Answers have more keys: cached tokens, a model's store, state and context lengths, "
+            "signatures of thinking."
         ),
         said=r"^extra ",
     ),
@@ -61,16 +61,16 @@ DIFFERENCES = (
         said=r"index",
     ),
     Difference(
-        reason="`tool_choice` counts: with `none` the model need not know tools.",
+        reason="`tool_choice` is honoured: with `none` the model need not support tools.",
         path="^/v1/",
         body=r'"tool_choice": ',
         said=r"^status 400 → 200",
     ),
     Difference(
         reason=(
-            "`/v1/responses` reads more of OpenAI's fields and gives them back: `metadata`, "
-            "`store`, `presence_penalty`, `frequency_penalty`, `parallel_tool_calls`, "
-            "`tool_choice`, `safety_identifier`, `prompt_cache_key`, `previous_response_id`."
+            "`/v1/responses` reads and returns more of OpenAI's fields: `metadata`, `store`, "
+            "`presence_penalty`, `frequency_penalty`, `parallel_tool_calls`, `tool_choice`, "
+            "`safety_identifier`, `prompt_cache_key`, `previous_response_id`."
         ),
         path="^/v1/responses",
         said=(
@@ -91,8 +91,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Any model makes embeddings; Ollama's answer for one that chats is a 501, or a 500 of"
-            " `/api/embeddings`."
+            "Chat models make embeddings too; Ollama answers 501, or 500 on `/api/embeddings`."
         ),
         path="^/(api|v1)/embed",
         said=r"^status 50[01] → 200|does not support embeddings",
@@ -102,27 +101,27 @@ DIFFERENCES = (
         said=r"^status 500 → 400",
     ),
     Difference(
-        reason="`options.stop` may be one text instead of a list.",
+        reason="`options.stop` may be a string instead of a list.",
         path="^/api/(chat|generate)",
         body=r'"stop": "',
         said=r"^status 500 → 200",
     ),
     Difference(
-        reason="A JSON schema that cannot be used is refused by vllama itself, with its place.",
+        reason="vllama itself refuses a JSON schema that cannot be used, and names the place.",
         body="nonsense",
         said=r"^error .*JSON schema",
     ),
     Difference(
         reason=(
-            "An image or audio sent to a model that takes none is refused: "
-            '`"MODEL" does not support vision`.'
+            'Images or audio for a model that takes none are refused: `"MODEL" does not support '
+            "vision`."
         ),
         body="image|audio",
         said=r"^error .*does not support (vision|audio)",
     ),
     Difference(
         reason=(
-            "A file that was not uploaded is a 404 with its digest, not with its place on the "
+            "A file that was not uploaded is a 404 with its digest instead of its path on the "
             "server."
         ),
         path="^/api/create",
@@ -130,64 +129,66 @@ DIFFERENCES = (
         said=r"blob sha256:\w+ not found|^status 400 → 404",
     ),
     Difference(
-        reason="Errors of a pull have vllama's own texts, with a hint.",
+        reason="Errors of a pull have vllama's own texts and a hint.",
         path="^/api/(create|pull)",
         said=r"cannot (pull|find)|^status 500 → 404",
     ),
     Difference(
-        reason="`/api/ps` shows what vllama has loaded, with contexts as it has planned them.",
+        reason=(
+            "`/api/ps` shows the models that vllama has loaded, with the contexts that it planned."
+        ),
         path="^/api/ps",
         said=r"^value .models",
     ),
     Difference(
-        reason="Tools without a name are left out; Ollama's models call them by none.",
+        reason="Tools without a name are left out; Ollama passes them on.",
         body=r'"tools": \[\{"type": "function"\}\]',
         said=r"^missing .message.tool_calls|^status 200 → 400",
     ),
     Difference(
-        reason="The beginning of a tool call at which an answer is cut is given as text.",
+        reason="A tool call that is cut off is returned as text.",
         path="^/api/chat",
         body=r'"tools": ',
         said=r"^value \.done: ",
     ),
     Difference(
-        reason="Arguments of earlier tool calls that are not JSON are passed on.",
+        reason="Arguments of earlier tool calls need not be JSON.",
         path="^/v1/(chat|responses)",
         body=r'"arguments": "|"tool_calls": \[\{\}',
         said=r"^error .*(invalid tool|parse function) call arguments|^status 400 → (200|404)",
     ),
     Difference(
         reason=(
-            "An answer of `/v1/responses` that was cut by a limit which the client had not "
-            "set says so in `incomplete_details`."
+            "`/v1/responses` sets `incomplete_details` if a limit that the client did not set cut "
+            "the answer."
         ),
     ),
     Difference(
         reason=(
-            "A stream of `/v1/responses` or `/v1/messages` with a web search begins when the model"
-            " does: what is wrong before that has its own status, and it is always an event stream."
+            "A stream of `/v1/responses` or `/v1/messages` with a web search begins with the "
+            "model's answer and is always an event stream; earlier errors have their own status."
         ),
         path="^/v1/(responses|messages)",
         body=r"web_search",
         said=r"^status 200 → 40[04]|^type application/x-ndjson|^missing $",
     ),
     Difference(
-        reason="A `format` that cannot be used is refused before a model thinks, not after it.",
+        reason="A `format` that cannot be used is refused before the model thinks, not after.",
         path="^/api/(chat|generate)",
         body=r'"format": ',
         said=r"^status 200 → 400",
     ),
     Difference(
         reason=(
-            "With `llama_cpp.server`, an answer with log probabilities lacks the characters that"
-            " are made of several tokens: the engine gives neither their text nor their bytes."
+            "With `llama_cpp.server`, answers with log probabilities lack characters made of "
+            "several tokens: the engine returns neither their text nor their bytes."
         ),
         said=r"logprobs\S*bytes",
     ),
     Difference(
         reason=(
-            "A whole number may be written as `3.0`, and an assistant's message may have "
-            "thinking instead of content."
+            "Integers may be written as `3.0`, and an assistant's message may have thinking "
+            "instead of content."
         ),
         body=r'": \d+\.0[,}]|"(reasoning|thinking)',
         said=r"^status 400 → (200|404)|^error .*of type int\b",
@@ -199,8 +200,9 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "What only ollama.com has is answered as with `OLLAMA_NO_CLOUD`, and nobody is signed "
-            "in: search without a SearXNG, the account, recommendations, pushing."
+            "Requests that only ollama.com can serve (search without a SearXNG, the account, "
+            "recommendations, pushing) are answered as with `OLLAMA_NO_CLOUD` and nobody signed "
+            "in."
         ),
         path=r"^/api/(experimental|status|me$|signout|push|web_)",
         said=r"^status 50\d → 40[134]|cloud|recommendations|^(missing|error|value) ",
@@ -216,45 +218,42 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "`/v1/messages` never has null as `content`, and a message without text is asked "
-            "like any other; Ollama leaves it out."
+            "`/v1/messages` never returns null as `content`, and sends messages without text to "
+            "the model; Ollama leaves them out."
         ),
         path="^/v1/messages",
         said=r"^value message.content: ",
     ),
     Difference(
-        reason="Fields that only vllama reads are checked, too: `n`, `logit_bias`, `min_tokens`.",
+        reason="Fields that only vllama reads are checked too: `n`, `logit_bias`, `min_tokens`.",
         path="^/v1/(chat/)?completions",
         body=r'"(n|logit_bias|min_tokens|raw|options|num_ctx|keep_alive|think|shift)": ',
         said=r"^status 200 → 400",
     ),
     Difference(
         reason=(
-            "Options that the newest llama-server refuses, such as a `repeat_penalty` of 0, are"
-            " left to the engine, whose words are given without the JSON around them."
+            "The engine checks options that the newest llama-server refuses, such as a "
+            "`repeat_penalty` of 0; its words are returned without the JSON around them."
         ),
         body=r'"repeat_(penalty": 0\b|last_n": -)',
         said=r"^status 400 → 200|^error .*Value must be between",
     ),
     Difference(
-        reason="`_debug_render_only` is one of `/api` only.",
+        reason="`_debug_render_only` works on `/api` only.",
         path="^/v1/",
         body=r'"_debug_render_only": true',
         said=r"_debug_info|finish_reason|message.role",
     ),
     Difference(
         reason=(
-            "`/api/create` looks at all settings before it pulls the model that it builds on, and"
-            " tells what is wrong with a template in its own words."
+            "`/api/create` checks all settings before it pulls the base model, and describes "
+            "errors in a template in its own words."
         ),
         path="^/api/create",
         said=r"^status 200 → 400|template",
     ),
     Difference(
-        reason=(
-            "With `llama_cpp.server` or another engine, the words of a model may differ, and "
-            "so what it calls."
-        ),
+        reason="With `llama_cpp.server` or another engine, a model's words and calls may differ.",
         body=r'"tools"|"model": "thinker"',
         said=r"(tool_calls|thinking|reasoning|summary|encrypted_content|content\[\])",
     ),

@@ -2,7 +2,7 @@
 
 Parameters, schemas, thinking.
 
-See docs/reference/ollama-api.md#request-options, #engine-fields, #openai-chat-completions;
+See docs/reference/ollama-api.md#request-options, #openai-chat-completions;
 docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
 """
 

@@ -3,7 +3,7 @@
 Pure text, read once for each template. The words looked for are those of the Jinja templates on
 the hub; Ollama reads the same from its Go templates.
 
-See docs/reference/ollama-api.md#capabilities, #thinking, #engine-fields.
+See docs/reference/ollama-api.md#capabilities, #thinking.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Ollama ignores them there, and its users ask for them: `options`, `num_ctx`, `keep_alive`, `think`,
 `truncate` and `shift`. What OpenAI's own field says wins over an option.
 
-See docs/reference/ollama-api.md#fields-missing-on-v1.
+See docs/reference/api.md#ollamas-fields-on-v1.
 """
 
 from __future__ import annotations

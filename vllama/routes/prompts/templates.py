@@ -2,7 +2,7 @@
 
 An engine takes such a prompt at its completions, as it is.
 
-See docs/reference/ollama-api.md#engine-fields.
+See docs/reference/ollama-api.md#raw-context-system-template.
 """
 
 from __future__ import annotations
