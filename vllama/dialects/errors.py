@@ -3,7 +3,7 @@
 Engines answer with OpenAI's object, FastAPI's `detail`, plain text, or pydantic's report with
 source paths.
 
-See docs/reference/ollama-api.md#conventions, #failures; docs/reference/engines.md#streams.
+See docs/reference/ollama-api.md#conventions, #failures.
 """
 
 from __future__ import annotations
