@@ -58,7 +58,7 @@ def test_one_of_two_is_picked(
 
 def test_what_each_offer_says(offers: list[Offer]) -> None:
     first, second = ("\n".join(describe_offer(each)) for each in offers)
-    assert "why          runs on any CPU, faster than llama_cpp.server" in first
+    assert "why          runs on any CPU, faster than llama-cpp-python" in first
     assert "note         nothing is compiled" in first
     assert "note         it is compiled, for some 4 minutes" in second
 

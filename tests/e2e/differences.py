@@ -180,7 +180,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "With `llama_cpp.server`, answers with log probabilities lack characters made of "
+            "With `llama-cpp-python`, answers with log probabilities lack characters made of "
             "several tokens: the engine returns neither their text nor their bytes."
         ),
         said=r"logprobs\S*bytes",
@@ -253,7 +253,7 @@ DIFFERENCES = (
         said=r"^status 200 → 400|template",
     ),
     Difference(
-        reason="With `llama_cpp.server` or another engine, a model's words and calls may differ.",
+        reason="With `llama-cpp-python` or another engine, a model's words and calls may differ.",
         body=r'"tools"|"model": "thinker"',
         said=r"(tool_calls|thinking|reasoning|summary|encrypted_content|content\[\])",
     ),

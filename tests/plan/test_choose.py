@@ -327,7 +327,7 @@ def test_an_asked_for_context_is_refused_and_never_lowered():
 
 def test_the_plan_says_why():
     reasons = make_plan(facts(CPU), bundle(), INFO, Need()).reasons
-    assert reasons[0] == "llama.cpp (llama_cpp.server) 0.3.36: runs on any CPU"
+    assert reasons[0] == "llama.cpp (llama-cpp-python) 0.3.36: runs on any CPU"
     assert "context 4096 tokens" in reasons[-2]
     assert "4 threads" in reasons[-1]
 

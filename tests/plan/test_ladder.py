@@ -206,7 +206,7 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
     error = last_word(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
         "cannot start m: cause A; tried then: a context of 2048 tokens instead of 4096 (cause B); "
-        f"llama.cpp (llama_cpp.server) instead of {LLAMA_SERVER.title} (cause C)"
+        f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title} (cause C)"
     )
     assert str(error.hint).startswith("do")
 
@@ -247,7 +247,7 @@ def test_forms_of_one_model(path, hub_id, other, other_hub, one_model):
 def test_what_the_plan_says_of_failures():
     known = here(CPU, LLAMA_SERVER_HERE)
     told = list_fallbacks(known, Need(), make_plan(known, bundle(), INFO, Need()))
-    other = (f"llama.cpp (llama_cpp.server) instead of {LLAMA_SERVER.title}",)
+    other = (f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title}",)
     assert told[Fault.ARCHITECTURE] == told[Fault.MISMATCH] == told[Fault.QUANTISATION] == other
     assert told[Fault.MEMORY][0] == "a context of 2048 tokens instead of 4096"
     assert not list_fallbacks(here(strict=True), Need(), make_plan(here(), bundle(), INFO, Need()))

@@ -216,7 +216,7 @@ TRAITS = Traits(
 
 ENGINE = LlamaCpp(
     name="llama-cpp-python",
-    title="llama.cpp (llama_cpp.server)",
+    title="llama.cpp (llama-cpp-python)",
     aliases=("llama.cpp", "llamacpp", "llama-cpp", "llama_cpp"),
     locate=locate,
     program=get_program,

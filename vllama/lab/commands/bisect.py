@@ -23,8 +23,8 @@ Examples:
   vllama bisect bug.json --engine llama-server --versions A,B,C,D
   vllama bisect bug.json --engine llama-server --versions ./b1/llama-server,./b2/llama-server
   vllama bisect bug.json --bad-set kv_cache_type=q4_0 --bad-set flash_attention=false
-  vllama bisect bug.json --good-set engine=llama.cpp --bad-set engine=llama-server
-  vllama bisect bug.json --engine llama.cpp --good 0.3.30 --bad 0.3.36 --compile
+  vllama bisect bug.json --good-set engine=llama-cpp-python --bad-set engine=llama-server
+  vllama bisect bug.json --engine llama-cpp-python --good 0.3.30 --bad 0.3.36 --compile
   vllama bisect bug.json --bad-set engine=llama-server --command ./check.sh
 
 Each version is installed in a folder of its own and removed afterwards; a path is a build that is

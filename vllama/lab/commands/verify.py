@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama verify smollm2:135m --engines llama.cpp,llama-server
-  vllama verify --engines transformers=Qwen/Qwen3-0.6B,llama.cpp=qwen3:0.6b
-  vllama verify --engines llama.cpp=./m-Q4_K_M.gguf,llama.cpp=./m-Q8_0.gguf --min-agreement 0.8
-  vllama verify smollm2:135m --engines llama.cpp,llama-server --prompts mine.jsonl --json
+  vllama verify smollm2:135m --engines llama-cpp-python,llama-server
+  vllama verify --engines transformers=Qwen/Qwen3-0.6B,llama-server=qwen3:0.6b
+  vllama verify --engines llama-server=./m-Q4_0.gguf,llama-server=./m-Q8_0.gguf --min-agreement 0.8
+  vllama verify smollm2:135m --engines llama-cpp-python,llama-server --prompts mine.jsonl --json
 
 Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
 exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
@@ -117,7 +117,7 @@ def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
         named = f"'{engines}' names {len(parts)}" if parts else "none is named"
         raise ConfigError(
             f"cannot compare engines: two are needed, and {named}",
-            hint="name two: --engines llama.cpp,llama-server",
+            hint="name two: --engines llama-cpp-python,llama-server",
         )
     sides = []
     for part in parts:
