@@ -20,7 +20,7 @@ from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.rerank import parse_rerank
 from vllama.engines.external import KNOWN, UNKNOWN
-from vllama.engines.passed_fields import LLAMACPP, SGLANG, VLLM
+from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 

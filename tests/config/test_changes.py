@@ -9,8 +9,7 @@ import pytest
 
 from vllama import config
 from vllama.base.errors import ConfigError
-from vllama.config.changes import KEPT, compare_settings
-from vllama.config.report import report_settings
+from vllama.config.report import KEPT, compare_settings, report_settings
 
 
 def load(**environ: str) -> config.Config:

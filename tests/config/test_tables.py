@@ -12,8 +12,7 @@ from vllama.base.errors import ConfigError
 from vllama.config.report import report_settings
 from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
 from vllama.config.toml_lines import find_line
-from vllama.models.model_settings import ModelSettings
-from vllama.models.settings import UpstreamSettings
+from vllama.models.settings import ModelSettings, UpstreamSettings
 
 HOME = {"HOME": "/nowhere"}
 

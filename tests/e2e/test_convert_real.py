@@ -16,7 +16,7 @@ import pytest
 from tests.hub import StandInHub
 from tests.lacking import lacking
 from tests.server_process import Server
-from vllama.models.convert.converter import FOLDER, find_converter
+from vllama.models.convert.tools import FOLDER, find_converter
 
 pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(900)]
 

@@ -12,6 +12,7 @@ from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Installation, Mode
 from vllama.engines.capabilities import TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
+from vllama.engines.vllm.arguments import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.memory import count_token_bytes, parse_size
 from vllama.engines.vllm.parallel import (
     Layout,
@@ -19,7 +20,6 @@ from vllama.engines.vllm.parallel import (
     choose_layout,
     iterate_shapes,
 )
-from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan

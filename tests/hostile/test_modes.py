@@ -12,7 +12,7 @@ import pytest
 
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
-from vllama.models.sources.answer_cache import AnswerCache, KeptAnswer
+from vllama.models.sources.hub_answers import AnswerCache, KeptAnswer
 from vllama.models.stores.blobs import BlobStore
 from vllama.supervise.logs import open_log, rotate
 

@@ -12,8 +12,7 @@ from tests.tiny import write_tiny_gguf
 from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.models.create import Recipe, copy, create
 from vllama.models.library import Library, open_library
-from vllama.models.model_settings import ModelSettings, ModelTables
-from vllama.models.settings import ModelsSettings, UpstreamSettings
+from vllama.models.settings import ModelSettings, ModelsSettings, ModelTables, UpstreamSettings
 
 
 def make_library(tmp_path: Path, *tables: tuple[str, ModelSettings]) -> Library:

@@ -9,9 +9,8 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.models.library import Library, open_library
-from vllama.models.model_settings import ModelSettings, ModelTables
 from vllama.models.resolve.drafts import find_draft, suggest_draft
-from vllama.models.settings import ModelsSettings
+from vllama.models.settings import ModelSettings, ModelsSettings, ModelTables
 
 MANY = [f"<|{number}|>" for number in range(4000)]
 """So many that the header's reader skips the list of tokens."""

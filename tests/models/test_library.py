@@ -23,8 +23,7 @@ from vllama.models.library import Library, open_library
 from vllama.models.resolve.candidates import find_variant
 from vllama.models.resolve.unservable import make_no_variant_error
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Repository
-from vllama.models.types import Format, Variant
+from vllama.models.types import Format, Repository, Variant
 
 
 @pytest.fixture(scope="session")

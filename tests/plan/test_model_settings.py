@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import INFO, LLAMA_CPP_HERE, LLAMA_SERVER_HERE, bundle, facts
-from vllama.models.model_settings import ModelSettings, ModelTables
+from vllama.models.settings import ModelSettings, ModelTables
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need, Plan
 

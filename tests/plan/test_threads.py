@@ -15,7 +15,7 @@ from tests.facts import (
     facts,
 )
 from vllama.plan.choose import make_plan
-from vllama.plan.threads import choose_threads
+from vllama.plan.resources import choose_threads
 from vllama.plan.types import Need
 
 

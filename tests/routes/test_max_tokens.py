@@ -11,7 +11,7 @@ import pytest
 
 from tests.facts import INFO, bundle
 from tests.server_process import Server
-from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import ModelSettings
 from vllama.routes.catalog import Entry
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -10,7 +10,7 @@ import pytest
 from tests.scheduler.world import World, in_loop, model, settle
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Mode
-from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, UpstreamModel
 from vllama.plan.types import Need
 from vllama.scheduler.policy import PendingLoad, Resident, decide_loads

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllama.server.file_watch import FileWatch
+from vllama.server.reload import FileWatch
 
 
 def rename_over(path: Path) -> None:

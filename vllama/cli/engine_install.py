@@ -52,7 +52,7 @@ def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.cli.progress import PullDisplay
     from vllama.engines.install import install
-    from vllama.machine.environments.installer_output import Reader
+    from vllama.machine.environments.installer import Reader
     from vllama.models.types import PullEvent
 
     reader, fancy = Reader(), is_terminal(sys.stderr)

@@ -67,8 +67,7 @@ def prepare_environment() -> None:
 
 def models_settings(config: Config) -> ModelsSettings:
     """Build the slice of `models`."""
-    from vllama.models.model_settings import ModelTables
-    from vllama.models.settings import ModelsSettings
+    from vllama.models.settings import ModelsSettings, ModelTables
 
     usual = config.models_dir == default_models_dir()
     lmstudio = config.lmstudio_dir
@@ -94,8 +93,7 @@ def models_settings(config: Config) -> ModelsSettings:
 
 def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:
     """Return the servers that somebody else runs: those in the settings, and those in fallbacks."""
-    from vllama.models.model_settings import ModelTables
-    from vllama.models.settings import UpstreamSettings, find_root
+    from vllama.models.settings import ModelTables, UpstreamSettings, find_root
 
     given = tuple(
         each if each.name or each.key else replace(each, key=config.upstream_key)

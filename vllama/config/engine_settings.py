@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllama.config import kinds, parse, tables
 from vllama.config.setting import Effect, setting
-from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from vllama.base.spelling import find_similar, suggest
 from vllama.config import address
 from vllama.config.address import Address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
-from vllama.config.key_file import open_to_others, read_keys
 from vllama.config.kinds import write_value
+from vllama.config.secrets import open_to_others, read_keys
 from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.config.tables import TableError

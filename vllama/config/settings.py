@@ -1,23 +1,252 @@
 """All settings, each declared once: type, default, kind of value, help, flag and variables.
 
 From a field of `Config` follow the flag of `serve`, the variables `VLLAMA_*` and Ollama's, the key
-of the config file, its JSON schema, and the reference page. The fields are declared by subject in
-`server_settings`, `engine_settings`, `source_settings` and `output_settings`.
+of the config file, its JSON schema, and the reference page. Those of engines are in
+`engine_settings`, as plans are given that group alone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from vllama.config import address
+from vllama.config import address, kinds, parse, tables
 from vllama.config.engine_settings import EngineSettings
-from vllama.config.folders import keys_file
-from vllama.config.output_settings import OutputSettings
-from vllama.config.server_settings import ServerSettings
-from vllama.config.setting import Setting
-from vllama.config.source_settings import SourceSettings
+from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
+from vllama.config.setting import Effect, Setting, setting
+from vllama.models.settings import UpstreamSettings, UpstreamTraits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """The part of `Config` about the server and its clients.
+
+    `port` 0 takes any free port. `api_key` has the keys of `api_key_file` too.
+    """
+
+    host: str = setting(
+        "127.0.0.1", kinds.text("ADDRESS", parse.host), "address to listen on",
+        example="0.0.0.0:11434", flag="--host", foreign="OLLAMA_HOST", effect=Effect.RESTART,
+    )  # fmt: skip
+    port: int = setting(
+        11434, kinds.number(0, 65535), "port to listen on; 0 takes any free one",
+        example="11434", flag="--port", effect=Effect.RESTART,
+    )  # fmt: skip
+    watch: bool = setting(
+        False, kinds.SWITCH,
+        "take over changes of the config file, and of the files that it names, without a signal",
+        example="true", flag="--watch", effect=Effect.RESTART,
+    )  # fmt: skip
+    drain_timeout_s: float = setting(
+        10.0, kinds.DURATION, "how long running answers may take when the server stops",
+        example="10s", effect=Effect.RESTART,
+    )  # fmt: skip
+    shutdown_delay_s: float = setting(
+        0.0, kinds.DURATION,
+        "how long a server that is told to stop still accepts requests while /readyz says no, for "
+        "load balancers that have to notice",
+        example="10s", effect=Effect.RESTART,
+    )  # fmt: skip
+    max_buffer_size_bytes: int = setting(
+        512 * 1024 * 1024, kinds.SIZE,
+        "memory for all requests that arrive or wait, and answers that clients do not read; what "
+        "does not fit is refused",
+        example="512MiB", effect=Effect.RESTART,
+    )  # fmt: skip
+    origins: tuple[str, ...] = setting(
+        (), kinds.many(kinds.URL), "further origins that browsers may call from",
+        example="https://chat.example", foreign="OLLAMA_ORIGINS",
+    )  # fmt: skip
+    api_key: tuple[str, ...] = setting(
+        (), kinds.many(kinds.KEY),
+        "keys; every request except / and the health checks must send one of them; other users of "
+        "this machine can see flags, but not api_key_file",
+        example="sk-1234", flag="--api-key", secret=True,
+    )  # fmt: skip
+    api_key_file: Path | None = setting(
+        None, kinds.FILE, "file with more such keys, one a line; SIGHUP reads it again",
+        example="/etc/vllama/keys", flag="--api-key-file",
+    )  # fmt: skip
+    require_keys: bool = setting(
+        False, kinds.SWITCH,
+        "accept no request without a key, even if the file of the named keys is gone or empty",
+        example="true", flag="--require-keys", effect=Effect.RESTART,
+    )  # fmt: skip
+    client_key: str | None = setting(
+        None, kinds.KEY,
+        "key that the commands show to the server; the first api_key where there is one",
+        example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=Effect.COMMANDS,
+    )  # fmt: skip
+    tls_cert: Path | None = setting(
+        None, kinds.FILE,
+        "certificate to serve https with, and its chain (PEM); SIGHUP reads it again",
+        example="/etc/vllama/cert.pem", flag="--tls-cert", effect=Effect.RESTART,
+    )  # fmt: skip
+    tls_key: Path | None = setting(
+        None, kinds.FILE, "private key of the certificate (PEM), if it is not in the same file",
+        example="/etc/vllama/key.pem", flag="--tls-key", effect=Effect.RESTART,
+    )  # fmt: skip
+    read_only: bool = setting(
+        False, kinds.SWITCH,
+        "refuse to pull, push, create, copy, delete and upload models over HTTP",
+        example="true", flag="--read-only",
+    )  # fmt: skip
+    inspect_code: bool = setting(
+        False, kinds.SWITCH,
+        "let keys with the scope admin send fields that an engine may run as code, or that name "
+        "files and addresses, such as vllm_xargs",
+        example="true", flag="--inspect-code",
+    )  # fmt: skip
+    no_ui: bool = setting(
+        False, kinds.SWITCH, "serve no page to browsers under /ui/",
+        example="true", flag="--no-ui",
+    )  # fmt: skip
+    searxng: str | None = setting(
+        None, kinds.HTTP_URL,
+        "SearXNG that /api/web_search asks; with it clients may also fetch public pages",
+        example="http://127.0.0.1:8888", flag="--searxng", effect=Effect.RESTART,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """The part of `Config` that says where models come from.
+
+    `allow_registry` () allows all, `max_blob_size_bytes` None any size.
+    """
+
+    upstreams: tuple[UpstreamSettings, ...] = setting(
+        (), tables.UPSTREAMS,
+        "running OpenAI servers to put this API in front of: URLs, or tables [upstreams.NAME]",
+        example="http://127.0.0.1:8000", flag="--upstream",
+    )  # fmt: skip
+    upstream_key: str | None = setting(
+        None, kinds.text("KEY"), "key that the upstreams want",
+        example="sk-…", flag="--upstream-key", secret=True,
+    )  # fmt: skip
+    upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
+        (), kinds.UPSTREAM_TRAITS,
+        "what an upstream, or one of its models, is like where it does not tell: tool_calls "
+        "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
+        example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
+    )  # fmt: skip
+    allow_registry: tuple[str, ...] = setting(
+        (), kinds.many(kinds.text("HOST", parse.registry)),
+        "hosts that models may be pulled from, and no others (the hub: huggingface.co, Ollama's "
+        "registry: registry.ollama.ai)",
+        example="huggingface.co", flag="--allow-registry",
+    )  # fmt: skip
+    max_blob_size_bytes: int | None = setting(
+        None, kinds.auto(kinds.SIZE, "0"),
+        "size of the largest file that may be uploaded or pulled; 0 for any",
+        example="20GB", flag="--max-blob-size",
+    )  # fmt: skip
+    folders: tuple[Path, ...] = setting(
+        (), kinds.many(kinds.FOLDER, parse.by_pathsep, os.pathsep.join),
+        "folders with model files of your own",
+        example="~/models",
+    )  # fmt: skip
+    aliases: tuple[tuple[str, str], ...] = setting(
+        (), kinds.table("name=model", parse.plain),
+        "names of your own for models of the hub, or other models for Ollama's names",
+        example="mine=hf.co/org/repo:Q4_K_M",
+    )  # fmt: skip
+    models_dir: Path = setting(
+        None, kinds.FOLDER, "Ollama's own store of models, read in place and pulled into",
+        example="~/.ollama/models", factory=default_models_dir, foreign="OLLAMA_MODELS",
+    )  # fmt: skip
+    ollama_registry: str | None = setting(
+        None, kinds.URL, "registry of Ollama's kind to take library names from, instead of the hub",
+        example="https://registry.example",
+    )  # fmt: skip
+    lmstudio_dir: Path | None = setting(
+        None, kinds.FOLDER, "LM Studio's folder of models, read in place",
+        example="~/.lmstudio/models",
+    )  # fmt: skip
+    hf_cache_dir: Path = setting(
+        None, kinds.FOLDER, "cache of the Hugging Face hub",
+        example="~/.cache/huggingface/hub", factory=lambda: default_hf_home() / "hub",
+        foreign="HF_HUB_CACHE",
+    )  # fmt: skip
+    hf_endpoint: str | None = setting(
+        None, kinds.URL, "hub to use instead of https://huggingface.co",
+        example="https://hub.example", foreign="HF_ENDPOINT",
+    )  # fmt: skip
+    hf_token: str | None = setting(
+        None, kinds.text("TOKEN"), "token for gated and private models",
+        example="hf_xxxx", foreign="HF_TOKEN", secret=True,
+    )  # fmt: skip
+    hf_offline: bool = setting(
+        False, kinds.SWITCH, "never ask the hub",
+        example="true", foreign="HF_HUB_OFFLINE",
+    )  # fmt: skip
+    download_connections: int = setting(
+        4, kinds.number(1, 64), "connections of one download",
+        example="4", foreign="OLLAMA_MAX_TRANSFER_STREAMS",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings:
+    """The part of `Config` that says where to write, and how much."""
+
+    data_dir: Path = setting(
+        None, kinds.FOLDER, "where vllama keeps what it writes",
+        example="~/.local/share/vllama", factory=default_data_dir, effect=Effect.RESTART,
+    )  # fmt: skip
+    log_dir: Path = setting(
+        None, kinds.FOLDER, "logs of the engines and of vllama",
+        example="~/.local/share/vllama/logs", factory=lambda: default_data_dir() / "logs",
+        effect=Effect.RESTART,
+    )  # fmt: skip
+    run_dir: Path = setting(
+        None, kinds.FOLDER, "records of running engines",
+        example="~/.local/share/vllama/run", factory=lambda: default_data_dir() / "run",
+        effect=Effect.RESTART,
+    )  # fmt: skip
+    nohistory: bool = setting(
+        False, kinds.SWITCH, "keep no history of what is typed",
+        example="true", foreign="OLLAMA_NOHISTORY", effect=Effect.COMMANDS,
+    )  # fmt: skip
+    debug: bool = setting(
+        False, kinds.SWITCH, "log more",
+        example="true", flag="--debug", foreign="OLLAMA_DEBUG",
+    )  # fmt: skip
+    debug_log_requests: bool = setting(
+        False, kinds.SWITCH,
+        "keep the body of every request to a model in a file, with a command that repeats it",
+        example="true", foreign="OLLAMA_DEBUG_LOG_REQUESTS", effect=Effect.RESTART,
+    )  # fmt: skip
+    capture: int | Path = setting(
+        0, kinds.CAPTURES,
+        "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
+        "folder DIR; see 'vllama requests' and 'vllama replay'",
+        example="100", flag="--capture", effect=Effect.RESTART,
+    )  # fmt: skip
+    log_format: str = setting(
+        "text", kinds.choice("text", "json"), "form of the log",
+        example="json", flag="--log-format", effect=Effect.RESTART,
+    )  # fmt: skip
+    otlp_endpoint: str | None = setting(
+        None, kinds.HTTP_URL,
+        "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
+        "otel); the other OTEL_ variables hold too",
+        example="http://127.0.0.1:4318", flag="--otlp-endpoint",
+        foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=Effect.RESTART,
+    )  # fmt: skip
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """The folders that hold nothing but what vllama has written, whoever made them."""
+        data = (self.data_dir,) if self.data_dir == default_data_dir() else ()
+        return data + tuple(f for f in (self.log_dir, self.run_dir) if f.parent == self.data_dir)
+
+    @property
+    def capture_dir(self) -> Path:
+        """The folder of the captures, whether any are kept or not."""
+        return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"
 
 
 # the last base comes first where settings are listed

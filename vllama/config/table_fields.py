@@ -14,12 +14,11 @@ from vllama.base.errors import BadRequest, InvalidModelRef
 from vllama.base.spelling import suggest
 from vllama.config import kinds, parse
 from vllama.config.kinds import Kind
-from vllama.config.masking import mask
+from vllama.config.secrets import mask
 from vllama.config.setting import Effect
 from vllama.config.toml_lines import write_toml
-from vllama.models.model_settings import SPREAD
 from vllama.models.names.ref import ModelRef
-from vllama.models.settings import UpstreamTraits
+from vllama.models.settings import SPREAD, UpstreamTraits
 
 HIDDEN = "…"
 """What stands for a secret."""

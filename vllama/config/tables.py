@@ -10,8 +10,7 @@ from vllama.config import parse
 from vllama.config.kinds import Kind
 from vllama.config.setting import Effect
 from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS, Field
-from vllama.models.model_settings import ModelSettings, is_pattern
-from vllama.models.settings import UpstreamSettings
+from vllama.models.settings import ModelSettings, UpstreamSettings, is_pattern
 
 ListedField = tuple[tuple[str, ...], object, str, Effect]
 """The keys of a field within its setting, its value, that as text without secrets, its effect."""

@@ -24,7 +24,7 @@ from vllama.engines.base import (
     Settings,
 )
 from vllama.engines.package_server import PARAMETERS
-from vllama.engines.passed_fields import LLAMACPP, SGLANG, VLLM
+from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM
 from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel

@@ -28,9 +28,8 @@ from vllama.engines.package_server import (
     explain_mistral_only,
     explain_mlx_only,
 )
-from vllama.engines.passed_fields import SGLANG
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
-from vllama.engines.request_body import add_fields, clamp_field
+from vllama.engines.request_body import SGLANG, add_fields, clamp_field
 from vllama.machine.environments.layout import Step
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, ModelInfo

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import get_free_bytes, list_model_files
-from vllama.models.model_settings import NOTHING, ModelSettings, is_pattern
 from vllama.models.names.ref import ModelRef
 from vllama.models.not_found import make_missing_error
 from vllama.models.remote import Remote
-from vllama.models.settings import ModelsSettings
+from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
 from vllama.models.stored import StoredModels
 from vllama.models.stores.base import ForeignStore, RemovingStore, Store
-from vllama.models.stores.folder import FolderStore
+from vllama.models.stores.folder import FolderStore, LMStudioStore
 from vllama.models.stores.hf_cache import HfCacheStore
-from vllama.models.stores.lmstudio import LMStudioStore
 from vllama.models.stores.local import LocalStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore

@@ -18,11 +18,9 @@ from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
 from vllama.plan.estimate import flash_attention, make_estimate, share_bytes
 from vllama.plan.placement import Placement, keep_named, place, refuse_cpu
-from vllama.plan.prompt_cache import size_prompt_cache
-from vllama.plan.refuse import find_refusal, refuse_by_engine, refuse_if_too_large
-from vllama.plan.threads import choose_threads
+from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
+from vllama.plan.resources import choose_threads, size_prompt_cache
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need, Plan
-from vllama.plan.uninstalled import explain_memory
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
 OFFERED = 2

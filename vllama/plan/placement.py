@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from vllama.base.errors import NoPlan
 from vllama.machine.types import Accelerator, Platform, Vendor
-from vllama.models.model_settings import SPREAD
 from vllama.models.resolve.memory_fit import format_amount
+from vllama.models.settings import SPREAD
 from vllama.models.types import Format
 from vllama.plan.types import Facts, Memory, Plan
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllama.base.errors import BadModelFile, ConfigError, InvalidModelRef, NoPlan, NotEnoughMemory
+from vllama.base.errors import (
+    BadModelFile,
+    ConfigError,
+    EngineMissing,
+    InvalidModelRef,
+    NoPlan,
+    NotEnoughMemory,
+)
 from vllama.engines.argv import has_flag
-from vllama.engines.base import Engine, Mode
+from vllama.engines.base import Engine, Installation, Mode
 from vllama.engines.capabilities import Adapting
 from vllama.engines.recipe import advise_installation
 from vllama.engines.registry import ask_preference, ask_refusal
@@ -14,7 +21,7 @@ from vllama.models.aliases import find_hub_alias
 from vllama.models.names.ref import ModelRef
 from vllama.models.names.variants import CONFIG_FILES, has_tokenizer
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.estimate import find_fitting_context
+from vllama.plan.estimate import find_fitting_context, make_estimate
 from vllama.plan.types import Choice, Estimate, Facts, Need
 
 
@@ -122,4 +129,35 @@ def refuse_if_too_large(
         f"cannot load '{bundle.name}': model requires more {kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
         hint=f"use {smaller} or a smaller quantisation",
+    )
+
+
+def explain_memory(
+    error: EngineMissing, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
+) -> NoPlan:
+    """Return the error with what the first of the offered engines would take of the memory.
+
+    It is another error if the model does not fit here: then no engine is worth installing for it.
+    """
+    engines = (facts.found.engines[name] for name in error.engines)
+    able = (one for one in engines if find_refusal(one, facts, info, need.mode) is None)
+    engine = next(able, None)
+    if engine is None or not info.weights_bytes:
+        return error
+    installation = Installation(
+        engine=engine.name, version="", offloads=bool(facts.platform.accelerators)
+    )
+    choice = Choice(engine=engine.name, installation=installation, reason="")
+    estimate = make_estimate(facts, choice, bundle.format, info, need)
+    kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
+    if estimate.fits:
+        message = (
+            f"{error.message}; with {engine.title} it would fit: {estimate.numbers} of {kind}, "
+            f"{estimate.usable} usable"
+        )
+        return EngineMissing(message, hint=error.hint, engines=error.engines)
+    return NotEnoughMemory(
+        f"{error.message}; and with {engine.title} it would require more {kind} "
+        f"({estimate.numbers}) than is available ({estimate.usable})",
+        hint="choose a smaller model or a smaller quantisation",
     )

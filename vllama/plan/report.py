@@ -11,7 +11,7 @@ from typing import Any
 
 from vllama.base.errors import NoPlan, NotEnoughMemory, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.config.masking import mask
+from vllama.config.secrets import mask
 from vllama.engines.base import Engine, Mode
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import VllamaError
-from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import ModelSettings
 from vllama.targets.breakers import Breakers
 
 if TYPE_CHECKING:

@@ -52,12 +52,10 @@ from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.draft_records import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks
-from vllama.server.file_watch import FileWatch
 from vllama.server.planner import Planner
 from vllama.server.preload import Preloader
-from vllama.server.reload import Reloader, list_attached, make_limits, warn_of_exposure
-from vllama.server.reporter import Reporter
-from vllama.server.service_notice import ServiceNotice
+from vllama.server.reload import FileWatch, Reloader, list_attached, make_limits, warn_of_exposure
+from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
 

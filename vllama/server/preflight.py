@@ -18,10 +18,9 @@ from vllama.engines.registry import discover_engines, make_search_paths
 from vllama.machine.detect import detect
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
-from vllama.models.model_settings import ModelTables
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.not_found import make_no_repository_error
-from vllama.models.settings import ModelsSettings
+from vllama.models.settings import ModelsSettings, ModelTables
 from vllama.plan.types import Facts
 from vllama.scheduler.draft_records import open_draft_records
 

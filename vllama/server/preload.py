@@ -7,7 +7,7 @@ import threading
 
 from vllama.base import executors
 from vllama.base.errors import EngineMissing, ModelNotFound, VllamaError
-from vllama.models.model_settings import ModelTables
+from vllama.models.settings import ModelTables
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import list_loadable_formats
 from vllama.plan.fitting import FitsHere

@@ -1,17 +1,24 @@
-"""Reads the settings again while the server runs: one assignment, then notices of what changed."""
+"""Reads the settings again while the server runs: one assignment, then notices of what changed.
+
+With `--watch` it notices changes of the config file, and of the files that it names: their metadata
+are polled, by their names. This sees an atomic rename over a file, the swap of a symbolic link on
+the way to it (Kubernetes replaces a ConfigMap so) and changes on network drives, which a watch on
+the file itself would miss.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings
-from vllama.config.changes import Changes, compare_settings
+from vllama.config.report import Changes, compare_settings
 from vllama.engines.capabilities import Attachable
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
@@ -23,9 +30,52 @@ from vllama.routes.in_use import InUse, Snapshot
 from vllama.scheduler.hooks import Limits
 from vllama.server.planner import Planner
 from vllama.server.preflight import check_upstreams, list_unknown_links, with_preload
-from vllama.server.reporter import Reporter
-from vllama.server.service_notice import ServiceNotice
+from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.supervise.spec import Endpoint
+
+POLL_S = 0.5
+
+Signature = tuple[object, ...]
+
+
+class FileWatch:
+    """Compares files with what they were when they were read last."""
+
+    def __init__(self, list_files: Callable[[], Iterable[Path]]) -> None:
+        """Prepare; `list_files` returns the files of the settings in use."""
+        self._list_files = list_files
+        self._known = self._latest = self._read()
+
+    async def run(self, changed: Callable[[], object]) -> None:
+        """Call `changed` after each change, until cancelled."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            if await executors.upkeep.run(self.check):
+                changed()
+
+    def check(self) -> bool:
+        """Return whether a file has changed, and stayed the same since the check before.
+
+        One that is still being written would be read in part.
+        """
+        before, self._latest = self._latest, self._read()
+        if self._latest == self._known or self._latest != before:
+            return False
+        self._known = self._latest
+        return True
+
+    def _read(self) -> Signature:
+        return tuple((str(path), _describe(path)) for path in self._list_files())
+
+
+def _describe(path: Path) -> Signature | None:
+    """Return what tells one state of a file from another, None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +129,7 @@ class Reloader:
     async def _reload(self) -> None:
         """Swap the snapshot in use. Raises VllamaError if the settings cannot be used.
 
-        Running requests and loaded models stay as they are; see `config.changes`.
+        Running requests and loaded models stay as they are; see `config.report`.
         """
         old, exposed = self._in_use.now, self._in_use.config.exposure
         read = await executors.upkeep.run(self._read)

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.machine.environments.failures import find_cause
-from vllama.machine.environments.installer_env import (
+from vllama.machine.environments.installer import (
     DIVERTING,
     PIP_TO_UV,
+    Progress,
+    Reader,
     build_installer_env,
     forbids_index,
     read_pip_settings,
 )
-from vllama.machine.environments.installer_output import Progress, Reader
 
 PIP_COMPILER = """\
   -- The CXX compiler identification is unknown

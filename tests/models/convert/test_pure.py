@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.base.errors import BadRequest
-from vllama.models.convert.quantiser import (
+from vllama.models.convert.tools import (
     BITS,
     DIRECT,
     check_requantise,
     choose_intermediate,
     estimate_size,
+    find_cause,
     parse_quant,
 )
-from vllama.models.convert.tool_run import find_cause
 from vllama.models.convert.work import parse_converter_progress, parse_quantiser_progress
 from vllama.models.names.quant import _FILE_TYPES
 

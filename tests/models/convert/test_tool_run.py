@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from vllama.models.convert.tool_run import run_tool
+from vllama.models.convert.tools import run_tool
 
 
 def test_temporary_files_of_a_tool_lie_where_its_others_do(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import venv
 from pathlib import Path
 
 from vllama.machine.environments.layout import Step, mark_complete
-from vllama.models.convert.converter import FOLDER, WITH_CPU
-from vllama.models.convert.quantiser import Quantiser
+from vllama.models.convert.tools import FOLDER, WITH_CPU, Quantiser
 
 CONVERTER = """
 import json, os, shutil, signal, sys

@@ -14,8 +14,7 @@ from vllama.base.errors import BadModelFile, Offline, SourceError, VllamaError
 from vllama.models.resolve.candidates import Candidate
 from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
-from vllama.models.sources.base import Repository
-from vllama.models.types import Format, ModelInfo, SourceFile, Variant
+from vllama.models.types import Format, ModelInfo, Repository, SourceFile, Variant
 from vllama.plan.fitting import FitsHere
 from vllama.plan.types import RESERVE_BYTES
 

@@ -15,9 +15,8 @@ from tests.tiny import write_tiny_gguf
 from vllama.base.errors import ConfigError, ModelNotFound, Offline, VllamaError
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import ModelRef
-from vllama.models.resolve.pulled_names import FILE_NAME, PulledNames
 from vllama.models.settings import ModelsSettings
-from vllama.models.stored import StoredModels
+from vllama.models.stored import FILE_NAME, PulledNames, StoredModels
 from vllama.models.types import Bundle, Format
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"

@@ -20,9 +20,8 @@ from vllama.models.names.ref import ModelRef
 from vllama.models.resolve.candidates import find_quantised_safetensors
 from vllama.models.resolve.search import Resolution, iterate_resolutions
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Transient
 from vllama.models.sources.hf import HuggingFace
-from vllama.models.types import Format
+from vllama.models.types import Format, Transient
 
 GGUF, ST = Format.GGUF, Format.SAFETENSORS
 BASE = "Acme/Rocket-3B-Instruct"

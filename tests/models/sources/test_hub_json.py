@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.models.sources.base import Listed
 from vllama.models.sources.hub_json import (
     NotTheHub,
     has_sizes,
@@ -21,7 +20,7 @@ from vllama.models.sources.hub_json import (
     read_repository,
     read_tree,
 )
-from vllama.models.types import SourceFile
+from vllama.models.types import Listed, SourceFile
 
 SHA = "ab" * 32
 FILE = {"rfilename": "m.gguf", "size": 7, "blobId": "c1", "lfs": {"sha256": SHA, "size": 7}}

@@ -12,7 +12,7 @@ from tests.models.conftest import Events
 from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
-from vllama.models.stores.lmstudio import LMStudioStore
+from vllama.models.stores.folder import LMStudioStore
 from vllama.models.types import Format
 
 

@@ -21,8 +21,7 @@ from vllama.models.library import Library, open_library
 from vllama.models.names.ref import ModelRef
 from vllama.models.settings import ModelsSettings, UpstreamSettings
 from vllama.models.stores.upstream import UpstreamStore
-from vllama.models.stores.upstream_model import ANYTHING
-from vllama.models.stores.upstream_server import UpstreamServer
+from vllama.models.stores.upstream_server import ANYTHING, UpstreamServer
 from vllama.models.types import Capability
 
 EMBEDS = frozenset({Capability.EMBEDDING})

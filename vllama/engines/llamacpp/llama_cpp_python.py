@@ -27,8 +27,8 @@ from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
-from vllama.engines.passed_fields import LLAMACPP
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.request_body import LLAMACPP
 from vllama.machine.environments.layout import Step
 from vllama.supervise.spec import HttpProbe
 

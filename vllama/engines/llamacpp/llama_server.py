@@ -41,8 +41,8 @@ from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
-from vllama.engines.passed_fields import LLAMACPP
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.request_body import LLAMACPP
 from vllama.machine.environments.layout import Step
 from vllama.machine.probe import run_command
 from vllama.models.types import Bundle, Capability

@@ -13,7 +13,7 @@ from pathlib import Path
 from vllama.base.errors import EngineMissing
 from vllama.engines.base import DiscoveredEngines
 from vllama.engines.child_env import build_child_env
-from vllama.models.convert.quantiser import Quantiser
+from vllama.models.convert.tools import Quantiser
 
 LIBRARY = "llama-cpp-python"
 PROGRAM = "llama-quantize"

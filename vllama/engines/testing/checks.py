@@ -22,7 +22,6 @@ from vllama.engines.capabilities import (
     Tunable,
     TuningRequest,
 )
-from vllama.engines.testing.probe_server import serve_probes
 from vllama.engines.testing.samples import (
     CHAT,
     COMMON_LINES,
@@ -36,6 +35,7 @@ from vllama.engines.testing.samples import (
     launch,
     make_bundle,
     make_settings,
+    serve_probes,
 )
 from vllama.models.types import Format
 from vllama.supervise.probe import check as probe_once

@@ -29,13 +29,17 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, explain_mlx_only
-from vllama.engines.passed_fields import VLLM
 from vllama.engines.recipe import Recipe
-from vllama.engines.request_body import add_fields
-from vllama.engines.vllm.arguments import SPECULATION, build_draft_config, choose_formats
+from vllama.engines.request_body import VLLM, add_fields
+from vllama.engines.vllm.arguments import (
+    SPECULATION,
+    build_draft_config,
+    choose_formats,
+    choose_reasoning_parser,
+    choose_tool_parser,
+)
 from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
-from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.recipe import RECIPE
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo

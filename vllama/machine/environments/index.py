@@ -11,8 +11,7 @@ from pathlib import Path
 
 from vllama.base.errors import EnvironmentFailed
 from vllama.machine.environments.failures import find_cause
-from vllama.machine.environments.installer import find_uv
-from vllama.machine.environments.installer_env import build_installer_env, read_pip_settings
+from vllama.machine.environments.installer import build_installer_env, find_uv, read_pip_settings
 
 LIMIT_S = 120.0
 

@@ -1,15 +1,24 @@
-"""uv's command lines: make an environment, install into it. Runs nothing itself."""
+"""uv: its command lines, the environment it is given, and what its lines say. Runs nothing itself.
+
+It may see an allow-list of the user's variables, and the user's settings of pip, as uv's.
+"""
 
 from __future__ import annotations
 
+import configparser
+import contextlib
+import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import uv
 
 from vllama.base.errors import EnvironmentFailed
+from vllama.base.units import parse_bytes
 from vllama.machine.environments.layout import get_python
 
 Version = tuple[int, int]
@@ -54,3 +63,152 @@ def install_command(
     """Return the command that installs `requirements` into an environment."""
     command = [str(uv_path), "pip", "install", "--python", str(get_python(folder))]
     return [*command, *extra_args, "--", *requirements]
+
+
+ALLOWED = frozenset({
+    "ALL_PROXY", "AR", "CC", "CFLAGS", "CPPFLAGS", "CURL_CA_BUNDLE", "CXX", "CXXFLAGS",
+    "FORCE_CMAKE", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "LANG", "LDFLAGS", "LD_LIBRARY_PATH",
+    "LOGNAME", "MACOSX_DEPLOYMENT_TARGET", "MAX_JOBS", "NETRC", "NO_PROXY", "PATH",
+    "PKG_CONFIG_PATH", "REQUESTS_CA_BUNDLE", "ROCM_PATH", "SDKROOT", "SSL_CERT_DIR",
+    "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV_DISABLE_PROMPT", "all_proxy",
+    "http_proxy", "https_proxy", "no_proxy",
+})  # fmt: skip
+"""What an installer, and the compiler that it may start, reasonably looks at."""
+
+PREFIXES = ("CMAKE_", "CUDA", "LC_", "NVCC", "PIP_", "UV_", "XDG_")
+
+DIVERTING = frozenset({
+    "PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER",
+    "UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET",
+})  # fmt: skip
+"""Settings of the user's that would let it install into another place than the one we name."""
+
+PIP_TO_UV = {
+    "PIP_CERT": "SSL_CERT_FILE",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_PROXY": "ALL_PROXY",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+}
+"""uv reads none of pip's settings, and a mirror that was named to pip is meant for uv as well."""
+
+OUR_PREFIX = Path(sys.prefix)
+NO = frozenset({"", "0", "f", "false", "n", "no", "off"})
+
+
+def build_installer_env(
+    environ: Mapping[str, str],
+    extra: Mapping[str, str] | None = None,
+    pip_settings: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the allowed part of `environ`, on top of `extra`: what a user has set wins.
+
+    `pip_settings` are those of pip's configuration files, by the names of pip's variables.
+    """
+    env = {
+        name: value
+        for name, value in environ.items()
+        if name not in DIVERTING and (name in ALLOWED or name.startswith(PREFIXES))
+    }
+    for theirs, ours in PIP_TO_UV.items():
+        if value := env.get(theirs) or (pip_settings or {}).get(theirs):
+            # both separate several values by white space, except for uv's list of places
+            value = ",".join(value.split()) if theirs == "PIP_FIND_LINKS" else value
+            env.setdefault(ours, value)
+    return dict(extra or {}) | env
+
+
+def forbids_index(environ: Mapping[str, str], pip_settings: Mapping[str, str]) -> bool:
+    """Tell whether pip is told to ask no index; uv has no variable for that, only a flag."""
+    value = environ.get("PIP_NO_INDEX") or pip_settings.get("PIP_NO_INDEX", "")
+    return value.strip().lower() not in NO
+
+
+def read_pip_settings(environ: Mapping[str, str], prefix: Path = OUR_PREFIX) -> dict[str, str]:
+    """Read pip's configuration files: `index-url` of `[global]` or `[install]` as PIP_INDEX_URL.
+
+    The files and their order are pip's: all users' (/etc/pip.conf), the user's, that of the Python
+    installation `prefix`, PIP_CONFIG_FILE; each overrides those before it. A damaged file has no
+    settings. Nothing is read where uv has a configuration file of its own.
+    """
+    home = Path(environ.get("HOME", "/nonexistent"))
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    if any(path.is_file() for path in (Path("/etc/uv/uv.toml"), config / "uv" / "uv.toml")):
+        return {}
+    shared = Path("/Library/Application Support/pip/pip.conf")
+    files = [shared, Path("/etc/pip.conf"), home / ".pip/pip.conf"]
+    files += [home / "Library/Application Support/pip/pip.conf", config / "pip/pip.conf"]
+    files += [prefix / "pip.conf"]
+    if named := environ.get("PIP_CONFIG_FILE"):
+        files = [*files, Path(named)] if named != os.devnull else []  # pip's way to read none
+    found: dict[str, str] = {}
+    for path in files:
+        parser = configparser.RawConfigParser()
+        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
+            parser.read(path, encoding="utf-8")
+        for section in ("global", "install"):
+            for name, value in parser.items(section) if parser.has_section(section) else ():
+                found[f"PIP_{name.upper().replace('-', '_')}"] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What uv is doing: `text` for people; the bytes of the file being fetched, where it says so.
+
+    A `minor` step takes a moment: it suits a line that is overwritten, not a log.
+    """
+
+    text: str
+    minor: bool = False
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+LARGE_BYTES = 5_000_000
+NEWS = (
+    (r"Building wheels? for (?:collected packages: )?([^\s:,]+)", "compiling {0}", False),
+    (r"(?:Building|Preparing) ([\w.-]+==\S+)", "compiling {0}", False),
+    (r"Collecting ([^\s(]+)", "looking for {0}", True),
+    (r"Installing collected packages|Prepared \d+ package", "installing the packages", False),
+    (r"(waiting for another .+|trying .+)", "{0}", False),
+)
+"""Lines without numbers, what they mean, and whether that is minor."""
+
+
+class Reader:
+    """Reads the lines of one installation, in order."""
+
+    def __init__(self) -> None:
+        self._file = "fetching"
+        self._sizes: dict[str, int] = {}
+
+    def read(self, line: str) -> Progress | None:
+        """Return what `line` tells; None if it is nothing for people."""
+        text = line.strip()
+        if match := re.match(r"Progress (\d+) of (\d+)$", text):  # pip, of the last file named
+            return _fetching(self._file, int(match[1]), int(match[2]))
+        if match := re.match(r"Downloading (\S+) \(([\d.]+)\s*([kKMGT]?i?B)\)", text):
+            self._file = f"fetching {_package(match[1])}"
+            size = self._sizes[match[1]] = parse_bytes(match[2] + match[3])
+            return _fetching(self._file, 0, size)
+        if (match := re.match(r"Downloaded (\S+)$", text)) and match[1] in self._sizes:  # uv
+            size = self._sizes[match[1]]
+            return _fetching(f"fetching {match[1]}", size, size)
+        for pattern, news, minor in NEWS:
+            if match := re.match(pattern, text):
+                return Progress(text=news.format(*match.groups()), minor=minor)
+        return None
+
+
+def _fetching(text: str, done_bytes: int, total_bytes: int) -> Progress:
+    minor = total_bytes < LARGE_BYTES
+    return Progress(text=text, minor=minor, done_bytes=done_bytes, total_bytes=total_bytes)
+
+
+def _package(name: str) -> str:
+    """Return a package's name and version from its file's name; uv prints the name only."""
+    stem = re.sub(r"\.metadata$|\.whl$|\.tar\.gz$|\.zip$", "", name.rpartition("/")[2])
+    parts = stem.rsplit("-", 1) if stem.count("-") == 1 else stem.split("-")
+    return " ".join(parts[:2]) if stem != name else name

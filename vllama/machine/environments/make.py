@@ -21,11 +21,13 @@ from filelock import FileLock, Timeout
 from vllama.base import private
 from vllama.base.errors import EngineStartFailed, EnvironmentFailed
 from vllama.machine.environments.failures import UNREACHABLE, Cause, find_cause
-from vllama.machine.environments.installer import find_uv, install_command, venv_command
-from vllama.machine.environments.installer_env import (
+from vllama.machine.environments.installer import (
     build_installer_env,
+    find_uv,
     forbids_index,
+    install_command,
     read_pip_settings,
+    venv_command,
 )
 from vllama.machine.environments.layout import (
     MARKER,

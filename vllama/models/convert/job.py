@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, ModelNotFound, NoPlan
-from vllama.models.convert.converter import (
+from vllama.models.convert.tools import (
+    BITS,
     FETCHED_BYTES,
     INSTALLED_BYTES,
+    Quantiser,
+    estimate_size,
     find_converter,
     install_converter,
 )
-from vllama.models.convert.quantiser import BITS, Quantiser, estimate_size
 from vllama.models.convert.work import ConversionOrder, ConvertedFiles, convert, keep, quantise
 from vllama.models.convert.workspace import (
     check_folder,

@@ -19,7 +19,7 @@ from vllama.models.convert.job import (
     find_original,
     make_no_safetensors_error,
 )
-from vllama.models.convert.quantiser import (
+from vllama.models.convert.tools import (
     DEFAULT,
     DIRECT,
     check_requantise,

@@ -11,8 +11,13 @@ from pathlib import Path
 
 from vllama.base import executors
 from vllama.base.errors import BadModelFile, BadRequest, EngineMissing
-from vllama.models.convert.converter import find_converter
-from vllama.models.convert.quantiser import DIRECT, Quantiser, choose_intermediate, estimate_size
+from vllama.models.convert.tools import (
+    DIRECT,
+    Quantiser,
+    choose_intermediate,
+    estimate_size,
+    find_converter,
+)
 from vllama.models.convert.work import (
     ConversionOrder,
     ConvertedFiles,

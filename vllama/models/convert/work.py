@@ -14,9 +14,7 @@ from pathlib import Path
 
 from vllama.base import executors, private
 from vllama.base.errors import BadModelFile
-from vllama.models.convert.converter import Converter, converter_environment
-from vllama.models.convert.quantiser import Quantiser
-from vllama.models.convert.tool_run import run_tool
+from vllama.models.convert.tools import Converter, Quantiser, converter_environment, run_tool
 from vllama.models.convert.workspace import link_folder, sync_and_hash
 from vllama.models.headers.gguf.header import read_header
 from vllama.models.headers.safetensors import read_folder

@@ -30,8 +30,7 @@ from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.limits import check_size
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Repository
-from vllama.models.types import Progress, PullEvent, SourceFile, Variant
+from vllama.models.types import Location, Progress, PullEvent, Repository, SourceFile, Variant
 from vllama.net.web.connections import Connections
 
 if TYPE_CHECKING:

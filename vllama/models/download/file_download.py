@@ -33,8 +33,7 @@ from vllama.models.download.partial_file import FileClosed, Part, PartialFile, c
 from vllama.models.download.ranges import RangesUnsupported, RetryNeeded, stream_part
 from vllama.models.limits import check_registry, check_size
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Transient
-from vllama.models.types import Progress, PullEvent, SourceFile
+from vllama.models.types import Location, Progress, PullEvent, SourceFile, Transient
 from vllama.net.web.connections import BadAddress, Connections
 
 _EMIT_EVERY_S = 0.06  # Ollama's rhythm

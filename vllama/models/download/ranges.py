@@ -11,8 +11,8 @@ from collections.abc import Generator
 
 from vllama.base.errors import SourceError
 from vllama.models.download.partial_file import Part
-from vllama.models.sources.base import Location
 from vllama.models.sources.hub_json import parse_wait_s
+from vllama.models.types import Location
 from vllama.net.web.bodies import Pace
 from vllama.net.web.connections import ConnectionBroken, Connections, StreamedResponse
 

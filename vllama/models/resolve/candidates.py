@@ -22,8 +22,7 @@ from vllama.models.resolve.matching import (
     guess_quantised_names,
     rank_publisher,
 )
-from vllama.models.sources.base import Listed, Repository, Transient
-from vllama.models.types import Bundle, Format, Variant
+from vllama.models.types import Bundle, Format, Listed, Repository, Transient, Variant
 
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace

@@ -22,8 +22,15 @@ from vllama.models.headers.safetensors import read_folder
 from vllama.models.names.mistral_format import PARAMS
 from vllama.models.names.variants import is_projector
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.base import Location, Repository, Transient
-from vllama.models.types import Format, ModelInfo, SourceFile, Variant
+from vllama.models.types import (
+    Format,
+    Location,
+    ModelInfo,
+    Repository,
+    SourceFile,
+    Transient,
+    Variant,
+)
 from vllama.net.web.bodies import iter_raw
 from vllama.net.web.connections import BadAddress, ConnectionBroken, Connections
 

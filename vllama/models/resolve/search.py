@@ -52,8 +52,7 @@ from vllama.models.resolve.unservable import (
     read_or_nothing,
 )
 from vllama.models.settings import HUB_ADDRESS
-from vllama.models.sources.base import Listed, Repository, Transient
-from vllama.models.types import Format, Variant
+from vllama.models.types import Format, Listed, Repository, Transient, Variant
 
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace

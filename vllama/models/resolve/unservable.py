@@ -14,8 +14,7 @@ from vllama.models.names.mistral_format import PARAMS
 from vllama.models.names.quant import UNDONE_BY_NOBODY, read_scheme
 from vllama.models.names.variants import explain_left_out, find_missing_weights, is_mistral_format
 from vllama.models.resolve.candidates import suggest_conversion
-from vllama.models.sources.base import Repository
-from vllama.models.types import Format
+from vllama.models.types import Format, Repository
 
 ReadJson = Callable[[str], Mapping[str, object]]
 INDEX = "model.safetensors.index.json"

@@ -1,6 +1,6 @@
 """The Hugging Face hub as a source: metadata and addresses; huggingface_hub knows the user's token.
 
-`models.download` fetches the bytes, and `hub_errors` translates refusals and failed connections.
+`models.download` fetches the bytes, and `hub_answers` translates refusals and failed connections.
 
 See docs/reference/hub.md#why-downloads-are-our-own.
 """
@@ -19,10 +19,10 @@ from vllama import __version__
 from vllama.base.errors import ModelNotFound, Offline, SourceError
 from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
 from vllama.models.settings import ModelsSettings
-from vllama.models.sources.answer_cache import AnswerCache, KeptAnswer
-from vllama.models.sources.base import Listed, Location, Repository
-from vllama.models.sources.hub_errors import (
+from vllama.models.sources.hub_answers import (
     GO_ONLINE,
+    AnswerCache,
+    KeptAnswer,
     Refused,
     make_disabled_error,
     translate_errors,
@@ -35,7 +35,7 @@ from vllama.models.sources.hub_json import (
     read_repository,
     read_tree,
 )
-from vllama.models.types import SourceFile
+from vllama.models.types import Listed, Location, Repository, SourceFile
 from vllama.net.web.bodies import GZIP, read_body
 from vllama.net.web.connections import (
     REDIRECTS,
@@ -148,7 +148,6 @@ class HuggingFace:
             url=url,
             etag=etag,
             size_bytes=size,
-            commit=found.get("x-repo-commit") or repository.commit,
             headers=headers if same else {"user-agent": headers["user-agent"]},
         )
 

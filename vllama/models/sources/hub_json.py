@@ -15,8 +15,7 @@ from typing import Any
 
 from vllama.models.limits import MOST_FILE_BYTES
 from vllama.models.names.variants import choose_safetensors_files, group_ggufs
-from vllama.models.sources.base import Listed, Repository
-from vllama.models.types import Format, SourceFile, Variant
+from vllama.models.types import Format, Listed, Repository, SourceFile, Variant
 
 _MAX_FILES = 10_000
 _MAX_PATH = 1024

@@ -16,8 +16,13 @@ from typing import Any
 
 from vllama.models.names.ref import ModelRef
 from vllama.models.settings import UpstreamSettings, UpstreamTraits, find_root
-from vllama.models.stores.upstream_model import SCHEME, STORE, describe_model
-from vllama.models.stores.upstream_server import ServerFacts, UpstreamServer
+from vllama.models.stores.upstream_server import (
+    SCHEME,
+    STORE,
+    ServerFacts,
+    UpstreamServer,
+    describe_model,
+)
 from vllama.models.types import Bundle, UpstreamModel
 
 KEEP_S = 5.0

@@ -39,7 +39,7 @@ from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import Style, read_style
 from vllama.chat.tool_requests import leaves_choice
 from vllama.dialects.ollama.options import OPTION_FIELDS
-from vllama.models.model_settings import ModelSettings
+from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllama.cli.progress import PullDisplay
     from vllama.config import Config
     from vllama.models.convert.job import ConversionJob
-    from vllama.models.convert.quantiser import Quantiser
+    from vllama.models.convert.tools import Quantiser
     from vllama.models.library import Library
     from vllama.models.types import Bundle
 
@@ -125,8 +125,8 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
     from vllama.base.errors import ConfigError
     from vllama.base.units import format_bytes_decimal
     from vllama.cli.output import confirm, is_terminal, say_aside
-    from vllama.models.convert.converter import FETCHED_WITH_CUDA_BYTES
     from vllama.models.convert.job import count_bytes_to_fetch
+    from vllama.models.convert.tools import FETCHED_WITH_CUDA_BYTES
 
     weights, tool = count_bytes_to_fetch(settings.data_dir, job, update=update)
     if not weights and not tool:
@@ -153,7 +153,7 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
 
 def _installer(display: PullDisplay) -> Callable[[str], None]:
     """Return a function that shows the installer's lines."""
-    from vllama.machine.environments.installer_output import Reader
+    from vllama.machine.environments.installer import Reader
     from vllama.models.types import PullEvent
 
     reader = Reader()

@@ -1,11 +1,20 @@
-"""The hub's refusals and the failures of connections to it, as our errors."""
+"""The hub's answers: kept with their ETags; its refusals and broken connections as our errors.
+
+A kept answer is used only after the server has confirmed it (`If-None-Match`, 304), so it is never
+out of date. Each is a file in a folder of vllama's own.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
 
 from vllama.base.errors import (
     AuthRequired,
@@ -14,9 +23,10 @@ from vllama.base.errors import (
     SourceError,
     describe_connection_error,
 )
+from vllama.models.disk import write_whole
 from vllama.models.settings import HUB_ADDRESS
-from vllama.models.sources.base import Transient
 from vllama.models.sources.hub_json import parse_wait_s
+from vllama.models.types import Transient
 from vllama.net.web.connections import BadAddress, ConnectionBroken, StreamedResponse
 
 GO_ONLINE = "turn hf_offline off ('vllama config' shows where it is set)"
@@ -144,3 +154,49 @@ def _make_refused_error(
                 f"cannot read '{hub_id}': {host} answered {refused}",
                 hint="try again later" if status >= 500 else None,
             )
+
+
+_MAX_ANSWERS = 256
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A body with its ETag; `next` is the query of the next page, if there is one."""
+
+    etag: str
+    body: bytes
+    next: str | None = None
+
+
+class AnswerCache:
+    """A cache of answers by address in `folder`; None caches nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, url: str, token: str | None) -> KeptAnswer | None:
+        """Return the cached answer for an address and token, or None."""
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(self._place(url, token).read_bytes(), type=KeptAnswer)
+        except (OSError, ValueError):  # msgspec raises ValueErrors
+            return None
+
+    def keep(self, url: str, token: str | None, answer: KeptAnswer) -> None:
+        """Cache an answer, if the folder can be written."""
+        if self._folder is None:
+            return
+        with contextlib.suppress(OSError):
+            # private: answers may list private repositories
+            write_whole(self._place(url, token), msgspec.msgpack.encode(answer))
+            self._prune()
+
+    def _place(self, url: str, token: str | None) -> Path:
+        assert self._folder is not None
+        return self._folder / hashlib.sha256(f"{token or ''}\n{url}".encode()).hexdigest()
+
+    def _prune(self) -> None:
+        assert self._folder is not None
+        files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in files[:-_MAX_ANSWERS]:
+            path.unlink(missing_ok=True)

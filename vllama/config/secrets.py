@@ -1,8 +1,9 @@
-"""Files with secrets: the keys of the server, one a line; and whether others can read one."""
+"""Secrets: the keys in a file, whether others can read one, and command lines without them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vllama.base.errors import ConfigError
@@ -53,3 +54,25 @@ def open_to_others(path: Path) -> str | None:
     if not mode & _FOR_OTHERS:
         return None
     return f'every user of this machine can read the secret in "{path}"; run: chmod 600 {path}'
+
+
+MASK = "***"
+_SECRETS = frozenset({"key", "apikey", "token", "secret", "password", "credentials"})
+_WORDS = re.compile(r"[-_.]+")
+
+
+def mask(argv: Sequence[str]) -> list[str]:
+    """Return a command line without the values of flags such as `--api-key`."""
+    shown: list[str] = []
+    hides_next = False
+    for word in argv:
+        flag, equals, _ = word.partition("=")
+        names_secret = flag.startswith("-") and not _SECRETS.isdisjoint(
+            _WORDS.split(flag.lstrip("-").lower())
+        )
+        if hides_next and not word.startswith("--"):
+            shown.append(MASK)
+        else:
+            shown.append(f"{flag}={MASK}" if names_secret and equals else word)
+        hides_next = names_secret and not equals
+    return shown
