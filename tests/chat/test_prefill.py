@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from tests.chat.bodies import adapt_chat, chat_call
 from tests.jinja import rendered
 from vllama.base.errors import BadRequest
+from vllama.chat.conversation import is_continued, join_answers, render_continued
 from vllama.chat.engine.traits import Traits
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.parsers.thinking import is_unfinished
-from vllama.chat.prefill import is_continued, join_answers, render_continued
 from vllama.chat.request import Message, Sampling
 from vllama.chat.templates.go_template_prompt import GoTemplate
 

@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.hostile.counting import steps
+from vllama.chat.conversation import (
+    arrange_roles,
+    fold_roles,
+    join_answers,
+    shorten_ids,
+    write_tools_as_text,
+)
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.prefill import join_answers
 from vllama.chat.request import Message
-from vllama.chat.roles import arrange_roles, fold_roles
-from vllama.chat.tool_history import shorten_ids, write_tools_as_text
 
 
 def talk(*turns: str) -> list[Message]:

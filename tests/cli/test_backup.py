@@ -18,8 +18,8 @@ from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
 from vllama.accounts.usage.store import UsageRow
 from vllama.admin.backup.archive import unpack_archive
-from vllama.admin.backup.importing import put_into_place
-from vllama.admin.backup.usage import open_usage, read_usage
+from vllama.admin.backup.contents import open_usage, read_usage
+from vllama.admin.backup.transfer import put_into_place
 from vllama.base.errors import VllamaError
 
 USED = UsageRow(

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama.base import log_context
-from vllama.cli.log_runs import LONGEST_RUN, RunShortener
+from vllama.cli.commands.logs import LONGEST_RUN, RunShortener
 from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
 from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate
 

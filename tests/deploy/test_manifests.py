@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.lacking import lacking
-from vllama.admin.service.manager import STOP_MARGIN_S
+from vllama.admin.service import STOP_MARGIN_S
 from vllama.config import SETTINGS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

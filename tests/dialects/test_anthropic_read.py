@@ -8,7 +8,7 @@ import pytest
 from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.base.errors import BadRequest, CapabilityMissing
-from vllama.chat.prompt_size import estimate_tokens
+from vllama.chat.request import estimate_tokens
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.openai.read import read_chat
 

@@ -17,7 +17,7 @@ from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import MAX_DIGITS, MAX_ESCAPES, MAX_NAMES, MAX_VALUES
 from vllama.chat.prepare import prepare_chat
-from vllama.chat.prompt_size import estimate_tokens
+from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.decisions.openai import parse_decisions

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.chat.bodies import adapt_completion, completion_call
+from vllama.chat.conversation import should_render
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.gbnf import make_grammar
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
-from vllama.chat.prefill import should_render
 from vllama.chat.request import Sampling
 from vllama.chat.templates.template_style import Style
 

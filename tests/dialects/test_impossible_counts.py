@@ -13,7 +13,7 @@ from tests.chat.cuts import run
 from tests.chat.replies import streamed
 from tests.chat.test_engine_request import VLLM
 from tests.dialects.test_cached_tokens import USAGE, WAYS, options
-from vllama.chat.engine.counts import MAX_COUNT, clean_usage, read_count, warn_of_counts
+from vllama.chat.engine.claims import MAX_COUNT, clean_usage, read_count, warn_of_counts
 from vllama.dialects.ollama.embeddings import decode_embeddings
 from vllama.dialects.rerank import read_scores
 from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage

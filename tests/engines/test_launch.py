@@ -8,7 +8,7 @@ import pytest
 
 from tests.facts import INFO, bundle
 from vllama.base.errors import BadRequest, ConfigError
-from vllama.chat.engine.messages import map_role
+from vllama.chat.engine.request import map_role
 from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env

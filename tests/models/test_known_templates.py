@@ -15,7 +15,7 @@ from tests.jinja import rendered
 from tests.models.gguf.test_header import header, strings, text
 from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
-from vllama.chat.prefill import render_continued
+from vllama.chat.conversation import render_continued
 from vllama.chat.request import Message
 from vllama.models.headers.chat_templates import KNOWN, find_known_template, find_stops
 from vllama.models.headers.gguf.header import GgufHeader, parse_header

@@ -12,8 +12,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.net.upstream.connection import Progress
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Memory, Need
-from vllama.scheduler.hooks import Hooks, Limits
-from vllama.scheduler.memory import Measured
+from vllama.scheduler.hooks import Hooks, Limits, Measured
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from vllama.chat.conversation import (
+    fold_roles,
+    has_tools,
+    is_continued,
+    join_answers,
+    shorten_ids,
+    write_tools_as_text,
+)
 from vllama.chat.engine.fields import make_response_format
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
-from vllama.chat.prefill import is_continued, join_answers
 from vllama.chat.request import ChatRequest, PreparedChat
-from vllama.chat.roles import fold_roles
 from vllama.chat.templates.template_style import Style, choose_think
-from vllama.chat.tool_history import has_tools, shorten_ids, write_tools_as_text
 from vllama.chat.tool_requests import place_tools
 
 

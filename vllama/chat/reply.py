@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from vllama.base.errors import EngineCrashed, VllamaError
-from vllama.chat.engine.counts import clean_usage
+from vllama.chat.engine.claims import clean_usage
 from vllama.chat.engine.events import (
     Chunk,
     EngineUsage,

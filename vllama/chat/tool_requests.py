@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vllama.base.errors import BadRequest
+from vllama.chat.conversation import write_tools_as_text
 from vllama.chat.engine.fields import make_response_format, make_schema_format, need_tools
 from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.chat.grammar_schema import is_safe, make_safe_schema
@@ -16,7 +17,6 @@ from vllama.chat.parsers.call_values import Toolset
 from vllama.chat.request import ChatRequest, Message, PreparedChat
 from vllama.chat.schema import check_size
 from vllama.chat.templates.template_style import Style
-from vllama.chat.tool_history import write_tools_as_text
 
 
 def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import (
     HTTPConnection,
@@ -18,7 +18,6 @@ from http.client import (
     RemoteDisconnected,
 )
 from ssl import SSLCertVerificationError, SSLError
-from types import TracebackType
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -70,12 +69,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def get(self, path: str) -> Reply:
@@ -95,14 +89,14 @@ class Client:
         lines = list(self._lines(method, path, body))
         return lines[-1] if lines else {}
 
-    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[Reply]:
+    def stream(self, path: str, body: Mapping[str, object]) -> Generator[Reply]:
         """Send an object, yield the lines of the answer as they come.
 
         Closing the iterator closes the connection, which makes the server stop its work.
         """
         return self._lines("POST", path, body)
 
-    def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Iterator[Reply]:
+    def _lines(self, method: str, path: str, body: Mapping[str, object] | None) -> Generator[Reply]:
         is_new = path == "/api/create"  # then the name is not one that could exist
         if body is not None and not is_new and isinstance(name := body.get("model"), str):
             body = {**body, "model": whole_path(name)}
@@ -196,12 +190,17 @@ class Client:
             ) from error
 
 
+def _parse(content: bytes) -> Any:
+    """Return the value of a JSON text, None if it is none."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
 def _find_fault(status: int, content: bytes) -> str | None:
     """Return why this is no answer of Ollama's API to `GET /api/version`; None if it is."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        value = None
+    value = _parse(content)
     if isinstance(value, dict):
         refuses = status in (401, 403, 503) and "error" in value
         if refuses or (status == 200 and {"version"} <= value.keys() <= {"version", "vllama"}):
@@ -292,10 +291,7 @@ def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _object(line: bytes) -> Reply:
     """Parse one line. Raises VllamaError for one that reports a failure within the stream."""
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
+    value = _parse(line)
     if not isinstance(value, dict):
         raise VllamaError(
             "the server's answer is no Ollama API",
@@ -309,11 +305,7 @@ def _object(line: bytes) -> Reply:
 
 def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> VllamaError:
     """Return the error for a status code, with the server's own text."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        value = None
-    hint = None
+    value, hint = _parse(content), None
     if isinstance(value, dict) and "error" in value:
         text, hint = _split_error(value)
     else:  # that of a proxy, a page perhaps

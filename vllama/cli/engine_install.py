@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
 from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
+from vllama.cli.progress import PullDisplay
+from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from vllama.config import Config
@@ -50,10 +52,8 @@ def confirm_install(question: str, *, yes: bool) -> bool:
 
 def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
-    from vllama.cli.progress import PullDisplay
     from vllama.engines.install import install
     from vllama.machine.environments.installer import Reader
-    from vllama.models.types import PullEvent
 
     reader, fancy = Reader(), is_terminal(sys.stderr)
     with PullDisplay() as display:

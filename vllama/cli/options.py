@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from vllama import config
+from vllama.base.errors import ConfigError
+from vllama.base.spelling import suggest
 from vllama.cli.complete import complete_engine, complete_model, complete_schema
 
 COMPLETED = {"model": complete_model, "engine": complete_engine}
@@ -53,9 +55,6 @@ def model_argument(help: str, metavar: str = "MODEL") -> Any:
 
 def check_action(action: str, known: Collection[str], what: str) -> None:
     """Raise ConfigError for a word that names none of a command's actions."""
-    from vllama.base.errors import ConfigError
-    from vllama.base.spelling import suggest
-
     if action not in known:
         raise ConfigError(f"cannot do '{action}' with {what}", hint=suggest(action, known))
 

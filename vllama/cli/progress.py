@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import console, is_terminal, say_aside
+from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from vllama.models.types import PullEvent
 
 QUIET_S = 10.0
 STEP_PERCENT = 10
@@ -37,22 +36,16 @@ class PullDisplay:
         """Show one event."""
         self._view.show(event)
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End the display; what was reached stays on the screen."""
         self._view.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def read_event(line: dict[str, object]) -> PullEvent:
     """Read one progress object of `/api/pull`."""
-    from vllama.models.types import PullEvent
 
     def number(key: str) -> int | None:
         value = line.get(key)

@@ -23,11 +23,11 @@ from vllama.cli.output import (
 )
 from vllama.cli.progress import SUCCESS, PullDisplay
 from vllama.cli.server_log import SHOWN
+from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from vllama.models.types import PullEvent
     from vllama.server.reporter import Reporter
 
 

@@ -29,7 +29,7 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
-from vllama.chat.error_text import clean_text
+from vllama.chat.engine.claims import clean_text
 from vllama.chat.go_json import decode_value
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
-from vllama.chat.engine.counts import read_usage
+from vllama.chat.engine.claims import read_usage
 from vllama.chat.go_json import encode_json, has_too_many_values
 from vllama.dialects.openai.answer_types import (
     PairScore,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from vllama.base.errors import ConfigError
+from vllama.cli.context import load_settings
 from vllama.cli.options import option
+from vllama.config import Config
 
 if TYPE_CHECKING:
-    from vllama.config import Config
     from vllama.observe.captures.format import Capture
 
 Folder: TypeAlias = Annotated[
@@ -18,7 +20,6 @@ Folder: TypeAlias = Annotated[
 
 def complete_capture(start: str) -> list[str]:
     """Return the ids of captures that begin with what is typed."""
-    from vllama.cli.context import load_settings
     from vllama.observe.captures.folder import list_summaries
 
     folder = load_settings().capture_dir
@@ -27,7 +28,6 @@ def complete_capture(start: str) -> list[str]:
 
 def find(name: str, folder: Path | None, settings: Config) -> Capture:
     """Return the capture of a file, or of an id in a folder. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
     from vllama.observe.captures.folder import find_capture, open_capture
 
     path = Path(name)

@@ -16,15 +16,13 @@ import logging
 import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vllama.base.clock import wait_for
 from vllama.base.errors import NotEnoughMemory
 from vllama.dialects.events import MarkKind
 from vllama.models.resolve.memory_fit import format_amounts
-from vllama.scheduler.hooks import Hooks
+from vllama.scheduler.hooks import Hooks, Measured, Process
 from vllama.scheduler.instance import Instance, InstanceState
-from vllama.scheduler.memory import Measured
 from vllama.scheduler.policy import (
     Action,
     Decision,
@@ -36,9 +34,6 @@ from vllama.scheduler.policy import (
 )
 from vllama.scheduler.room import Room
 from vllama.scheduler.state import Table
-
-if TYPE_CHECKING:
-    from vllama.scheduler.process import Process
 
 log = logging.getLogger(__name__)
 

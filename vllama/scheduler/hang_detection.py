@@ -31,9 +31,8 @@ from vllama.supervise.spec import Endpoint
 from vllama.supervise.tree import Activity
 
 if TYPE_CHECKING:
-    from vllama.scheduler.hooks import Hooks
+    from vllama.scheduler.hooks import Hooks, Part
     from vllama.scheduler.instance import Instance
-    from vllama.scheduler.process import Part
     from vllama.scheduler.state import Table
 
 

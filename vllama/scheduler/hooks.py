@@ -1,9 +1,15 @@
-"""What the scheduler is given: its limits, and the functions with which it acts on the world."""
+"""What the scheduler is given: its limits, the functions with which it acts on the world, and the
+protocols of the processes that these functions make.
+
+A supervised process (`supervise.supervisor`) is a `Process`, and so is a set of replicas
+(`replicas`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from vllama.base.errors import EngineError, EngineStartFailed
 from vllama.chat.engine.traits import Traits
@@ -11,10 +17,10 @@ from vllama.models.types import Bundle
 from vllama.net.upstream.connection import Progress
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.memory import Measured
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.process import Process, Sleeper
-from vllama.supervise.spec import Endpoint
+from vllama.supervise.logs import LogRing
+from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
+from vllama.supervise.tree import Activity, Footprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,19 @@ async def raise_first_failure(bundle: Bundle, need: Need, failed: Sequence[Faile
 async def probe_nothing(endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
     """Find nothing wrong."""
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Free memory less the reserve, and what each process holds, both measured together.
+
+    The keys in `ended` are those of process trees whose engine has ended, so that only a part is
+    left. Their memory says nothing about the next start.
+    """
+
+    free: Pools
+    holds: Mapping[Hashable, Pools] = field(default_factory=dict)
+    ended: frozenset[Hashable] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +99,111 @@ class Hooks:
     find_trouble: Callable[[Endpoint], str] = lambda endpoint: ""
     make_sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
     on_instance_end: Callable[[], object] = lambda: None
+
+
+class Part(Protocol):
+    """One of the processes that make up a `Process`."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Endpoints that can be reached now."""
+        ...
+
+    def measure_activity(self) -> Activity | None:
+        """Return its CPU time and reads so far, None if unknown; blocks for milliseconds."""
+        ...
+
+    def output(self) -> LogRing | None:
+        """Return its latest log lines, None if they cannot be read."""
+        ...
+
+    async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
+        """Probe its health; return whether it answered well within `limit_s` seconds."""
+        ...
+
+    def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
+        """End and restart it as after a crash, because it cannot serve. Returns the cause.
+
+        With `cause` None, the engine itself has reported a fatal error, and the cause is looked for
+        in its log.
+        """
+        ...
+
+    def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
+        """Return the cause if the engine at `endpoint` was declared unhealthy, else None."""
+        ...
+
+
+class Process(Protocol):
+    """What the scheduler needs of a supervised process."""
+
+    @property
+    def state(self) -> State:
+        """Current state."""
+        ...
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Record of all starts."""
+        ...
+
+    @property
+    def last_diagnosis(self) -> Diagnosis | None:
+        """Why it last crashed."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine, None while it does not run."""
+        ...
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Endpoint of the current start; changes with every restart."""
+        ...
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All endpoints that can be reached now; more than one for replicas."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The replicas, or only the process itself if there are none."""
+        ...
+
+    def subscribe(self, changed: Callable[[], object]) -> None:
+        """Call `changed` after every change of state."""
+        ...
+
+    def report_unreachable(self, endpoint: Endpoint) -> None:
+        """Report that `endpoint` could not be reached."""
+        ...
+
+    async def run(self) -> None:
+        """Own the process until it is stopped or failed for good."""
+        ...
+
+    async def ensure_ready(self) -> Endpoint:
+        """Wait until it serves. Raises EngineError or Busy."""
+        ...
+
+    async def stop(self, grace: Grace | None = None) -> None:
+        """Stop the whole tree; returns when it is gone."""
+        ...
+
+    def measure_footprint(self) -> Footprint:
+        """Measure the memory of its tree; blocks for milliseconds."""
+        ...
+
+
+class Sleeper(Protocol):
+    """How the engine at an endpoint is put to sleep and woken."""
+
+    async def sleep(self, endpoint: Endpoint) -> bool:
+        """Make the engine release its memory; return whether it did."""
+        ...
+
+    async def wake(self, endpoint: Endpoint) -> bool:
+        """Make the engine load its memory again; return whether it did."""
+        ...

@@ -10,9 +10,8 @@ import hashlib
 import json
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vllama.base import executors
 from vllama.base.record_file import RecordFile
@@ -21,10 +20,8 @@ from vllama.machine.nvidia import list_gpu_processes
 from vllama.machine.types import Platform, Vendor
 from vllama.plan.placement import list_usable
 from vllama.plan.types import Plan
+from vllama.scheduler.hooks import Measured, Process
 from vllama.scheduler.policy import Pools
-
-if TYPE_CHECKING:
-    from vllama.scheduler.process import Process
 
 RAM = "ram"
 MAX_RECORDS = 5
@@ -32,19 +29,6 @@ MAX_RECORDS = 5
 MEMORY_NEUTRAL_SETTINGS = {
     "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Free memory less the reserve, and what each process holds, both measured together.
-
-    The keys in `ended` are those of process trees whose engine has ended, so that only a part is
-    left. Their memory says nothing about the next start.
-    """
-
-    free: Pools
-    holds: Mapping[Hashable, Pools] = field(default_factory=dict)
-    ended: frozenset[Hashable] = frozenset()
 
 
 class MemoryMeter:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from vllama.base.clock import wait_for
 from vllama.base.errors import VllamaError
-from vllama.scheduler.process import Part, Process
+from vllama.scheduler.hooks import Part, Process
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Footprint
 

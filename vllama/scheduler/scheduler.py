@@ -22,7 +22,7 @@ from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.hang_detection import HealthMonitor
 from vllama.scheduler.hooks import Hooks, Limits
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix
-from vllama.scheduler.loads import Loads
+from vllama.scheduler.leasing import Loads, wait_in_queue
 from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.recovery import Recovery
@@ -38,7 +38,6 @@ from vllama.scheduler.views import (
     list_views,
     merge_views,
 )
-from vllama.scheduler.waiting import wait_in_queue
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
+from vllama.scheduler.hooks import Process
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.process import Process
 from vllama.scheduler.state import Failure, Table
 from vllama.supervise.spec import State
 

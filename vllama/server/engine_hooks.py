@@ -18,11 +18,10 @@ from vllama.net.upstream.monitor import UpstreamMonitor
 from vllama.net.upstream.pool import Upstreams
 from vllama.plan.types import Plan
 from vllama.routes.in_use import InUse
-from vllama.scheduler.hooks import Hooks
+from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper
 from vllama.scheduler.lifecycle import EngineSleeper
-from vllama.scheduler.memory import Measured, MemoryMeter, MemoryRecords
+from vllama.scheduler.memory import MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.process import Process, Sleeper
 from vllama.scheduler.replicas import Replicas
 from vllama.server.planner import Planner
 from vllama.server.reporter import Reporter

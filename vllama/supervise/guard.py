@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from vllama.supervise import shim
@@ -95,12 +94,7 @@ class Guard:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the pipe, so that the guard ends all remaining processes, and wait for it."""
         os.close(self._pipe_w)
         self._popen.wait()

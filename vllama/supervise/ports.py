@@ -17,7 +17,6 @@ Knows no process.
 from __future__ import annotations
 
 import socket
-from types import TracebackType
 from typing import Self
 
 from vllama.base.errors import EngineStartFailed
@@ -85,11 +84,6 @@ class PortReservation:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the port."""
         self.release()

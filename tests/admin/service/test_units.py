@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.lacking import lacking
-from vllama.admin.service.manager import (
+from vllama.admin.service import (
     Service,
     install,
     make_launchd_service,
     make_systemd_service,
+    make_unit,
+    quote,
     uninstall,
 )
-from vllama.admin.service.systemd import make_unit, quote
 from vllama.base.errors import VllamaError
 
 COMMAND = ["/usr/bin/true", "serve", "--model", "a b", "--alias", 'say "hi" 100% $HOME']

@@ -6,8 +6,9 @@ import tomllib
 
 import pytest
 
-from vllama.cli.launch.toml_edit import put
+from vllama.cli.launch.edits import merge_tables
 
+VALUES = {"model": "y", "n": 1, "model_providers": {"vllama": {"name": "v"}}}
 TEXT = """\
 # mine
 model = "x"  # mine too
@@ -18,17 +19,21 @@ name = "other"
 
 
 def test_put() -> None:
-    changed = put(TEXT, {"model": "y", "n": 1, "model_providers": {"vllama": {"name": "v"}}})
+    changed = merge_tables(
+        TEXT, {"model": "y", "n": 1, "model_providers": {"vllama": {"name": "v"}}}
+    )
     assert changed == (
         '# mine\nmodel = "y"  # mine too\nn = 1\n\n[model_providers.other]\nname = "other"\n\n'
         '[model_providers.vllama]\nname = "v"\n'
     )
-    again = put(changed, {"model": "y", "n": 1, "model_providers": {"vllama": {"name": "v"}}})
+    again = merge_tables(
+        changed, {"model": "y", "n": 1, "model_providers": {"vllama": {"name": "v"}}}
+    )
     assert again == changed
 
 
 def test_a_new_text() -> None:
-    text = put("", {"model": 'a "b"', "model_providers": {"v": {"name": "n"}}})
+    text = merge_tables("", {"model": 'a "b"', "model_providers": {"v": {"name": "n"}}})
     assert text == 'model = "a \\"b\\""\n\n[model_providers.v]\nname = "n"\n'
     assert tomllib.loads(text)["model_providers"] == {"v": {"name": "n"}}
 
@@ -38,4 +43,4 @@ def test_a_new_text() -> None:
 )
 def test_text_that_cannot_be_changed(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        put(text, {"model_providers": {"v": {"name": "n"}}})
+        merge_tables(text, {"model_providers": {"v": {"name": "n"}}})

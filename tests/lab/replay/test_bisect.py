@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from vllama.lab.replay.bisect import Outcome, find_fewest, find_first_bad
+from vllama.lab.bisection import Outcome, find_fewest, find_first_bad
 
 GOOD, BAD, SKIP = Outcome.GOOD, Outcome.BAD, Outcome.SKIP
 

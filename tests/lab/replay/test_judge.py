@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllama.lab.replay.judge import Verdict, judge, judge_all
+from vllama.lab.judge import Verdict, judge, judge_all
 from vllama.observe.captures.answer import make_answer
 from vllama.observe.captures.reading import Reading
 

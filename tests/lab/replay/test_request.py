@@ -7,7 +7,7 @@ import pytest
 
 from tests.observe.captures.samples import make_capture
 from vllama.base.errors import ConfigError
-from vllama.lab.replay import request
+from vllama.lab import replays as request
 from vllama.observe.captures.format import Body, Engine
 
 

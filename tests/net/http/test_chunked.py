@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.net.http.chunked import FRAME, FRAME_WITHIN, split_whole_chunks
+from vllama.net.http.framing import FRAME, FRAME_WITHIN, split_whole_chunks
 from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 from vllama.supervise.spec import Endpoint

@@ -3,7 +3,7 @@
 import pytest
 
 from vllama.base.errors import UpstreamError
-from vllama.net.web.search import search_web
+from vllama.net.web.fetch import search_web
 
 
 def test_results(site):

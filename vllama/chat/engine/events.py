@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import EngineCrashed, UpstreamError
-from vllama.chat.engine.counts import Count, Milliseconds, clean_usage, warn_of_counts
-from vllama.chat.error_text import clean_text
+from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_of_counts
 from vllama.chat.go_json import MAX_NAMES, has_too_many_values, read_float
 
 BROKEN_EVENT = "the engine sent an event that is not valid JSON"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vllama.base.units import format_go_duration
 from vllama.cli.output import console, is_terminal, say_aside
+from vllama.cli.table import count_columns
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -157,7 +158,7 @@ class WordWrap:
             self._word += piece
             return
         for char in piece:
-            if _columns(char) > 1:
+            if count_columns(char) > 1:
                 self._end_word()
                 self._word = char
                 self._end_word()
@@ -167,23 +168,15 @@ class WordWrap:
     def _end_word(self) -> None:
         if not self._word:
             return
-        needed = _columns(self._space) + _columns(self._word)
+        needed = count_columns(self._space) + count_columns(self._word)
         if self._column and self._column + needed > self._width:
             self._put("\n")
             self._column = 0
             self._space = ""
         self._put(self._space + self._word)
-        self._column += _columns(self._space) + _columns(self._word)
+        self._column += count_columns(self._space) + count_columns(self._word)
         self._space = self._word = ""
 
     def _put(self, text: str) -> None:
         if text:
             self._write(text)
-
-
-def _columns(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,7 +150,8 @@ class Session:
         waiting = Waiting(STILL_READING if self._cancelled_unread else "")
         self._cancelled_unread = False
         last: Reply = {}
-        with _closing(self.client.stream(path, body)) as lines:
+        # closing the stream makes the server stop
+        with contextlib.closing(self.client.stream(path, body)) as lines:
             try:
                 for line in lines:
                     waiting.over()
@@ -179,12 +179,3 @@ def pull_through(client: Client, model: str) -> None:
     with PullDisplay() as display:
         for line in client.stream("/api/pull", {"model": model}):
             display(read_event(line))
-
-
-@contextlib.contextmanager
-def _closing(lines: Any) -> Generator[Any, None, None]:
-    """Close the stream however it ends, which makes the server stop."""
-    try:
-        yield lines
-    finally:
-        lines.close()

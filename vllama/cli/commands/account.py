@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from vllama.cli.context import connect
 from vllama.cli.options import Insecure, argument
+from vllama.cli.output import say
 
 EXAMPLES = """\
 \b
@@ -17,8 +19,6 @@ def push(
     model: Annotated[str, argument("MODEL", "Name as in list.")], insecure: Insecure = False
 ) -> None:
     """Upload a model: not possible from here."""
-    from vllama.cli.context import connect
-
     with connect() as client:
         for _ in client.stream("/api/push", {"model": model}):
             pass  # the last line is the refusal
@@ -26,13 +26,9 @@ def push(
 
 def signin() -> None:
     """Sign in to ollama.com: not needed here."""
-    from vllama.cli.output import say
-
     say("vllama cannot sign in to ollama.com, and needs no account: models run on this machine.")
 
 
 def signout() -> None:
     """Sign out of ollama.com."""
-    from vllama.cli.output import say
-
     say("You are not signed in to ollama.com.")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from typer.completion import shell_complete
+
+from vllama.base.errors import ConfigError
 from vllama.cli.complete import complete_words
 from vllama.cli.options import argument
+from vllama.cli.output import say
 
 EXAMPLES = """\
 \b
@@ -24,10 +28,6 @@ def completion(
     shell: Annotated[str, argument("SHELL", "bash, zsh or fish.", complete_words(*SHELLS))],
 ) -> None:
     """Print a script that completes commands in a shell."""
-    from typer.completion import shell_complete
-
-    from vllama.base.errors import ConfigError
-    from vllama.cli.output import say
     from vllama.cli.parser import COMPLETION_VARIABLE, root
 
     if shell not in SHELLS:

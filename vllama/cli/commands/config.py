@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.cli.complete import complete_words
 from vllama.cli.options import AsJson, argument, check_action, option
+from vllama.cli.output import say, say_aside, show_json, show_table, show_warning
 
 EXAMPLES = """\
 \b
@@ -43,8 +46,6 @@ def configure(
 
 def show(file: Path | None, as_json: bool) -> None:
     """Print every setting with its value and its source; secrets are not shown."""
-    from vllama import config
-    from vllama.cli.output import say_aside, show_json, show_table, show_warning
     from vllama.config.report import report_settings
 
     settings = config.load({}, config.environ(), file)
@@ -64,11 +65,8 @@ def edit(file: Path | None, as_json: bool) -> None:
 
     What somebody else has written meanwhile is not overwritten: the edit stays in a draft then.
     """
-    from vllama import config
     from vllama.base import private
-    from vllama.base.errors import ConfigError
     from vllama.cli.editor import edit_text
-    from vllama.cli.output import say
 
     environ = config.environ()
     path = Path(os.path.realpath(file or config.named_file(environ)))  # a link stays one
@@ -112,9 +110,6 @@ def read_text(path: Path) -> str | None:
 
 def print_schema(file: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of the config file."""
-    from vllama import config
-    from vllama.cli.output import show_json
-
     show_json(config.file_schema())
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.cli.options import AsJson
+from vllama.cli.output import console, is_terminal, say, show_json, wrap_words
+from vllama.config import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vllama.admin.doctor.check import Finding
-    from vllama.config import Config
 
 EXAMPLES = """\
 \b
@@ -30,10 +32,7 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 
 def doctor(as_json: AsJson = False) -> int:
     """Look for what keeps models from running here."""
-    from vllama import config
     from vllama.admin.doctor.check import failed
-    from vllama.base.errors import ConfigError
-    from vllama.config import Config
 
     try:
         settings = config.load({}, config.environ())
@@ -51,10 +50,8 @@ def examine(
     first: Sequence[tuple[str, Finding]] = (),
 ) -> int:
     """Run the checks, print the findings, and return the exit code."""
-    from vllama import config
     from vllama.admin.doctor.check import Once, Status, run
     from vllama.admin.doctor.checks import all_checks, engine_checks
-    from vllama.cli.output import show_json
     from vllama.server.preflight import gather_facts
 
     config.prepare_environment()
@@ -81,8 +78,6 @@ def examine(
 
 def show(found: Sequence[tuple[str, Finding]]) -> None:
     """Print one line for each finding, and its hint below."""
-    from vllama.cli.output import console, is_terminal, say, wrap_words
-
     fancy = is_terminal(sys.stdout)
     width = max(len(name) for name, _ in found)
     last = ""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama.base.errors import ConfigError, EngineMissing
+from vllama.base.units import format_bytes_decimal
 from vllama.cli.complete import complete_engine, complete_words
+from vllama.cli.context import load_settings
 from vllama.cli.options import argument, check_action, option, yes_option
-from vllama.engines.registry import ask_preference
+from vllama.cli.output import say, say_aside, say_prose, show_json, show_table, show_warning
+from vllama.config import Config
+from vllama.engines.base import Engine, Installation
+from vllama.engines.registry import ask_preference, load_adapters, locate_engine, make_search_paths
+from vllama.machine.types import Platform
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from vllama.config import Config
-    from vllama.engines.base import Engine
-    from vllama.machine.types import Platform
     from vllama.plan.engine_report import EngineRow
 
 EXAMPLES = """\
@@ -65,9 +68,6 @@ def engines(
     as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
-
     names = names or []
     check_action(action, ACTIONS, "engines")
     if action in ("install", "remove", "check") and not names:
@@ -97,7 +97,6 @@ def engines(
 
 def show_list(settings: Config, *, as_json: bool) -> None:
     """Print all engines: which are installed, which suit, and how to get the others."""
-    from vllama.cli.output import say, say_prose, show_json, show_table
     from vllama.plan.engine_report import report_engines
     from vllama.server.preflight import gather_facts
 
@@ -119,8 +118,6 @@ def show_list(settings: Config, *, as_json: bool) -> None:
 
 def table_cells(one: EngineRow) -> tuple[str, ...]:
     """Return the cells of one engine's row."""
-    from vllama.base.units import format_bytes_decimal
-
     get = ""
     if not one.installed:
         if one.download_bytes is not None:
@@ -148,7 +145,6 @@ def install_one(
     import asyncio
 
     from vllama.cli.engine_install import confirm_install, describe_offer, install_with_progress
-    from vllama.cli.output import say_aside, say_prose, show_warning
     from vllama.engines.install import check_installation, make_offer, uninstall
 
     engine, platform, environments = find_engine(settings, name)
@@ -173,7 +169,6 @@ def install_one(
 
 def check_adapter(target: str) -> int:
     """Check the adapter MODULE:OBJECT and return 1 if it has a fault. Raises ConfigError."""
-    from vllama.cli.output import say
     from vllama.engines.testing import check_engine, load_object
 
     findings = check_engine(load_object(target))
@@ -185,12 +180,8 @@ def check_adapter(target: str) -> int:
 
 def remove_one(settings: Config, name: str, *, yes: bool) -> None:
     """Remove one engine's environment, if the user agrees. Raises VllamaError, Abort."""
-    from vllama.base.errors import EngineMissing
     from vllama.cli.engine_install import confirm_install
-    from vllama.cli.output import say
-    from vllama.engines.base import Installation
     from vllama.engines.install import uninstall
-    from vllama.engines.registry import locate_engine
 
     engine, _, environments = find_engine(settings, name)
     folder = environments / engine.name
@@ -199,7 +190,6 @@ def remove_one(settings: Config, name: str, *, yes: bool) -> None:
     if uninstall(engine, environments):
         say(f"{engine.title} is removed")
         return
-    from vllama.engines.registry import make_search_paths
 
     found = locate_engine(engine, make_search_paths(settings))
     if isinstance(found, Installation):
@@ -213,7 +203,7 @@ def remove_one(settings: Config, name: str, *, yes: bool) -> None:
 
 def find_engine(settings: Config, name: str) -> tuple[Engine, Platform, Path]:
     """Return an engine by its name, this machine, and where environments are."""
-    from vllama.engines.registry import find_engine, load_adapters
+    from vllama.engines.registry import find_engine
     from vllama.machine.detect import detect
 
     engines, broken = load_adapters()

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from vllama.base.log_lines import escape_control
+from vllama.cli.context import connect
 from vllama.cli.options import AsJson
+from vllama.cli.output import say, show_json_line
 
 EXAMPLES = """\
 \b
@@ -19,9 +21,6 @@ Examples:
 
 def events(as_json: AsJson = False) -> None:
     """Show what the server does, as it happens."""
-    from vllama.cli.context import connect
-    from vllama.cli.output import say, show_json_line
-
     with connect() as client:
         for name, data in client.follow("/api/events"):
             if as_json:

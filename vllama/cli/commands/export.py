@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
+from vllama.base.units import format_bytes_decimal
+from vllama.cli.context import load_settings
 from vllama.cli.options import argument, option
+from vllama.cli.output import say, say_aside, show_warning
 
 EXAMPLES = """\
 \b
@@ -27,12 +31,7 @@ def export(
     force: Annotated[bool, option("--force", "Replace FILE if it exists.")] = False,
 ) -> None:
     """Write configuration, keys, usage and created models to a file."""
-    import time
-
-    from vllama.admin.backup.exporting import export as write
-    from vllama.base.units import format_bytes_decimal
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import say, say_aside, show_warning
+    from vllama.admin.backup.transfer import export as write
 
     done = write(file, load_settings(), weights=weights, force=force, now_s=time.time())
     for name in done.parts:

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.cli.options import argument, option
+from vllama.cli.output import say, say_aside, show_warning
 
 EXAMPLES = """\
 \b
@@ -24,10 +27,7 @@ def import_(
     force: Annotated[bool, option("--force", "Replace what is there.")] = False,
 ) -> None:
     """Take over configuration, keys, usage and created models from a file."""
-    from vllama import config
-    from vllama.admin.backup.importing import import_archive
-    from vllama.base.errors import ConfigError
-    from vllama.cli.output import say, say_aside, show_warning
+    from vllama.admin.backup.transfer import import_archive
 
     config.prepare_environment()
     environ = config.environ()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
+from vllama.base.units import format_until, rfc3339_local
 from vllama.cli.complete import complete_key, complete_words
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, check_action, option
+from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
+from vllama.config import Config, keys_file
 
 if TYPE_CHECKING:
     from vllama.accounts.keys.key import Key
-    from vllama.config import Config
 
 EXAMPLES = """\
 \b
@@ -67,9 +71,6 @@ def keys(
     as_json: AsJson = False,
 ) -> None:
     """Manage the keys of the server: list, add, change, rotate, revoke, rm, open."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
-
     action = ALIASES.get(action, action)
     check_action(action, ACTIONS, "keys")
     settings = load_settings()
@@ -97,8 +98,6 @@ def change_file(
     from vllama.accounts.keys import changes
     from vllama.accounts.keys.key import make_secret
     from vllama.accounts.keys.store import change_keys
-    from vllama.cli.output import say, say_aside, show_json
-    from vllama.config import keys_file
 
     secret = make_secret() if action in ("add", "rotate") else ""
     now_s, fields = time.time(), read_fields(given)
@@ -145,8 +144,6 @@ def offer_admin(settings: Config, fields: dict[str, Any]) -> None:
     """Before the first keys without an admin's: warn, and offer to add one of an admin."""
     from vllama.accounts.keys.key import Scope
     from vllama.accounts.keys.store import read_keys
-    from vllama.cli.output import can_ask, confirm, show_warning
-    from vllama.config import keys_file
 
     known, now_s = read_keys(keys_file(settings.data_dir)), time.time()
     has_admin = any(key.allows(Scope.ADMIN) and not key.find_fault(now_s) for key in known)
@@ -161,8 +158,6 @@ def offer_admin(settings: Config, fields: dict[str, Any]) -> None:
 def show_way_out(settings: Config) -> None:
     """Say how to open a server that wants keys and has none."""
     from vllama.accounts.keys.store import read_file
-    from vllama.cli.output import say_aside
-    from vllama.config import keys_file
 
     content = read_file(keys_file(settings.data_dir))
     if content.open or settings.api_key or settings.require_keys:
@@ -175,7 +170,6 @@ def show_way_out(settings: Config) -> None:
 def read_fields(given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a key that options set; `none` removes a limit. Raises ConfigError."""
     from vllama.accounts.keys import amounts, changes
-    from vllama.base.errors import ConfigError
 
     readers = {
         "scope": ("scopes", changes.read_scopes),
@@ -204,9 +198,7 @@ def read_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 def warn_of_other_server(settings: Config, secret: str) -> None:
     """Warn if a server runs at the usual address and does not know the new key."""
-    from vllama.base.errors import ServerUnreachable, VllamaError
     from vllama.cli.client import Client
-    from vllama.cli.output import show_warning
 
     try:
         with Client(settings.url, key=secret) as client:
@@ -224,8 +216,6 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
 def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     """Print the keys whose names begin with `prefix`."""
     from vllama.accounts.keys.store import read_keys
-    from vllama.cli.output import say_aside, show_json, show_table
-    from vllama.config import keys_file
 
     file = keys_file(settings.data_dir)
     found = [key for key in read_keys(file) if key.name.startswith(prefix)]
@@ -241,7 +231,6 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
 def list_cells(key: Key) -> tuple[str, ...]:
     """Return the cells of one key."""
     from vllama.accounts.keys.amounts import format_count
-    from vllama.base.units import format_until
 
     if key.revoked_s is not None:
         end = "Revoked"
@@ -268,7 +257,6 @@ def list_cells(key: Key) -> tuple[str, ...]:
 
 def describe_key(key: Key) -> dict[str, Any]:
     """Return a key as JSON shows it, without what identifies its secret."""
-    from vllama.base.units import rfc3339_local
 
     def show(time_s: float | None) -> str | None:
         return None if time_s is None else rfc3339_local(time_s)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from vllama import config
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.cli.complete import complete_model
+from vllama.cli.context import load_settings
 from vllama.cli.options import argument, option, yes_option
+from vllama.cli.output import (
+    confirm,
+    console,
+    is_terminal,
+    say,
+    say_aside,
+    show_table,
+    show_warning,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
-
     from vllama.cli.launch.settings_files import Change, Keeper
     from vllama.cli.launch.types import Integration, Places, Target
 
@@ -57,9 +69,6 @@ def launch(
     yes: Annotated[bool, yes_option()] = False,
 ) -> int:
     """Set up a tool to use this server, and start it."""
-    from vllama import config
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
     from vllama.cli.launch.registry import check_system, find
     from vllama.cli.launch.target import choose_target
     from vllama.cli.launch.types import Places
@@ -105,7 +114,6 @@ def _keeper(folder: Path, tool: Integration) -> Keeper:
 def _show_all(folder: Path, places: Places) -> None:
     """List the tools for this system, and what was changed in their settings."""
     from vllama.cli.launch.registry import INTEGRATIONS, is_made_for, program
-    from vllama.cli.output import show_table
 
     show_table(
         ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
@@ -127,7 +135,6 @@ def _write(
 ) -> None:
     """Write the tool's settings after showing the changes; `told`: also say what is left to do."""
     from vllama.cli.launch.settings_files import plan
-    from vllama.cli.output import say, say_aside
 
     if tool.edits is None:
         if told:
@@ -151,8 +158,6 @@ def _write(
 
 def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
     """Put back what was there before the first change."""
-    from vllama.cli.output import say_aside, show_warning
-
     undone = keeper.undo()
     if not undone:
         say_aside(f"nothing of {tool.title} was changed")
@@ -169,10 +174,6 @@ def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
 
 def _show_changes(changes: Sequence[Change]) -> None:
     """Print the changes of files as a diff on stderr."""
-    import difflib
-
-    from vllama.cli.output import console, is_terminal, say_aside
-
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for change in changes:
         if change.after is None:
@@ -193,9 +194,6 @@ def _show_changes(changes: Sequence[Change]) -> None:
 
 def _confirm(question: str, *, yes: bool) -> None:
     """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.output import confirm, is_terminal, say_aside
-
     if yes:
         return
     if not is_terminal(sys.stdin):
@@ -207,7 +205,6 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
     """Replace this process by the tool."""
-    from vllama.base.errors import VllamaError
     from vllama.cli.launch.registry import program
 
     found = program(tool, places)
@@ -224,6 +221,4 @@ def _start(tool: Integration, target: Target, places: Places, args: Sequence[str
 
 
 def _quoted(text: str) -> str:
-    import shlex
-
     return shlex.quote(text)

@@ -10,14 +10,17 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import model_argument, option
+from vllama.cli.output import console, is_terminal, say, say_aside
+from vllama.config import Config
 
 if TYPE_CHECKING:
-    from vllama.config import Config
     from vllama.supervise.log_reader import Logbook, Reader
 
 EXAMPLES = """\
@@ -56,9 +59,6 @@ def logs(
     as_json: Annotated[bool, option("--json", "Print JSON, an object a line.")] = False,
 ) -> None:
     """Show the log of a model's engine, or of vllama itself."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
-
     settings = load_settings()
     if lines is None and follow:
         lines = FOLLOWED_LINES
@@ -76,7 +76,6 @@ class _Engine:
 
     def __init__(self, settings: Config, model: str, *, as_json: bool, whole: bool) -> None:
         """`whole`: show every line, also those of long runs; JSON always has all."""
-        from vllama.cli.log_runs import RunShortener
         from vllama.supervise.log_reader import Logbook
 
         self._settings, self._model, self._as_json = settings, model, as_json
@@ -127,9 +126,6 @@ class _Engine:
 
     def _resolved(self) -> list[str]:
         """Return the full name of the model on this disk, if there is one."""
-        from vllama.base.errors import VllamaError
-        from vllama.cli.context import local_library
-
         try:
             return [local_library(self._settings).find(self._model).name]
         except VllamaError:
@@ -144,7 +140,6 @@ class _Engine:
         return found[here + 1] if here + 1 < len(found) else None
 
     def _numbered(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
-        from vllama.base.errors import ModelNotFound
         from vllama.supervise.logs import read_number
 
         for name, path in reversed(found):
@@ -158,21 +153,17 @@ class _Engine:
         )
 
     def _fail(self) -> None:
-        from vllama.base.errors import ModelNotFound
-
         names = self._book.list_names()
         hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
         message = f"there are no logs of '{self._model}' in '{self._settings.log_dir}'"
         raise ModelNotFound(self._model, message=message, hint=hint)
 
     def _announce(self, name: str, path: Path) -> None:
-        from vllama.cli.output import say_aside
         from vllama.supervise.logs import read_number
 
         say_aside(f"-- {name}, attempt {read_number(path)} --")
 
     def _print(self, name: str, reader: Reader, lines: Iterable[str]) -> None:
-        from vllama.cli.output import say
         from vllama.supervise.logs import read_number
 
         number = read_number(reader.path)
@@ -186,8 +177,6 @@ class _Engine:
 
 def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) -> None:
     """Show vllama's own log."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.output import is_terminal, say
     from vllama.supervise.log_reader import Reader
     from vllama.supervise.logs import OWN_LOG
 
@@ -205,14 +194,10 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
 
 
 def _plain(line: str) -> None:
-    from vllama.cli.output import say
-
     say(_readable(line)[1])
 
 
 def _coloured(line: str) -> None:
-    from vllama.cli.output import console
-
     level, text = _readable(line)
     console().print(text, style=COLOURS.get(level))
 
@@ -249,3 +234,36 @@ def _wait() -> None:
     poll.register(sys.stdout.fileno(), 0)  # errors are always reported
     if poll.poll(LOOK_EVERY_S * 1000):
         raise BrokenPipeError
+
+
+LONGEST_RUN = 40
+"""Lines in a row that begin alike and are shown; lists of metadata are shorter."""
+
+
+class RunShortener:
+    """Passes lines on, but of a long run only its beginning and how many more there were.
+
+    Engines name the part that speaks before a colon; lines of one part in a row are a run.
+    """
+
+    def __init__(self) -> None:
+        self._part = ""
+        self._count = 0
+
+    def feed(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield what to show of these lines."""
+        for line in lines:
+            part, colon, _ = line.partition(": ")
+            if not colon or part != self._part:
+                yield from self.flush()
+                self._part, self._count = part if colon else "", 0
+            self._count += 1
+            if self._count <= LONGEST_RUN or not self._part:
+                yield line
+
+    def flush(self) -> Iterator[str]:
+        """Yield how many lines were left out since the last one that was shown."""
+        left_out = self._count - LONGEST_RUN
+        if self._part and left_out > 0:
+            yield f"… {left_out} more lines of {self._part} (all: vllama logs --debug)"
+        self._count = min(self._count, LONGEST_RUN)

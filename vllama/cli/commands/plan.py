@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
+from vllama import config
+from vllama.base.errors import NotEnoughMemory, VllamaError
+from vllama.base.units import format_bytes_binary as in_memory
+from vllama.base.units import format_bytes_decimal
+from vllama.cli.context import local_library
 from vllama.cli.options import AsJson, Flags, model_argument, with_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from vllama.cli.output import say, say_prose, show_error, show_json
+from vllama.config.parse import whole_path
 
 EXAMPLES = """\
 \b
@@ -27,11 +31,6 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """Show what serve would do with a model, and why."""
-    from vllama import config
-    from vllama.base.errors import NotEnoughMemory, VllamaError
-    from vllama.cli.context import local_library
-    from vllama.cli.output import show_error, show_json
-    from vllama.config.parse import whole_path
     from vllama.plan.preview import preview_plan
     from vllama.scheduler.room import Room, add_room, find_free
     from vllama.server.preflight import gather_facts
@@ -74,10 +73,7 @@ def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def show(result: Mapping[str, Any]) -> None:
     """Print the report for a person."""
-    from vllama.base.units import format_bytes_binary as in_memory
-    from vllama.base.units import format_bytes_decimal
     from vllama.cli.model_view import format_sections
-    from vllama.cli.output import say, say_prose
 
     def mark(row: Mapping[str, Any]) -> str:
         return "→" if row["taken"] else " "

@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
+from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
+from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, option
+from vllama.cli.output import say_aside, show_json, show_table
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -39,10 +42,6 @@ def ps(
     as_json: AsJson = False,
 ) -> None:
     """List the models that are loaded, or the requests that run."""
-    from vllama.base.units import format_bytes_decimal
-    from vllama.cli.context import connect
-    from vllama.cli.output import say_aside, show_json, show_table
-
     with connect() as client:
         if requests:
             show_requests(client, prefix, as_json=as_json)
@@ -87,9 +86,6 @@ def ps(
 
 def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
     """Show the requests to models whose names begin with `prefix`, the oldest first."""
-    from vllama.base.units import format_ago, parse_rfc3339
-    from vllama.cli.output import say_aside, show_json, show_table
-
     found = [row for row in client.get("/api/requests")["requests"] if has_prefix(row, prefix)]
     if as_json:
         show_json({"requests": found})
@@ -165,8 +161,6 @@ def describe_processor(size_bytes: int, vram_bytes: int) -> str:
 
 def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
     """Say when a model will be unloaded, or its state if it is not ready."""
-    from vllama.base.units import format_until, parse_rfc3339
-
     if state := STATES.get(str(model.get("state", ""))):
         return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state
     try:

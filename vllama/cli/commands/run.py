@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
+from vllama.base.errors import ConfigError, VllamaError
+from vllama.base.units import parse_keep_alive
 from vllama.cli.complete import complete_words
+from vllama.cli.context import connect, load_settings
 from vllama.cli.options import Insecure, argument, model_argument, option
+from vllama.cli.output import is_terminal, say
 
 EXAMPLES = """\
 \b
@@ -59,10 +63,7 @@ def run(
     insecure: Insecure = False,
 ) -> None:
     """Ask a model: once with a prompt, else in a conversation."""
-    from vllama.base.errors import VllamaError
     from vllama.cli.chat.session import Session
-    from vllama.cli.context import connect, load_settings
-    from vllama.cli.output import is_terminal, say
 
     settings = load_settings()
     with connect(settings) as client:
@@ -110,9 +111,6 @@ def join_prompt(words: Sequence[str], piped: str) -> str:
 
 def parse_keep_alive_flag(text: str | None) -> object:
     """Read `--keepalive`: a duration as it is, bare digits as seconds. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-    from vllama.base.units import parse_keep_alive
-
     if text is None:
         return None
     try:
@@ -127,8 +125,6 @@ def parse_keep_alive_flag(text: str | None) -> object:
 
 def parse_format(text: str | None) -> object:
     """Read `--format`: `json` or a JSON schema. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     if not text or text == "json":
         return text or None
     try:
@@ -145,8 +141,6 @@ def parse_format(text: str | None) -> object:
 
 def parse_think(text: str | None) -> bool | str | None:
     """Read `--think`. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     match (text or "").lower():
         case "":
             return None

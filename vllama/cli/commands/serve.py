@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from vllama import config
+from vllama.base.errors import ConfigError, EngineMissing, VllamaError
 from vllama.cli.options import Flags, model_argument, option, with_settings, yes_option
 
 EXAMPLES = """\
@@ -33,8 +35,6 @@ def serve(
     yes: Annotated[bool, yes_option("Install an engine that is missing, unasked.")] = False,
 ) -> int:
     """Run the server, and load a model at once if one is named."""
-    from vllama import config
-    from vllama.base.errors import ConfigError, EngineMissing, VllamaError
     from vllama.cli.reporter import LogReporter, TerminalReporter
     from vllama.cli.server_log import set_up_logging
     from vllama.server import startup

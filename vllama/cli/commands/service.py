@@ -5,19 +5,21 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama import config
+from vllama.base.errors import ConfigError
 from vllama.cli.complete import complete_words
+from vllama.cli.context import load_settings
 from vllama.cli.options import argument, check_action, option
+from vllama.cli.output import say, say_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vllama.admin.service.manager import Service
+    from vllama.admin.service import Service
 
 EXAMPLES = """\
 \b
@@ -33,62 +35,49 @@ Examples:
 Linux has systemd for it, macOS launchd. What comes after -- goes to 'vllama serve',
 with logs to journalctl or tail.
 """
+ACTIONS = ("install", "uninstall", "status", "logs", "show")
 HOMES = (Path("/home"), Path("/root"))
 """What a confined service cannot see."""
-
-
-class Action(StrEnum):
-    """What to do with the service."""
-
-    INSTALL = "install"
-    UNINSTALL = "uninstall"
-    STATUS = "status"
-    LOGS = "logs"
-    SHOW = "show"
 
 
 def service(
     context: typer.Context,
     action: Annotated[
         str,
-        argument("ACTION", "install, uninstall, status, logs or show.", complete_words(*Action)),
+        argument("ACTION", "install, uninstall, status, logs or show.", complete_words(*ACTIONS)),
     ],
     system: Annotated[
         bool, option("--system", "For the whole machine (Linux, needs root).")
     ] = False,
 ) -> int:
     """Run the server as a service: install, uninstall, status, logs, show."""
-    from vllama.admin.service import manager
-    from vllama.cli.output import say, say_aside
+    from vllama.admin import service as manager
 
-    check_action(action, tuple(Action), "the service")
+    check_action(action, ACTIONS, "the service")
     words: Sequence[str] = context.obj or ()
-    made = make_service(words if action in (Action.INSTALL, Action.SHOW) else (), system=system)
-    if action == Action.SHOW:
+    made = make_service(words if action in ("install", "show") else (), system=system)
+    if action == "show":
         say(made.text.rstrip())
         return 0
     manager.check_manager(sys.platform)
     match action:
-        case Action.INSTALL:
+        case "install":
             manager.install(made)
             say(f"installed and started: {made.file}")
             say_aside(made.hint)
-        case Action.UNINSTALL:
+        case "uninstall":
             removed = manager.uninstall(made)
             say(f"removed {made.file}" if removed else "there is no such service")
-        case Action.STATUS:
+        case "status":
             return subprocess.run(made.status, check=False).returncode
-        case Action.LOGS:
+        case "logs":
             return subprocess.run([*made.logs, *words], check=False).returncode
     return 0
 
 
 def make_service(words: Sequence[str], *, system: bool) -> Service:
     """Return the service that runs `vllama serve` with these words. Raises ConfigError."""
-    from vllama import config
-    from vllama.admin.service.manager import make_launchd_service, make_systemd_service
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
+    from vllama.admin.service import make_launchd_service, make_systemd_service
 
     settings, environ = load_settings(), config.environ()
     home = Path(environ.get("HOME", "~")).expanduser()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
+from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.cli.context import connect
 from vllama.cli.options import model_argument, option
+from vllama.cli.output import say
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -25,10 +28,6 @@ def stop(
     ] = None,
 ) -> None:
     """Unload a model, or end a request; the server goes on."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import connect
-    from vllama.cli.output import say
-
     if (model is None) == (request is None):
         raise ConfigError(
             "name a model to unload, or a request to end: MODEL or --request ID",
@@ -44,8 +43,6 @@ def stop(
 
 def unload(client: Client, model: str) -> None:
     """Have the server unload a model."""
-    from vllama.base.errors import ModelNotFound
-
     try:
         client.post("/api/generate", {"model": model, "keep_alive": 0})
     except ModelNotFound as error:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
+from vllama.base.errors import ConfigError, ServerUnreachable
+from vllama.cli.context import connect, load_settings
 from vllama.cli.options import AsJson, option
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from vllama.config import Config
+from vllama.cli.output import say_aside, show_json, show_table
+from vllama.config import Config
 
 EXAMPLES = """\
 \b
@@ -38,9 +39,6 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show requests, tokens and time by key, model and day."""
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import say_aside, show_json, show_table
-
     columns = read_columns(by)
     period = read_period(since, until)
     rows = fetch_rows(load_settings(), columns, *period)
@@ -67,8 +65,6 @@ def usage(
 
 def read_columns(by: str) -> list[str]:
     """Return the columns of `--by` in the order in which they are shown. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     names = {name.strip() for name in by.split(",")} - {""}
     if not names or names - set(COLUMNS):
         raise ConfigError(f"cannot sum usage by '{by}'", hint=f"choose from {', '.join(COLUMNS)}")
@@ -78,7 +74,6 @@ def read_columns(by: str) -> list[str]:
 def read_period(since: str, until: str) -> tuple[str, str]:
     """Return the first and the last day as the server wants them. Raises ConfigError."""
     from vllama.accounts.usage.entries import check_period
-    from vllama.base.errors import ConfigError
 
     days = read_day(since), read_day(until)
     try:
@@ -92,7 +87,6 @@ def read_day(text: str) -> str:
     """Return a day as the server wants it; an age is that of the day. Raises ConfigError."""
     from vllama.accounts.keys.amounts import parse_age
     from vllama.accounts.keys.limits import name_day
-    from vllama.base.errors import ConfigError
 
     if not text or (text[:4].isdecimal() and text[4:5] == "-"):
         return text
@@ -110,12 +104,6 @@ def fetch_rows(
     settings: Config, columns: Sequence[str], since: str, until: str
 ) -> list[dict[str, Any]]:
     """Return the rows from the running server, else from the data folder."""
-    from urllib.parse import urlencode
-
-    from vllama.base.errors import ServerUnreachable
-    from vllama.cli.context import connect
-    from vllama.cli.output import say_aside
-
     query = urlencode({"by": ",".join(columns), "since": since, "until": until})
     try:
         with connect(settings) as client:
@@ -132,7 +120,6 @@ def read_folder(
     import msgspec
 
     from vllama.accounts.usage.store import FAILURES, UsageStore
-    from vllama.base.errors import ConfigError
 
     try:
         store = UsageStore(settings.data_dir / "usage")

@@ -45,7 +45,7 @@ def put(text: str, path: Path, value: object) -> str:
     document. Raises ValueError if the text is no JSON, or has something else on the way.
     """
     if not text.strip():
-        return _dump(_nested(path, value), "  ", "", "\n") + "\n"
+        return _dump(nest(path, value), "  ", "", "\n") + "\n"
     node, layout = _parse(text), _Layout(text)
     for depth, key in enumerate(path):
         wanted, shown = (dict, "an object") if isinstance(key, str) else (list, "an array")
@@ -54,7 +54,7 @@ def put(text: str, path: Path, value: object) -> str:
             raise ValueError(f"{where or 'the whole'} is not {shown}")
         found = [child for name, _, child in node.entries if name == key]
         if not found:
-            return layout.insert(node, key, _nested(path[depth + 1 :], value))
+            return layout.insert(node, key, nest(path[depth + 1 :], value))
         node = found[-1]  # of a key that is there twice, readers take the last
     if node.value == value and type(node.value) is type(value):
         return text
@@ -112,7 +112,8 @@ def _dump(value: object, unit: str, indent: str, newline: str) -> str:
     return text.replace("\n", newline + indent)
 
 
-def _nested(path: Path, value: object) -> object:
+def nest(path: Path, value: object) -> object:
+    """Return `value` inside the objects and arrays of a path."""
     for key in reversed(path):
         value = {key: value} if isinstance(key, str) else [value]
     return value

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.base.spelling import suggest
-from vllama.cli.launch.agents import AGENTS
-from vllama.cli.launch.desktop_apps import DESKTOP_APPS
-from vllama.cli.launch.editors import EDITORS
+from vllama.cli.launch.agents import AGENTS, YAML_AGENTS
+from vllama.cli.launch.apps import APPS
 from vllama.cli.launch.more_agents import MORE_AGENTS
 from vllama.cli.launch.types import Integration, Places
-from vllama.cli.launch.yaml_agents import YAML_AGENTS
 
-INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *YAML_AGENTS, *EDITORS, *DESKTOP_APPS)
+INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *YAML_AGENTS, *APPS)
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux", "win32": "Windows"}
 
 

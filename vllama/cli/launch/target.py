@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from vllama.base.errors import ConfigError, ModelNotFound, ServerUnreachable
+from vllama.cli.context import connect
 from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ def choose_target(
     A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
     is known. Raises VllamaError.
     """
-    from vllama.cli.context import connect
     from vllama.cli.launch.types import TOKEN, Target
 
     key = settings.key_to_send or TOKEN

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllama.cli.launch.jsonc import nest
+
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import CollectionNode, Node
 
@@ -30,7 +32,7 @@ def put(text: str, path: Sequence[str], value: object) -> str:
     before = _load(text)
     if before is None:
         separator = "" if not text or text.endswith("\n") else "\n"
-        return text + separator + _dump(_nested(path, value))
+        return text + separator + _dump(nest(path, value))
     wanted = _with(before, path, value)
     if wanted == before:
         return text
@@ -74,7 +76,7 @@ def _changed(text: str, path: Sequence[str], value: object) -> str:
     node = YAML(pure=True).compose(text)
     for depth, key in enumerate(path):
         found = [(name, child) for name, child in node.value if name.value == key]
-        rest = _nested(path[depth + 1 :], value)
+        rest = nest(path[depth + 1 :], value)
         if not found:
             return _insert(text, node, key, rest)
         name, child = found[0]
@@ -164,9 +166,3 @@ def _key(key: str) -> str:
 
     is_plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS
     return key if is_plain else DoubleQuotedScalarString(key)
-
-
-def _nested(path: Sequence[str], value: object) -> object:
-    for key in reversed(path):
-        value = {key: value}
-    return value

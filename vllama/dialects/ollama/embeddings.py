@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from vllama.base.errors import BadRequest, ModelNotFound, UpstreamError
-from vllama.chat.engine.counts import read_usage
+from vllama.chat.engine.claims import read_usage
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.request import EmbedRequest
 from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody

@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vllama.base.errors import ConfigError
+from vllama.base.units import format_duration
 from vllama.cli.complete import complete_model
+from vllama.cli.context import connect
 from vllama.cli.options import AsJson, model_argument, option
+from vllama.cli.output import say, show_json, show_table, show_warning
+from vllama.config.address import parse_address, reachable_host, url
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -69,8 +74,6 @@ def bench(
     """Measure how fast the server is, also compared with another one."""
     import secrets
 
-    from vllama.cli.context import connect
-    from vllama.cli.output import show_json
     from vllama.cli.reporter import TerminalReporter
     from vllama.lab.bench.findings import make_findings, make_remarks, serialise
     from vllama.lab.bench.rounds import Order, measure, warm_up
@@ -126,8 +129,6 @@ def bench(
 
 def parse_clients(text: str) -> tuple[int, ...]:
     """Read `1,4,8`. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 0 < int(part) <= MOST_CLIENTS for part in parts):
         raise ConfigError(
@@ -139,7 +140,6 @@ def parse_clients(text: str) -> tuple[int, ...]:
 
 def parse_kinds(text: str) -> tuple[str, ...]:
     """Read `short,long`. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
     from vllama.lab.bench.load import LENGTHS
 
     kinds = [part.strip() for part in text.split(",")]
@@ -155,9 +155,7 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
 
     Our server's key is not sent to the others.
     """
-    from vllama.base.errors import ConfigError
     from vllama.cli.client import Client
-    from vllama.config.address import parse_address, reachable_host, url
 
     found: dict[str, Client] = {}
     for value in values:
@@ -185,7 +183,6 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
 
 def describe_length(order: Order, sides: int, expected_s: float) -> str:
     """Return what will be measured, and about how long it takes."""
-    from vllama.base.units import format_duration
     from vllama.lab.bench.rounds import make_steps
 
     count = len(make_steps(order)) * sides
@@ -196,8 +193,6 @@ def describe_length(order: Order, sides: int, expected_s: float) -> str:
 
 def find_loaded_model(ours: Client) -> str:
     """Return the name of the only model that is loaded. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     names = [str(row.get("name")) for row in ours.get("/api/ps").get("models") or []]
     if len(names) != 1:
         state = "none is loaded" if not names else f"{len(names)} are loaded"
@@ -251,8 +246,6 @@ def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
 
 def write(file: Path, content: str) -> None:
     """Write the picture. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     try:
         file.write_text(content, encoding="utf-8")
     except OSError as error:
@@ -264,7 +257,6 @@ def write(file: Path, content: str) -> None:
 
 def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
     """Print the table and, below it, what it means."""
-    from vllama.cli.output import say, show_table, show_warning
     from vllama.lab.bench.findings import make_table
 
     for one in result["servers"]:

@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.cli.complete import complete_engine, complete_model
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, MaxKl, argument, option
-from vllama.lab.captured import Folder, complete_capture
+from vllama.cli.output import say, say_aside, show_json
+from vllama.config import Config
+from vllama.config.parse import whole_path
+from vllama.lab.captured import Folder, complete_capture, find
 from vllama.lab.verify.report import MAX_KL
 
 if TYPE_CHECKING:
-    from vllama.config import Config
     from vllama.lab.bisection import Judge, Step, Trial
 
 EXAMPLES = """\
@@ -84,14 +88,9 @@ def bisect(
     as_json: AsJson = False,
 ) -> int:
     """Find the engine's version, or the settings, with which an answer changed."""
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import say, say_aside, show_json
     from vllama.cli.own_server import fail_as_undecided
-    from vllama.config.parse import whole_path
     from vllama.lab.bisection import Judge, make_certain
-    from vllama.lab.captured import find
-    from vllama.lab.replay.request import check_whole, with_model
-    from vllama.lab.replays import parse_changes
+    from vllama.lab.replays import check_whole, parse_changes, with_model
 
     ends = Ends(
         good=good,
@@ -128,8 +127,6 @@ def bisect(
 
 def check_ends_named(ends: Ends) -> bool:
     """Tell whether settings are to be bisected. Raises ConfigError unless two ends are named."""
-    from vllama.base.errors import ConfigError
-
     by_version = bool(ends.good or ends.bad or ends.versions)
     by_settings = bool(ends.good_set or ends.bad_set)
     if by_version and by_settings:
@@ -160,8 +157,6 @@ class Steps:
 
     def note(self, step: Step) -> None:
         """Show a trial: on stdout, unless a program reads that."""
-        from vllama.cli.output import say, say_aside
-
         show = say_aside if self._as_json else say
         show(f"{step.trial.name}: {step.outcome}: {step.reason}")
         self.rows.append(
@@ -171,8 +166,7 @@ class Steps:
 
 def bisect_settings(judge: Judge, ends: Ends, steps: Steps) -> dict[str, Any]:
     """Find the fewest settings of the bad end that make an answer bad."""
-    from vllama.lab.bisection import Trial
-    from vllama.lab.replay.bisect import Outcome, find_fewest
+    from vllama.lab.bisection import Outcome, Trial, find_fewest
 
     good, bad = ends.good_set, ends.bad_set
     changed = [key for key in {**good, **bad} if good.get(key) != bad.get(key)]
@@ -231,10 +225,8 @@ def bisect_versions(
     keep: bool,
 ) -> dict[str, Any]:
     """Find the first version of an engine that is bad; each is installed when it is needed."""
-    from vllama.base.errors import VllamaError
     from vllama.cli.engine_versions import install_version, list_trial_versions, remove_versions
-    from vllama.lab.bisection import Step, Trial
-    from vllama.lab.replay.bisect import Outcome, find_first_bad
+    from vllama.lab.bisection import Outcome, Step, Trial, find_first_bad
 
     scratch = settings.data_dir / "bisect"
     versions = list_trial_versions(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vllama.base.errors import ConfigError
 from vllama.cli.complete import complete_engine, complete_model
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, MaxKl, argument, option
-from vllama.lab.captured import Folder, complete_capture
+from vllama.cli.output import console, is_terminal, say, show_json, show_table
+from vllama.config import Config
+from vllama.config.parse import whole_path
+from vllama.lab.captured import Folder, complete_capture, find
 from vllama.lab.verify.report import MAX_KL
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
-    from vllama.config import Config
-    from vllama.lab.replay.judge import Judgement, TextDifference
+    from vllama.lab.judge import Judgement, TextDifference
     from vllama.lab.replays import Replay
     from vllama.observe.captures.format import Capture
     from vllama.observe.captures.reading import Reading
@@ -70,15 +75,9 @@ def replay(
     as_json: AsJson = False,
 ) -> int:
     """Send a captured request again, and compare the answers."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import show_json
     from vllama.cli.own_server import fail_as_undecided
-    from vllama.config.parse import whole_path
-    from vllama.lab.captured import find
-    from vllama.lab.replay.judge import Verdict, judge_all
-    from vllama.lab.replay.request import check_whole, with_model
-    from vllama.lab.replays import parse_changes, replay_once
+    from vllama.lab.judge import Verdict, judge_all
+    from vllama.lab.replays import check_whole, parse_changes, replay_once, with_model
 
     given = parse_changes(changes or [])
     is_own = bool(engine or given)
@@ -137,7 +136,7 @@ def open_target(
 
 def describe(capture: Capture, replays: Sequence[Replay], judgement: Judgement) -> dict[str, Any]:
     """Return everything as plain values: times in s, divergences in nats, None for the unknown."""
-    from vllama.lab.replay.judge import Verdict
+    from vllama.lab.judge import Verdict
     from vllama.observe.captures.reading import read_answer
 
     reading = read_answer(capture.request.path, capture.answer)
@@ -177,7 +176,6 @@ def describe_answer(reading: Reading, engine: str, total_s: float) -> dict[str, 
 
 def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, where: str) -> None:
     """Print both sides, the first difference, and the verdict."""
-    from vllama.cli.output import say, show_table
     from vllama.lab.capture_view import escape_controls
     from vllama.observe.captures.reading import read_answer
 
@@ -234,11 +232,8 @@ def format_rate(reading: Reading, total_s: float) -> str:
 
 def show_difference(difference: TextDifference) -> None:
     """Print where two texts part, with what is before and after it; coloured on a terminal."""
-    import sys
-
     from rich.text import Text
 
-    from vllama.cli.output import console, is_terminal, say
     from vllama.lab.capture_view import escape_controls
 
     place = f"The first difference is in the {difference.where}, at character"

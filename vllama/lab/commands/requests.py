@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+from vllama.base.errors import ConfigError
+from vllama.base.units import format_ago, parse_rfc3339
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, option
-from vllama.lab.captured import Folder, complete_capture
+from vllama.cli.output import console, is_terminal, say, say_aside, show_json, show_table
+from vllama.config import Config
+from vllama.lab.captured import Folder, complete_capture, find
 
 if TYPE_CHECKING:
-    from vllama.config import Config
     from vllama.observe.captures.format import Capture, Summary
 
 EXAMPLES = """\
@@ -47,10 +52,6 @@ def requests(
     raw: Annotated[bool, option("--raw", "Print the answer as the client got it.")] = False,
 ) -> None:
     """List the requests that were captured, or show one."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings
-    from vllama.lab.captured import find
-
     settings = load_settings()
     if name is None:
         if as_curl or raw:
@@ -74,7 +75,6 @@ def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> Non
     """Print the newest captures, the newest last."""
     import msgspec
 
-    from vllama.cli.output import say_aside, show_json, show_table
     from vllama.lab.capture_view import escape_controls
     from vllama.observe.captures.folder import list_summaries
 
@@ -90,7 +90,6 @@ def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> Non
 
 def list_cells(one: Summary) -> tuple[str, ...]:
     """Return the cells of one capture."""
-    from vllama.base.units import format_ago, parse_rfc3339
     from vllama.lab.capture_view import NOTHING, describe_end
 
     tokens = one.tokens
@@ -110,7 +109,6 @@ def list_cells(one: Summary) -> tuple[str, ...]:
 
 def show_whole(capture: Capture) -> None:
     """Print the capture as its file has it."""
-    from vllama.cli.output import say
     from vllama.observe.captures.format import encode_capture
 
     say(encode_capture(capture).decode().rstrip("\n"))
@@ -118,17 +116,13 @@ def show_whole(capture: Capture) -> None:
 
 def show_raw(capture: Capture) -> None:
     """Write the answer's own bytes."""
-    import sys
-
     sys.stdout.buffer.write(capture.answer.content)
     sys.stdout.buffer.flush()
 
 
 def show_curl(capture: Capture, settings: Config) -> None:
     """Print the command that asks the running server again; a key is left to the user."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.output import say
-    from vllama.lab.replay.request import check_whole
+    from vllama.lab.replays import check_whole
 
     check_whole(capture)
     body = capture.request.body
@@ -148,7 +142,6 @@ def show_curl(capture: Capture, settings: Config) -> None:
 
 def show_readable(capture: Capture) -> None:
     """Print what was asked and answered, for people."""
-    from vllama.cli.output import say
     from vllama.lab.capture_view import escape_controls, list_answers, list_facts, list_questions
 
     for label, text in list_facts(capture):
@@ -161,10 +154,6 @@ def show_readable(capture: Capture) -> None:
 
 def show_title(title: str) -> None:
     """Print the title of a part, bold on a terminal."""
-    import sys
-
-    from vllama.cli.output import console, is_terminal, say
-
     if is_terminal(sys.stdout):
         console().print(f"{title}:", style="bold")
     else:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
+from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, MaxKl, model_argument, option
-from vllama.lab.verify.report import MAX_KL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from vllama.config import Config
-    from vllama.observe.captures.answer import Answer
+from vllama.cli.output import say, show_json, show_table
+from vllama.config import Config
+from vllama.config.parse import whole_path
+from vllama.lab.verify.report import COLUMNS, MAX_KL, judge, report, table
+from vllama.observe.captures.answer import Answer
 
 EXAMPLES = """\
 \b
@@ -76,11 +76,8 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Check whether two engines give the same answers."""
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import show_json
     from vllama.cli.own_server import fail_as_undecided
     from vllama.lab.verify.ask import BUILT_IN, parse_prompts
-    from vllama.lab.verify.report import judge, report
 
     sides = parse_sides(engines, model)
     prompts = parse_prompts(file.read(), getattr(file, "name", "-")) if file else BUILT_IN
@@ -110,8 +107,6 @@ def verify(
 
 def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
     """Read `A,B`, each with or without `=MODEL`. Raises ConfigError."""
-    from vllama.base.errors import ConfigError
-
     parts = [part.strip() for part in engines.split(",") if part.strip()]
     if len(parts) != 2:
         named = f"'{engines}' names {len(parts)}" if parts else "none is named"
@@ -137,11 +132,6 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
 
     A model that is still to be downloaded is left to the server that does it.
     """
-    from dataclasses import replace
-
-    from vllama.base.errors import ModelNotFound
-    from vllama.cli.context import local_library
-    from vllama.config.parse import whole_path
     from vllama.plan.choose import choose_engine, make_plan
     from vllama.plan.types import Need
     from vllama.server.preflight import check_model, gather_facts
@@ -198,9 +188,6 @@ def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: in
 
 def show(result: Mapping[str, Any]) -> None:
     """Print the table, and below it what it means."""
-    from vllama.cli.output import say, show_table
-    from vllama.lab.verify.report import COLUMNS, table
-
     for letter, one in zip("ab", result["engines"], strict=True):
         form = " ".join(str(one[key]) for key in ("format", "quantization") if one[key])
         model = f"{one['model']} ({form})" if form else one["model"]

@@ -16,14 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from vllama.base.clock import now_ns
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, VllamaError
 from vllama.base.log_context import is_usable_id
 from vllama.net.http.budget import BuffersFull
-from vllama.net.http.chunked import FRAME
-from vllama.net.http.first_lines import make_first_lines
+from vllama.net.http.framing import FRAME, make_first_lines
 
 if TYPE_CHECKING:
-    from vllama.base.errors import VllamaError
     from vllama.net.http.connection import Client
     from vllama.net.http.head_cache import Head
 

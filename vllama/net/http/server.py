@@ -10,6 +10,7 @@ import math
 import resource
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.base.clock import wait_for
@@ -17,12 +18,10 @@ from vllama.base.errors import ConfigError, PortTaken
 from vllama.net.http.budget import Budget
 from vllama.net.http.connection import Client
 from vllama.net.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, HeadCache
+from vllama.net.http.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from vllama.net.http.certificate import Certificate
-    from vllama.net.http.request import Request
 
 log = logging.getLogger(__name__)
 

@@ -13,18 +13,12 @@ again after each read that the connection has decoded, because only that can cha
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from vllama.base.clock import EPOCH_NS
-from vllama.chat.event_template import BACKSLASH, QUOTE, share
-from vllama.net.http.chunked import FRAME, FRAME_WITHIN
-from vllama.net.upstream.connection import FastPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from vllama.chat.event_template import EventTemplate
-    from vllama.net.upstream.connection import Connection
+from vllama.chat.event_template import BACKSLASH, QUOTE, EventTemplate, share
+from vllama.net.http.framing import FRAME, FRAME_WITHIN
+from vllama.net.upstream.connection import Connection, FastPath
 
 MAX_TABLES = 64
 MAX_ROWS = 8192

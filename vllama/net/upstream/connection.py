@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from vllama.base.errors import EngineCrashed, EngineError, UpstreamError
-from vllama.net.http.chunked import split_whole_chunks
+from vllama.net.http.framing import split_whole_chunks
 
 if TYPE_CHECKING:
     from vllama.net.upstream.pool import Upstream

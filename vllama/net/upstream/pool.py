@@ -18,6 +18,7 @@ from vllama.base.errors import EngineError, VllamaError, describe_connection_err
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
 from vllama.chat.reply import JSON, CountsReader
+from vllama.chat.request import Call
 from vllama.net.upstream.connection import (
     AGAIN,
     AGAIN_ELSEWHERE,
@@ -30,7 +31,6 @@ from vllama.supervise.hosts import reach
 from vllama.supervise.spec import Endpoint
 
 if TYPE_CHECKING:
-    from vllama.chat.request import Call
     from vllama.observe.tracing.request_trace import CallSpan
 
 CONNECT_LIMIT_S = 5.0

@@ -1,5 +1,6 @@
-"""Fetches a page of the public internet, bounded in time and size, and never anything else.
+"""What a model gets of the web: a page of the public internet, or the results of a SearXNG.
 
+A page is bounded in time and size, and never anything else.
 A client must not reach through the server what only the server can reach: this machine, its
 network, the metadata service of a cloud (server-side request forgery).
 """
@@ -14,13 +15,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from threading import current_thread
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urljoin, urlsplit
 
+import msgspec
 from urllib3 import HTTPConnectionPool, Timeout
 from urllib3.exceptions import HTTPError
 
-from vllama.base.errors import BadRequest, UpstreamError
+from vllama.base.errors import BadRequest, SourceError, UpstreamError, describe_connection_error
 from vllama.base.threads import ended_after
+from vllama.dialects.ollama.answer_types import SearchResult
+from vllama.net.web.bodies import read_body
+from vllama.net.web.connections import Connections, RequestFailed
 from vllama.net.web.page_text import Document
 from vllama.net.web.pools import Pool, SecurePool, in_use
 
@@ -170,3 +175,51 @@ def _read(url: str, content_type: str, body: bytes) -> Document:
     if is_html or kind.startswith("text/") or kind.endswith(("json", "xml")):
         return Document(url=url, text=text, is_html=is_html)
     raise UpstreamError(f"cannot read the page: its type is '{kind[:80]}', not text")
+
+
+SEARCH_LIMIT_S = 15.0
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
+MAX_RESULTS = 10
+"""Ollama's limit."""
+
+
+class _Answer(msgspec.Struct):
+    results: list[SearchResult]
+
+
+def search_web(base_url: str, query: str, count: int) -> list[SearchResult]:
+    """Return up to `count` results of the SearXNG at `base_url`; blocks. Raises UpstreamError."""
+    url = f"{base_url.rstrip('/')}/search?{urlencode({'q': query, 'format': 'json'})}"
+    headers = {"Accept": "application/json", "User-Agent": "vllama"}
+    body = b""
+    try:
+        with (
+            Connections(
+                connect_s=SEARCH_LIMIT_S, silence_s=SEARCH_LIMIT_S, direct=True
+            ) as connections,
+            connections.ask(url, headers, follow=False) as answer,
+        ):
+            if answer.status == 200:
+                body = read_body(answer, MAX_ANSWER_BYTES)
+    except RequestFailed as error:
+        reason = describe_connection_error(error)
+        raise UpstreamError(
+            f"cannot search the web: {base_url} does not answer: {reason}",
+            hint="check the setting searxng",
+        ) from None
+    except SourceError:
+        pass  # an answer that is too long, or compressed, is not SearXNG's
+    if answer.status == 403:
+        raise UpstreamError(
+            f"cannot search the web: {base_url} refuses to answer in JSON",
+            hint="add json to search.formats in its settings.yml",
+        )
+    if answer.status != 200:
+        raise UpstreamError(f"cannot search the web: {base_url} answers with {answer.status}")
+    try:
+        found = msgspec.json.decode(body, type=_Answer)
+    except (ValueError, RecursionError):
+        raise UpstreamError(
+            f"cannot search the web: {base_url} does not answer as SearXNG does"
+        ) from None
+    return [result for result in found.results if result.url][:count]

@@ -15,7 +15,7 @@ import msgspec
 
 from vllama.base.errors import ContextOverflow
 from vllama.chat.go_json import decode_object
-from vllama.chat.prompt_size import estimate_tokens
+from vllama.chat.request import estimate_tokens
 from vllama.dialects.anthropic.answer_types import Message, MessageEvent, TokenCount
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error

@@ -19,8 +19,8 @@ from vllama.chat.engine.events import EngineUsage
 from vllama.chat.reply import CountsReader
 from vllama.net.upstream.connection import ConnectionLost
 from vllama.net.upstream.pool import Upstream
+from vllama.scheduler.hooks import Part
 from vllama.scheduler.instance import Lease
-from vllama.scheduler.process import Part
 from vllama.supervise.logs import LogRing
 from vllama.supervise.spec import Endpoint
 

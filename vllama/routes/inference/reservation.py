@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vllama.chat.engine.context import IMAGE_TOKENS, compute_answer_limit
-from vllama.chat.prompt_size import count_bytes
-from vllama.chat.request import ChatRequest
+from vllama.chat.request import ChatRequest, count_bytes
 
 if TYPE_CHECKING:
     from vllama.chat.engine.traits import Traits

@@ -20,9 +20,8 @@ from vllama.dialects.ollama.request_types import WEB_FETCH, WEB_SEARCH
 from vllama.models.names.ref import CloudDisabled
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.net.web.fetch import fetch_page
+from vllama.net.web.fetch import MAX_RESULTS, fetch_page, search_web
 from vllama.net.web.page_text import Page
-from vllama.net.web.search import MAX_RESULTS, search_web
 from vllama.routes.ollama import model_bodies
 from vllama.routes.route import RouteKind, ollama_route
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.go_json import encode_json
-from vllama.chat.prompt_size import guess_tokens
-from vllama.chat.request import Call
+from vllama.chat.request import Call, guess_tokens
 from vllama.dialects.openai.answer_types import RankedText, Ranking, Scores
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai

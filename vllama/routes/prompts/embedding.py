@@ -13,7 +13,7 @@ from vllama.base import executors
 from vllama.base.errors import BadRequest, ContextOverflow, UpstreamError
 from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.prompt_size import guess_tokens
+from vllama.chat.request import guess_tokens
 from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.embeddings import Input, decode_embeddings
 from vllama.net.upstream.pool import Upstream

@@ -22,7 +22,6 @@ from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import CallSource, StopFilter, compose_filters, make_stop_filter
 from vllama.chat.prepare import prepare_chat
-from vllama.chat.prompt_size import guess_tokens
 from vllama.chat.reply import Reply, Writer
 from vllama.chat.request import (
     Call,
@@ -33,6 +32,7 @@ from vllama.chat.request import (
     PreparedChat,
     Sampling,
     Think,
+    guess_tokens,
 )
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer

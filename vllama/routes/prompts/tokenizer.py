@@ -11,7 +11,7 @@ import msgspec
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
-from vllama.chat.engine.counts import read_count
+from vllama.chat.engine.claims import read_count
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 from vllama.base.clock import EPOCH_NS
 from vllama.chat.request import Call
-from vllama.net.http.chunked import unframe
+from vllama.net.http.framing import unframe
 
 MAX_REQUEST_BYTES = 16 * 1024**2
 MAX_ANSWER_BYTES = 8 * 1024**2

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from vllama import config
+from vllama.base.errors import ConfigError
+from vllama.base.units import format_bytes_decimal
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, model_argument, option, yes_option
+from vllama.cli.output import confirm, is_terminal, say, say_aside, show_json
+from vllama.cli.progress import PullDisplay
+from vllama.config import Config
+from vllama.config.parse import whole_path
+from vllama.models.types import Bundle, PullEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from vllama.cli.progress import PullDisplay
-    from vllama.config import Config
     from vllama.models.convert.job import ConversionJob
     from vllama.models.convert.tools import Quantiser
     from vllama.models.library import Library
-    from vllama.models.types import Bundle
 
 EXAMPLES = """\
 \b
@@ -61,12 +66,6 @@ def convert(
     as_json: AsJson = False,
 ) -> int:
     """Make a GGUF of safetensors, or a smaller GGUF."""
-    from vllama import config
-    from vllama.base.units import format_bytes_decimal
-    from vllama.cli.context import load_settings, local_library
-    from vllama.cli.output import say, say_aside, show_json
-    from vllama.cli.progress import PullDisplay
-    from vllama.config.parse import whole_path
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import ConversionOptions
     from vllama.models.convert.prepare import prepare
@@ -110,7 +109,6 @@ def convert(
 
 def _quantiser(settings: Config) -> Quantiser:
     """Return the quantiser of this machine. Raises EngineMissing."""
-    from vllama import config
     from vllama.engines.llamacpp.quantiser import find_quantiser
     from vllama.server.preflight import gather_facts
 
@@ -122,9 +120,6 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
 
     Raises Exit if not, ConfigError if nobody can be asked.
     """
-    from vllama.base.errors import ConfigError
-    from vllama.base.units import format_bytes_decimal
-    from vllama.cli.output import confirm, is_terminal, say_aside
     from vllama.models.convert.job import count_bytes_to_fetch
     from vllama.models.convert.tools import FETCHED_WITH_CUDA_BYTES
 
@@ -154,7 +149,6 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
 def _installer(display: PullDisplay) -> Callable[[str], None]:
     """Return a function that shows the installer's lines."""
     from vllama.machine.environments.installer import Reader
-    from vllama.models.types import PullEvent
 
     reader = Reader()
 
@@ -191,8 +185,6 @@ def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
 
 def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
     """Return `base` quantised to `quant`, for `create -q` to build on. Raises VllamaError."""
-    from vllama import config
-    from vllama.cli.progress import PullDisplay
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.requantise import requantise
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from vllama.base.errors import ModelNotFound
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import argument, model_argument
+from vllama.cli.output import say
+from vllama.config.parse import whole_path
 
 EXAMPLES = """\
 \b
@@ -18,10 +22,6 @@ def cp(
     destination: Annotated[str, argument("DESTINATION", "The new name.")],
 ) -> None:
     """Give a model a second name; the files are shared."""
-    from vllama.base.errors import ModelNotFound
-    from vllama.cli.context import load_settings, local_library
-    from vllama.cli.output import say
-    from vllama.config.parse import whole_path
     from vllama.models.create import check_copy_name, copy, make_no_source_error
 
     name, library = check_copy_name(destination), local_library(load_settings())

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import argument, option
+from vllama.cli.output import say_aside
+from vllama.config.parse import holds_model
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.types import Bundle
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
-    from vllama.models.types import Bundle
 
 EXAMPLES = """\
 \b
@@ -37,8 +42,6 @@ def create(
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> int:
     """Create a model: a base with defaults of its own."""
-    from vllama.cli.context import load_settings, local_library
-    from vllama.cli.output import say_aside
     from vllama.models.create import Recipe, add_projector, check_new_name, choose_quant
     from vllama.models.create import create as create_model
     from vllama.models.modelfile import parse_modelfile
@@ -80,8 +83,6 @@ def create(
 
 
 def _text(file: Path) -> str:
-    from vllama.base.errors import ConfigError
-
     try:
         content = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
         return content.decode("utf-8-sig")
@@ -96,8 +97,6 @@ def _text(file: Path) -> str:
 
 def _located(text: str, folder: Path) -> str:
     """Return a file's path, relative to the Modelfile, or the name of a model."""
-    from vllama.config.parse import holds_model
-
     if text.startswith(("/", "~")):
         return text
     path = folder / text
@@ -113,9 +112,7 @@ def _draft(library: Library, name: str) -> Path:
 
 def _base(library: Library, name: str) -> Bundle | None:
     """Return the model to build on, pulled if it is missing; None after Ctrl-C."""
-    from vllama.base.errors import ModelNotFound
     from vllama.cli.commands.models.pull import pull
-    from vllama.models.names.ref import Kind, ModelRef
 
     try:
         return library.find(name)

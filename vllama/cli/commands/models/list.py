@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from vllama.base.errors import VllamaError
+from vllama.base.units import rfc3339_local
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
 from vllama.cli.options import AsJson, argument
+from vllama.cli.output import say_aside, show_json, show_table
+from vllama.models.types import Bundle, Skipped
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
-    from vllama.models.types import Bundle, Skipped
 
 
 EXAMPLES = """\
@@ -26,9 +30,6 @@ def list_models(
     as_json: AsJson = False,
 ) -> None:
     """List the models on this machine."""
-    from vllama.cli.context import load_settings, local_library
-    from vllama.cli.output import say_aside, show_json, show_table
-
     library, wanted = local_library(load_settings()), part.lower()
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
@@ -49,8 +50,6 @@ def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
 
 
 def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
-    from vllama.base.units import rfc3339_local
-
     quant = bundle.quant or _quant(library, bundle)
     return {
         "name": bundle.name,
@@ -73,8 +72,6 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
 
 def _quant(library: Library, bundle: Bundle) -> str | None:
     """Return the quantisation that the file itself states, if its name does not."""
-    from vllama.base.errors import VllamaError
-
     try:
         return library.info(bundle).quant
     except VllamaError:  # it is listed all the same

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import Insecure, argument
-
-if TYPE_CHECKING:
-    from vllama.cli.progress import PullDisplay
-    from vllama.config import Config
+from vllama.cli.output import say_aside
+from vllama.cli.progress import PullDisplay
+from vllama.config import Config
+from vllama.config.parse import whole_path
 
 EXAMPLES = """\
 \b
@@ -28,10 +29,6 @@ def pull(
     insecure: Insecure = False,
 ) -> int:
     """Download a model, or continue a download that was stopped."""
-    from vllama.cli.context import load_settings
-    from vllama.cli.output import say_aside
-    from vllama.cli.progress import PullDisplay
-
     settings = load_settings()
     with PullDisplay() as display:
         whole = _pulled(settings, model, display, insecure)
@@ -46,8 +43,6 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
     from concurrent.futures import wait
 
     from vllama.base.threads import begin
-    from vllama.cli.context import local_library
-    from vllama.config.parse import whole_path
     from vllama.plan.choose import list_loadable_formats
     from vllama.plan.fitting import FitsHere
     from vllama.server.preflight import gather_facts

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.base.units import format_bytes_decimal
+from vllama.cli.context import connect, load_settings, local_library
 from vllama.cli.options import model_argument, option
-
-if TYPE_CHECKING:
-    from vllama.config import Config
+from vllama.cli.output import say, say_aside, show_error
+from vllama.config import Config
+from vllama.config.parse import whole_path
 
 EXAMPLES = """\
 \b
@@ -24,12 +27,6 @@ def rm(
     ] = False,
 ) -> int:
     """Remove models, unloading them first."""
-    from vllama.base.errors import ModelNotFound, VllamaError
-    from vllama.base.units import format_bytes_decimal
-    from vllama.cli.context import load_settings, local_library
-    from vllama.cli.output import say, say_aside, show_error
-    from vllama.config.parse import whole_path
-
     settings = load_settings()
     library = local_library(settings)
     status = 0
@@ -62,9 +59,6 @@ def rm(
 
 def _unload(settings: Config, model: str) -> None:
     """Ask a running server to let the model go; without one there is nothing to do."""
-    from vllama.base.errors import VllamaError
-    from vllama.cli.context import connect
-
     try:
         with connect(settings) as client:
             client.post("/api/generate", {"model": model, "keep_alive": 0})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from vllama.base.errors import ConfigError
+from vllama.base.units import rfc3339_local
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, model_argument, option
-
-if TYPE_CHECKING:
-    from vllama.models.types import Bundle, ModelInfo
+from vllama.cli.output import say, show_json
+from vllama.config.parse import whole_path
+from vllama.models.types import Bundle, Capability, ModelInfo
 
 EXAMPLES = """\
 \b
@@ -29,11 +32,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is."""
-    from vllama.base.errors import ConfigError
-    from vllama.cli.context import load_settings, local_library
     from vllama.cli.model_view import format_sections, make_sections
-    from vllama.cli.output import say, show_json
-    from vllama.config.parse import whole_path
 
     parts = {
         "license": license_,
@@ -64,7 +63,6 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
     """Build what `/api/show` would answer, and the path."""
     import msgspec
 
-    from vllama.base.units import rfc3339_local
     from vllama.models.headers.info import (
         build_details,
         build_model_info,
@@ -72,7 +70,6 @@ def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, obj
         read_projector_info,
     )
     from vllama.models.modelfile import format_modelfile, format_parameters
-    from vllama.models.types import Capability
 
     shown: dict[str, object] = {
         "license": bundle.license or info.license or "",

@@ -1,14 +1,20 @@
-"""The created models of a data folder, as an archive takes them: records, and the files in them."""
+"""What an archive takes of a data folder: created models with their files, and what was used.
+
+Usage is kept as rows: SQLite files of strangers are not opened.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from vllama.accounts.usage.store import FILE_NAME, UsageRow, UsageStore
 from vllama.admin.backup.archive import BLOBS, MODELS
 from vllama.base.errors import VllamaError
 from vllama.models.disk import list_files_below
@@ -87,3 +93,55 @@ def list_missing(store: LocalStore, names: Iterable[str]) -> dict[str, str]:
             else f"it needs the file {(missing or [bundle.path])[0]}; export it --with-weights"
         )
     return found
+
+
+COLUMNS = ("day", "key", "model")
+FOLDER = "usage"
+
+
+def read_usage(data_dir: Path) -> list[UsageRow]:
+    """Return all rows of a data folder, whose server may run. Raises VllamaError.
+
+    Requests of the last second may be missing while it runs.
+    """
+    if not (data_dir / FOLDER / FILE_NAME).exists():
+        return []
+    with open_usage(data_dir) as store:
+        return store.list_rows(COLUMNS)
+
+
+def read_rows(file: Path) -> list[UsageRow]:
+    """Return the rows of an archive; none without such a file. Raises VllamaError."""
+    if not file.exists():
+        return []
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[UsageRow])
+    except ValueError as error:
+        raise VllamaError(f"cannot read the usage in the archive: {error}") from error
+
+
+@contextmanager
+def replaced_usage(data_dir: Path, rows: list[UsageRow]) -> Iterator[None]:
+    """Replace what was used in a data folder by `rows`, if any, and if the context succeeds.
+
+    Raises VllamaError.
+    """
+    if not rows:
+        yield
+        return
+    with open_usage(data_dir) as store, store.replacing(rows):
+        yield
+
+
+@contextmanager
+def open_usage(data_dir: Path) -> Iterator[UsageStore]:
+    """Open the database of a data folder, and create it if it is missing. Raises VllamaError."""
+    folder = data_dir / FOLDER
+    try:
+        store = UsageStore(folder)
+        try:
+            yield store
+        finally:
+            store.close()
+    except (sqlite3.Error, UnicodeError) as error:
+        raise VllamaError(f"cannot open the usage in '{folder}': {error}") from error

@@ -1,4 +1,6 @@
-"""Puts what an archive holds into its places: all of it, or nothing.
+"""Puts what a server has of its own into an archive, and takes it from one: all of it, or nothing.
+
+The server may run during an export. An import goes so:
 
 1. Unpack into a folder beside the places, checking names, sizes and checksums.
 2. Read everything as the server would.
@@ -16,16 +18,86 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama import config
+import msgspec
+
+from vllama import __version__, config
 from vllama.accounts.keys.store import read_keys
-from vllama.admin.backup.archive import BLOBS, CONFIG, KEYS, USAGE, describe_parts, unpack_archive
-from vllama.admin.backup.created_models import list_missing, read_records
-from vllama.admin.backup.usage import FOLDER, read_rows, read_usage, replaced_usage
+from vllama.admin.backup.archive import (
+    BLOBS,
+    CONFIG,
+    KEYS,
+    USAGE,
+    describe_parts,
+    unpack_archive,
+    write_archive,
+)
+from vllama.admin.backup.contents import (
+    FOLDER,
+    encode_record,
+    list_missing,
+    read_records,
+    read_rows,
+    read_usage,
+    replaced_usage,
+    with_weights,
+)
 from vllama.base import private
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.config import Config
+from vllama.base.units import rfc3339_local
+from vllama.config import SETTINGS, Config, keys_file
 from vllama.models.disk import get_free_bytes
 from vllama.models.library import open_library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an archive has got, described by `parts`; `secrets` are keys of the config file."""
+
+    parts: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+
+def export(path: Path, settings: Config, *, weights: bool, force: bool, now_s: float) -> Exported:
+    """Write the archive `path`. Raises VllamaError."""
+    if path.exists() and not force:
+        raise VllamaError(
+            f"cannot export to '{path}': it exists", hint="choose another name, or add --force"
+        )
+    try:
+        files: dict[str, Path | bytes] = {}
+        if settings.config_file is not None:
+            files[CONFIG] = settings.config_file.read_bytes()
+        if (keys := keys_file(settings.data_dir)).exists():
+            files[KEYS] = keys.read_bytes()
+        if rows := read_usage(settings.data_dir):
+            files[USAGE] = msgspec.json.encode(rows)
+        records = read_records(settings.data_dir)
+        for name, record in records.items():
+            if weights:
+                record, blobs = with_weights(record, settings.data_dir)
+                files |= blobs
+            files[name] = encode_record(record)
+        manifest = write_archive(path, files, vllama=__version__, created_at=rfc3339_local(now_s))
+    except OSError as error:
+        raise VllamaError(
+            f"cannot export to '{path}': {error.strerror or error}: {error.filename}"
+        ) from error
+    models = tuple(record.name for record in records.values())
+    return Exported(parts=describe_parts(manifest, models), secrets=find_secrets(settings))
+
+
+def find_secrets(settings: Config) -> tuple[str, ...]:
+    """Return the keys of the config file that hold secrets."""
+    found = [
+        setting.key
+        for setting in SETTINGS
+        if setting.secret and settings.sources.get(setting.field) == str(settings.config_file)
+    ]
+    for each in settings.upstreams:
+        if each.name and each.key and not (each.key_env or each.key_file):
+            found.append(f"upstreams.{each.name}.key")
+    return tuple(found)
+
 
 SHOWN = 5
 """Files that an error names."""

@@ -1,12 +1,16 @@
-"""Numbers of tokens as engines tell them, checked where they enter.
+"""What engines tell, checked where it enters: they, or whatever runs behind an address, may send
+anything.
 
-Usage, limits and answers build on them, and an engine, or whatever runs behind an address, may send
-anything. What cannot be a number of tokens is left out, as if the engine had told nothing.
+Usage, limits and answers build on numbers of tokens. What cannot be one is left out, as if the
+engine had told nothing. Error texts are made fit to show: no file paths, stack or keys, one line,
+not too long. llama.cpp's Python server answers a wrong type with pydantic's report, which includes
+source paths and addresses (docs/reference/engines.md#llama-cpp-python-requests).
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
@@ -68,3 +72,33 @@ def _may_stay(name: str, value: object) -> bool:
     if isinstance(value, bool) and name not in _COUNTS:
         return True
     return value is None or read_count(value, "the usage") is not None
+
+
+MAX_CHARS = 2000
+
+# white space goes with what follows it, and is tried from its beginning only, not from each blank
+_SOURCE_LINE = re.compile(r'(?<!\s)\s*+\bFile "[^"\n]*+", line \d++(?:, in [^\s:,;]++)?')
+_PATH = re.compile(
+    r"(?<![\w:/.<])(?:[A-Za-z]:\\(?:[^\s\\:*?\"<>|']++\\)*+|/(?:[\w.@+~-]++/)++)[\w.@+~-]*+"
+)
+_MORE = re.compile(r"(?<!\s)\s*+For further information visit https?://\S++")
+# keys, whole or with stars in the place of their middle, as OpenAI quotes them
+_SECRET = re.compile(r"\b(?:sk-|hf_|gsk_|Bearer\s++)[\w*.~+/=-]{6,}+")
+_SPACE = re.compile(r"\s++")
+
+
+def clean_text(text: str) -> str:
+    """Return an engine's message without source lines, directories and keys, on one line."""
+    text = text[: 4 * MAX_CHARS]
+    text = _SOURCE_LINE.sub("", text)
+    text = _MORE.sub("", text)
+    text = _SECRET.sub("***", text)
+    text = _PATH.sub(_last_name, text)
+    text = _SPACE.sub(" ", text).strip()
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+
+
+def _last_name(path: re.Match[str]) -> str:
+    """Return the last part of a path, with the separator after it if there is one."""
+    folders = path[0].rstrip("\\/")
+    return path[0][max(folders.rfind("/"), folders.rfind("\\")) + 1 :]
