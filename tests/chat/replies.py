@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import StopFilter, compose_filters, make_stop_filter
+from vllama.chat.filters import compose_filters
 from vllama.chat.reply import Reply, ReplyOptions, Writer
+from vllama.chat.stops import StopFilter, make_stop_filter
 from vllama.dialects.ollama.write import ChatWriter, GenerateWriter, OllamaWriter
 from vllama.dialects.openai.choices import Part
 from vllama.dialects.openai.whole import WholeWriter

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.chat.stop_finder import StopFinder
+from vllama.chat.stops import StopFinder
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:

@@ -13,9 +13,9 @@ from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
+from vllama.chat.stops import StopFilter
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 
 if TYPE_CHECKING:

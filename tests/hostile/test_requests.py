@@ -20,11 +20,11 @@ from vllama.base.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaE
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, MAX_VALUES, decode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.prepare import make_call_schema
 from vllama.chat.request import Message
 from vllama.chat.schema import MOST_BYTES, check_schema
 from vllama.chat.templates.go.parse import MAX_LENGTH
 from vllama.chat.templates.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
-from vllama.chat.tool_requests import make_call_schema
 from vllama.config import Config
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.ollama.read import parse_chat

@@ -13,7 +13,7 @@ from tests.plan.test_draft_model import INFO, MODEL
 from vllama.plan.choose import make_plan
 from vllama.plan.draft_model import DraftSpeeds, make_key
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.draft_records import MAX_TOKENS, DraftRecords
+from vllama.scheduler.memory import MAX_TOKENS, DraftRecords
 
 
 def plan(*, drafts: bool, model=MODEL) -> Plan:

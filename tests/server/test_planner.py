@@ -17,7 +17,7 @@ from vllama.plan.choose import make_plan
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need
 from vllama.routes.in_use import InUse, Snapshot
-from vllama.scheduler.draft_records import DraftRecords
+from vllama.scheduler.memory import DraftRecords
 from vllama.server.planner import Planner
 from vllama.supervise.spec import Diagnosis, Fault
 

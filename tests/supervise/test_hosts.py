@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vllama.base import executors
-from vllama.supervise.hosts import reach, resolve
+from vllama.supervise.probe import reach, resolve
 from vllama.supervise.spec import Endpoint
 
 LIMIT_S = 20.0

@@ -14,12 +14,11 @@ from typing import Protocol
 import msgspec
 
 from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
-from vllama.chat.engine.traits import Stops, Traits
+from vllama.chat.engine.traits import Traits
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.parsers.call_values import ToolCall, Toolset, make_call_id
 from vllama.chat.parsers.thinking import ThinkSplitter, Trim
 from vllama.chat.parsers.tool_calls import CallScanner
-from vllama.chat.stop_finder import StopFinder
 
 log = logging.getLogger(__name__)
 
@@ -98,67 +97,6 @@ def compose_filters(
     if not keeps_thinking_end:
         filters.append(ThinkingTrim())
     return [*filters, CallCompletion()]
-
-
-def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
-    """Return what ends an answer where the engine does not end it as OpenAI's API says."""
-    if not stops or traits.stops is Stops.LEFT_OUT:
-        return None
-    return StopFilter(stops, cuts=traits.stops is Stops.UNKNOWN)
-
-
-class StopFilter:
-    """Lets the text through up to the first stop sequence, which is left out, and ends it there.
-
-    For engines that do not know stop sequences, leave them in the text, or do not say which one
-    they met. OpenAI's and Ollama's APIs both leave the sequence out of the answer.
-    """
-
-    def __init__(self, stops: Sequence[str], *, cuts: bool) -> None:
-        """`cuts`: the engine would go on all the same."""
-        self.cuts = cuts
-        self._stops = stops
-        self._finders: dict[int, StopFinder] = {}
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the engine goes on although all choices have ended."""
-        return (
-            self.cuts
-            and bool(self._finders)
-            and all(finder.found is not None for finder in self._finders.values())
-        )
-
-    def take(self, event: Event) -> None:
-        """Leave out what comes after a stop sequence."""
-        choices = event.chunk.choices
-        if not choices:
-            return
-        event.changed, event.text = True, None
-        event.chunk.choices = [choice for choice in choices if self._choice(choice)]
-        event.silent = not event.chunk.choices and event.chunk.usage is None
-
-    def _choice(self, choice: Choice) -> bool:
-        """Cut a choice's text in place; False if it had ended before."""
-        finder = self._finders.get(choice.index)
-        if finder is None:
-            finder = self._finders[choice.index] = StopFinder(self._stops)
-        had_ended = finder.found is not None
-        if had_ended:
-            return False
-        delta = choice.delta
-        given = choice.text if delta is None else delta.content
-        text = finder.feed(given or "")
-        if choice.finish_reason is not None:
-            text += finder.finish()
-        if finder.found is not None:
-            choice.finish_reason, choice.stop_reason = "stop", finder.found
-        if text or given:
-            if delta is None:
-                choice.text = text
-            else:
-                delta.content = text
-        return True
 
 
 class CompletionAsChat:

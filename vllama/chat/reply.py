@@ -29,9 +29,10 @@ from vllama.chat.engine.events import (
 )
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.filters import Filter, StopFilter
+from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.request import Usage
+from vllama.chat.stops import StopFilter
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"

@@ -142,10 +142,6 @@ def _switch(arg: str) -> list[str]:
     return ["--no-truncate"] if name == "truncate" else []
 
 
-def _known(name: str) -> bool:
-    return name in COMMANDS or name in ALIASES
-
-
 def _explain(message: str) -> str:
     """Return what typer and pydantic say of an argument in words of ours."""
     message = message.rstrip(".")
@@ -159,7 +155,7 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name one model; arguments for the engine go after --"
-    if _known(named):
+    if named in COMMANDS or named in ALIASES:
         page = f"see 'vllama {named} --help'"
         return _option_hint(named, option, page) if option and "No such option" in problem else page
     if named in OTHER_WORDS:

@@ -6,16 +6,16 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
+from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
 from vllama.cli.progress import PullDisplay
 from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vllama.config import Config
     from vllama.engines.base import Installation
     from vllama.engines.install import Offer
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 def describe_offer(offer: Offer) -> list[str]:
     """Say what will be fetched and how large it is, before it is."""
-    from vllama.base.units import format_bytes_decimal
     from vllama.machine.environments.layout import list_requirements
 
     wheels, size = offer.wheels, format_bytes_decimal

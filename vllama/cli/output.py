@@ -134,6 +134,21 @@ def ask(question: str, default: str) -> str:
         raise KeyboardInterrupt from None
 
 
+def require_agreement(question: str, *, yes: bool, cannot: str = "cannot ask") -> None:
+    """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
+    import typer
+
+    from vllama.base.errors import ConfigError
+
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise ConfigError(f"{cannot}: nobody is at the terminal", hint="agree with --yes")
+    if not confirm(question):
+        say_aside("nothing was changed")
+        raise typer.Exit(1)
+
+
 def can_ask() -> bool:
     """Tell whether a person can be asked a question."""
     return sys.stdin.isatty() and is_terminal(sys.stderr)

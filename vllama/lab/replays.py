@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllama.base.errors import ConfigError, VllamaError
+from vllama.cli.context import OwnServer, open_own_server
 from vllama.lab.judge import TEXTS_DIFFER, Judgement, judge
 from vllama.observe.captures.format import Body, Capture, CapturedAnswer, encode_parts
 from vllama.observe.captures.reading import TEXT, Reading, read_answer
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
-    from vllama.cli.own_server import OwnServer
 
 SENT_HEADERS = ("content-type", "content-encoding", "accept", "anthropic-version", "anthropic-beta")
 """The headers of a captured request that change its answer."""
@@ -78,8 +78,6 @@ def open_server_for(
     capture: Capture, *, purpose: str, label: str, engine: str | None, changes: Mapping[str, str]
 ) -> Iterator[OwnServer]:
     """Start a server for a capture as the capturing one was started, with `changes`."""
-    from vllama.cli.own_server import open_own_server
-
     known, settings = capture.engine, dict[str, object]()
     if known is not None:
         settings = {key: capture.settings[key] for key in KEPT_SETTINGS if key in capture.settings}

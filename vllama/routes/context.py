@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vllama.routes.recording.metering import Meter
     from vllama.routes.recording.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
-    from vllama.scheduler.draft_records import DraftRecords
+    from vllama.scheduler.memory import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
 
 

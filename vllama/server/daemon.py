@@ -49,7 +49,7 @@ from vllama.routes.recording.capture_writer import Captures
 from vllama.routes.recording.metering import Meter
 from vllama.routes.recording.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
-from vllama.scheduler.draft_records import open_draft_records
+from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks
 from vllama.server.planner import Planner

@@ -19,7 +19,7 @@ from vllama.plan.quant_fallback import list_forms_here, names_form
 from vllama.plan.report import shorten
 from vllama.plan.types import Facts, Need, Plan
 from vllama.routes.in_use import InUse
-from vllama.scheduler.draft_records import DraftRecords
+from vllama.scheduler.memory import DraftRecords
 from vllama.server.reporter import Reporter
 from vllama.supervise.spec import Fault
 

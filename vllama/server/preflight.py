@@ -22,7 +22,7 @@ from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.not_found import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables
 from vllama.plan.types import Facts
-from vllama.scheduler.draft_records import open_draft_records
+from vllama.scheduler.memory import open_draft_records
 
 
 def gather_facts(config: Config) -> Facts:

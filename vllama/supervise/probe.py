@@ -1,19 +1,53 @@
-"""Readiness probes: a minimal HTTP client, and a loop that polls until ready or stalled.
+"""Connections to endpoints, and readiness probes: a loop that polls until ready or stalled.
 
-Knows no process: futures interrupt the wait, and a function reports progress.
+Of the names of hosts, one that is slow to resolve delays no other: the loop would resolve names
+with a few threads that all of them share. Knows no process: futures interrupt the wait, and a
+function reports progress.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import describe_connection_error
-from vllama.supervise.hosts import reach
 from vllama.supervise.spec import Endpoint, LaunchSpec
+
+T = TypeVar("T")
+
+
+async def reach(endpoint: Endpoint, connect: Callable[..., Awaitable[T]]) -> T:
+    """Return what `connect` makes of the first address of the endpoint that answers.
+
+    `connect` takes `host`, `port`, and for TLS `ssl` and `server_hostname`. Raises OSError.
+    """
+    is_secure = endpoint.scheme == "https"
+    tls: dict[str, Any] = {"ssl": True, "server_hostname": endpoint.host} if is_secure else {}
+    for address in (addresses := await resolve(endpoint.host)):
+        try:
+            return await connect(host=address, port=endpoint.port, **tls)
+        except OSError:
+            if address == addresses[-1]:
+                raise
+    raise OSError(f"'{endpoint.host}' has no address")
+
+
+async def resolve(host: str) -> list[str]:
+    """Return the addresses of a host, in the system's order. Raises OSError."""
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+        rows = await executors.names.finish(executors.names.start(look_up, group=host))
+        return [str(row[4][0]) for row in rows]
+
 
 _BODY_LIMIT_BYTES = 65536
 

@@ -120,29 +120,16 @@ class Session:
 
     def embed(self, text: str, *, truncate: bool | None, dimensions: int | None) -> list[float]:
         """Return the vector of a text."""
-        body: dict[str, object] = {"model": self.model, "input": text, "options": self.options}
-        for key, value in (
-            ("truncate", truncate),
-            ("dimensions", dimensions),
-            ("keep_alive", self.keep_alive),
-        ):
-            if value is not None:
-                body[key] = value
+        more = _given(truncate=truncate, dimensions=dimensions, keep_alive=self.keep_alive)
+        body = {"model": self.model, "input": text, "options": self.options, **more}
         vectors = self.client.post("/api/embed", body).get("embeddings") or []
         if not vectors:
             raise VllamaError(f"the model '{self.model}' gave no vector")
         return list(vectors[0])
 
     def _common(self) -> dict[str, object]:
-        body: dict[str, object] = {"model": self.model, "options": dict(self.options)}
-        for key, value in (
-            ("keep_alive", self.keep_alive),
-            ("format", self.format),
-            ("think", self.think),
-        ):
-            if value is not None:
-                body[key] = value
-        return body
+        more = _given(keep_alive=self.keep_alive, format=self.format, think=self.think)
+        return {"model": self.model, "options": dict(self.options), **more}
 
     def _answer(self, path: str, body: dict[str, object], kept: list[str] | None = None) -> None:
         """Print an answer as it streams in; `kept` collects its text."""
@@ -172,6 +159,11 @@ class Session:
             )
         if self.verbose:
             show_numbers(last)
+
+
+def _given(**fields: object) -> dict[str, object]:
+    """Return the fields of a request that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def pull_through(client: Client, model: str) -> None:

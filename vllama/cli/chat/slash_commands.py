@@ -16,6 +16,7 @@ from vllama.cli.model_view import OPTIONAL_COLUMNS, format_sections, make_rows, 
 from vllama.cli.output import say, show_error, show_table, show_warning
 from vllama.models.modelfile import parse_parameter
 
+LEAVING = ("/bye", "/exit")
 PART_NAMES = {"template": "prompt template"}
 
 
@@ -26,7 +27,7 @@ class Commands:
         """`remember` has the keyboard keep a history from now on, or none."""
         self._session = session
         self._remember = remember
-        self._table: dict[str, Callable[[Sequence[str], str], bool]] = {
+        self._table: dict[str, Callable[[Sequence[str], str], object]] = {
             "/set": self._set,
             "/show": self._show,
             "/load": self._load,
@@ -34,8 +35,6 @@ class Commands:
             "/list": self._list,
             "/ls": self._list,
             "/clear": self._clear,
-            "/bye": lambda words, rest: True,
-            "/exit": lambda words, rest: True,
             "/?": self._help,
             "/help": self._help,
         }
@@ -43,19 +42,20 @@ class Commands:
     def is_path(self, text: str) -> bool:
         """Tell whether a message begins with a file's path rather than a command."""
         first = text.split(maxsplit=1)[0]
-        if first in self._table:
+        if first in self._table or first in LEAVING:
             return False
         return first.count("/") > 1 or (self._session.sees and names_image(text))
 
     def do(self, text: str) -> bool:
         """Carry out one command; True if it ends the conversation. Raises VllamaError."""
         name, _, rest = text.strip().partition(" ")
-        handler = self._table.get(name)
-        if handler is None:
-            return self._refuse(name, self._table)
-        return handler(_words(rest), rest.strip())
+        if handler := self._table.get(name):
+            handler(_words(rest), rest.strip())
+        elif name not in LEAVING:
+            self._refuse(name, (*self._table, *LEAVING))
+        return name in LEAVING
 
-    def _set(self, words: Sequence[str], rest: str) -> bool:
+    def _set(self, words: Sequence[str], rest: str) -> None:
         session = self._session
         match words:
             case ["parameter"] | ["parameter", _]:
@@ -94,10 +94,9 @@ class Commands:
             case [] | ["system"]:
                 say(SET_HELP)
             case _:
-                return self._refuse(f"/set {words[0]}", _list_commands(SET_HELP))
-        return False
+                self._refuse(f"/set {words[0]}", _list_commands(SET_HELP))
 
-    def _show(self, words: Sequence[str], rest: str) -> bool:
+    def _show(self, words: Sequence[str], rest: str) -> None:
         match words:
             case ["info"]:
                 for line in format_sections(make_sections(self._session.describe())):
@@ -113,14 +112,12 @@ class Commands:
             case []:
                 say(SHOW_HELP)
             case _:
-                return self._refuse(f"/show {words[0]}", _list_commands(SHOW_HELP))
-        return False
+                self._refuse(f"/show {words[0]}", _list_commands(SHOW_HELP))
 
-    def _refuse(self, command: str, known: Iterable[str]) -> bool:
+    def _refuse(self, command: str, known: Iterable[str]) -> None:
         near = find_similar(command, known, most=1)
         meant = f"Did you mean '{near[0]}'? " if near else ""
         say(f"Unknown command '{command}'. {meant}Type /? for help")
-        return False
 
     def _show_parameters(self) -> None:
         text = str(self._session.describe().get("parameters") or "")
@@ -135,10 +132,10 @@ class Commands:
                 text = f"{value:g}" if isinstance(value, float) else str(value)
                 say(f"  {name:<30} {text}")
 
-    def _load(self, words: Sequence[str], rest: str) -> bool:
+    def _load(self, words: Sequence[str], rest: str) -> None:
         if len(words) != 1:
             say("Usage:\n  /load <model>")
-            return False
+            return
         session = self._session
         old = session.model, session.sees, session.thinks, session.earlier
         say(f"Loading model '{words[0]}'")
@@ -153,13 +150,12 @@ class Commands:
             say(f"Couldn't find model '{words[0]}'")
         else:
             session.messages.clear()
-        return False
 
-    def _save(self, words: Sequence[str], rest: str) -> bool:
+    def _save(self, words: Sequence[str], rest: str) -> None:
         """Save the settings and the messages as a model based on this one."""
         if len(words) != 1:
             say("Usage:\n  /save <model>")
-            return False
+            return
         session = self._session
         body: dict[str, object] = {"model": words[0], "from": session.model}
         for key, value in (
@@ -171,20 +167,17 @@ class Commands:
                 body[key] = value
         session.client.post("/api/create", body | {"stream": False})
         say(f"Created new model '{words[0]}'")
-        return False
 
-    def _list(self, words: Sequence[str], rest: str) -> bool:
+    def _list(self, words: Sequence[str], rest: str) -> None:
         models = self._session.client.get("/api/tags").get("models") or []
         start = words[0].lower() if words else ""
         show_table(LIST_COLUMNS, make_rows(models, start), OPTIONAL_COLUMNS)
-        return False
 
-    def _clear(self, words: Sequence[str], rest: str) -> bool:
+    def _clear(self, words: Sequence[str], rest: str) -> None:
         self._session.messages.clear()
         say("Cleared session context")
-        return False
 
-    def _help(self, words: Sequence[str], rest: str) -> bool:
+    def _help(self, words: Sequence[str], rest: str) -> None:
         texts = {
             "set": SET_HELP,
             "/set": SET_HELP,
@@ -195,7 +188,6 @@ class Commands:
         }
         more = IMAGES if self._session.sees and not words else ""
         say(texts.get(words[0] if words else "", HELP) + more)
-        return False
 
 
 def _list_commands(page: str) -> list[str]:

@@ -7,8 +7,7 @@ from typing import Annotated
 from typer.completion import shell_complete
 
 from vllama.base.errors import ConfigError
-from vllama.cli.complete import complete_words
-from vllama.cli.options import argument
+from vllama.cli.options import argument, complete_words
 from vllama.cli.output import say
 
 EXAMPLES = """\

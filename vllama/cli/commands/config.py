@@ -9,8 +9,7 @@ from typing import Annotated
 
 from vllama import config
 from vllama.base.errors import ConfigError
-from vllama.cli.complete import complete_words
-from vllama.cli.options import AsJson, argument, check_action, option
+from vllama.cli.options import AsJson, argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside, show_json, show_table, show_warning
 
 EXAMPLES = """\

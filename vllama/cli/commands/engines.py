@@ -10,9 +10,15 @@ import typer
 
 from vllama.base.errors import ConfigError, EngineMissing
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.complete import complete_engine, complete_words
 from vllama.cli.context import load_settings
-from vllama.cli.options import argument, check_action, option, yes_option
+from vllama.cli.options import (
+    argument,
+    check_action,
+    complete_engine,
+    complete_words,
+    option,
+    yes_option,
+)
 from vllama.cli.output import say, say_aside, say_prose, show_json, show_table, show_warning
 from vllama.config import Config
 from vllama.engines.base import Engine, Installation

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
 from vllama.base.units import format_until, rfc3339_local
-from vllama.cli.complete import complete_key, complete_words
 from vllama.cli.context import load_settings
-from vllama.cli.options import AsJson, argument, check_action, option
+from vllama.cli.options import AsJson, argument, check_action, complete_key, complete_words, option
 from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
 from vllama.config import Config, keys_file
 

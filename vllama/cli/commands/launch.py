@@ -14,13 +14,12 @@ import typer
 
 from vllama import config
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.cli.complete import complete_model
 from vllama.cli.context import load_settings
-from vllama.cli.options import argument, option, yes_option
+from vllama.cli.options import argument, complete_model, option, yes_option
 from vllama.cli.output import (
-    confirm,
     console,
     is_terminal,
+    require_agreement,
     say,
     say_aside,
     show_table,
@@ -140,12 +139,12 @@ def _write(
         if told:
             say_aside(f"{tool.title} takes its settings from the environment:")
             for name, value in tool.make_start(target, places, ()).environ.items():
-                say(f"export {name}={_quoted(value)}")
+                say(f"export {name}={shlex.quote(value)}")
         return
     changes = [change for change in plan(tool.edits(target, places)) if change.is_one]
     if changes:
         _show_changes(changes)
-        _confirm("Write this?", yes=yes)
+        require_agreement("Write this?", yes=yes)
         keeper.write(changes)
         say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
     elif told:
@@ -165,7 +164,7 @@ def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
     if keeper.state() == "changed since":
         show_warning("somebody else changed this since; that goes too")
     _show_changes([change for change in undone if change.is_one])
-    _confirm("Put back what was there?", yes=yes)
+    require_agreement("Put back what was there?", yes=yes)
     for copy in keeper.restore():
         say_aside(f"what it was until now is kept in {copy}")
     say_aside("put back")
@@ -192,17 +191,6 @@ def _show_changes(changes: Sequence[Change]) -> None:
                 say_aside(f"  {line}")
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
-    if yes:
-        return
-    if not is_terminal(sys.stdin):
-        raise ConfigError("cannot ask: nobody is at the terminal", hint="agree with --yes")
-    if not confirm(question):
-        say_aside("nothing was changed")
-        raise typer.Exit(1)
-
-
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
     """Replace this process by the tool."""
     from vllama.cli.launch.registry import program
@@ -218,7 +206,3 @@ def _start(tool: Integration, target: Target, places: Places, args: Sequence[str
         os.execve(found[0], [*found, *start.args], {**places.environ, **start.environ})
     except OSError as error:
         raise VllamaError(f"cannot start '{found[0]}': {error.strerror or error}") from error
-
-
-def _quoted(text: str) -> str:
-    return shlex.quote(text)

@@ -10,7 +10,7 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +35,6 @@ LOOK_EVERY_S = 0.2
 FOLLOWED_LINES = 20
 OWN_LINE_BYTES = 1024 * 1024
 COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
-
-Show = Callable[[str], None]
 
 
 def logs(
@@ -85,6 +83,7 @@ class _Engine:
     def show(self, attempt: int | None, lines: int | None, *, follow: bool) -> None:
         """Show one attempt; with `follow` go on, also with those that come after the newest."""
         from vllama.supervise.log_reader import Reader
+        from vllama.supervise.logs import read_number
 
         found = self._attempts()
         if not found and not follow:
@@ -104,7 +103,7 @@ class _Engine:
                 self._print(name, reader, self._shorten([*reader.read_new(), *reader.flush()]))
                 name, path = newer
                 reader = Reader(path)
-                self._announce(name, path)
+                say_aside(f"-- {name}, attempt {read_number(path)} --")
                 self._print(name, reader, self._shorten(reader.read_all()))
 
     def _shorten(self, lines: Iterable[str], *, goes_on: bool = False) -> Iterable[str]:
@@ -158,11 +157,6 @@ class _Engine:
         message = f"there are no logs of '{self._model}' in '{self._settings.log_dir}'"
         raise ModelNotFound(self._model, message=message, hint=hint)
 
-    def _announce(self, name: str, path: Path) -> None:
-        from vllama.supervise.logs import read_number
-
-        say_aside(f"-- {name}, attempt {read_number(path)} --")
-
     def _print(self, name: str, reader: Reader, lines: Iterable[str]) -> None:
         from vllama.supervise.logs import read_number
 
@@ -184,7 +178,7 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
     if not path.exists() and not follow:
         raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
-    show = say if as_json else _coloured if is_terminal(sys.stdout) else _plain
+    show = say if as_json else _show_readable
     for line in _last(_unfinished(reader.read_all(), None if follow else reader), lines):
         show(line)
     while follow:
@@ -193,13 +187,13 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
             show(line)
 
 
-def _plain(line: str) -> None:
-    say(_readable(line)[1])
-
-
-def _coloured(line: str) -> None:
+def _show_readable(line: str) -> None:
+    """Print a line of our own log for people, in the colour of its level on a terminal."""
     level, text = _readable(line)
-    console().print(text, style=COLOURS.get(level))
+    if is_terminal(sys.stdout):
+        console().print(text, style=COLOURS.get(level))
+    else:
+        say(text)
 
 
 def _readable(line: str) -> tuple[str, str]:

@@ -10,9 +10,8 @@ from typing import Annotated
 
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import parse_keep_alive
-from vllama.cli.complete import complete_words
 from vllama.cli.context import connect, load_settings
-from vllama.cli.options import Insecure, argument, model_argument, option
+from vllama.cli.options import Insecure, argument, complete_words, model_argument, option
 from vllama.cli.output import is_terminal, say
 
 EXAMPLES = """\

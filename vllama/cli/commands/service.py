@@ -13,9 +13,8 @@ import typer
 
 from vllama import config
 from vllama.base.errors import ConfigError
-from vllama.cli.complete import complete_words
 from vllama.cli.context import load_settings
-from vllama.cli.options import argument, check_action, option
+from vllama.cli.options import argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside
 
 if TYPE_CHECKING:

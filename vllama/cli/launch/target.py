@@ -11,11 +11,11 @@ import typer
 from vllama.base.errors import ConfigError, ModelNotFound, ServerUnreachable
 from vllama.cli.context import connect
 from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
+from vllama.config import Config
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client, Reply
     from vllama.cli.launch.types import Integration, Target
-    from vllama.config import Config
 
 ENOUGH_CONTEXT = 32_768
 """Coding agents begin with prompts of 10,000 tokens and more."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError
 from vllama.base.units import format_duration
-from vllama.cli.complete import complete_model
 from vllama.cli.context import connect
-from vllama.cli.options import AsJson, model_argument, option
+from vllama.cli.options import AsJson, complete_model, model_argument, option
 from vllama.cli.output import say, show_json, show_table, show_warning
 from vllama.config.address import parse_address, reachable_host, url
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.cli.complete import complete_engine, complete_model
-from vllama.cli.context import load_settings
-from vllama.cli.options import AsJson, MaxKl, argument, option
+from vllama.cli.context import fail_as_undecided, load_settings
+from vllama.cli.options import AsJson, MaxKl, argument, complete_engine, complete_model, option
 from vllama.cli.output import say, say_aside, show_json
 from vllama.config import Config
 from vllama.config.parse import whole_path
@@ -88,7 +87,6 @@ def bisect(
     as_json: AsJson = False,
 ) -> int:
     """Find the engine's version, or the settings, with which an answer changed."""
-    from vllama.cli.own_server import fail_as_undecided
     from vllama.lab.bisection import Judge, make_certain
     from vllama.lab.replays import check_whole, parse_changes, with_model
 

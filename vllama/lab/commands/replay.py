@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError
-from vllama.cli.complete import complete_engine, complete_model
-from vllama.cli.context import load_settings
-from vllama.cli.options import AsJson, MaxKl, argument, option
+from vllama.cli.context import fail_as_undecided, load_settings
+from vllama.cli.options import AsJson, MaxKl, argument, complete_engine, complete_model, option
 from vllama.cli.output import console, is_terminal, say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
@@ -75,7 +74,6 @@ def replay(
     as_json: AsJson = False,
 ) -> int:
     """Send a captured request again, and compare the answers."""
-    from vllama.cli.own_server import fail_as_undecided
     from vllama.lab.judge import Verdict, judge_all
     from vllama.lab.replays import check_whole, parse_changes, replay_once, with_model
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vllama.base.errors import ConfigError, ModelNotFound
-from vllama.cli.context import load_settings, local_library
+from vllama.cli.context import fail_as_undecided, load_settings, local_library, open_own_server
 from vllama.cli.options import AsJson, MaxKl, model_argument, option
 from vllama.cli.output import say, show_json, show_table
 from vllama.config import Config
@@ -76,7 +76,6 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Check whether two engines give the same answers."""
-    from vllama.cli.own_server import fail_as_undecided
     from vllama.lab.verify.ask import BUILT_IN, parse_prompts
 
     sides = parse_sides(engines, model)
@@ -166,7 +165,6 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
 
 def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: int) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
-    from vllama.cli.own_server import open_own_server
     from vllama.lab.verify.ask import Asker
 
     answers: list[Answer] = []

@@ -27,7 +27,7 @@ from vllama.net.upstream.connection import (
     Progress,
 )
 from vllama.observe.tracing.current import begin_call
-from vllama.supervise.hosts import reach
+from vllama.supervise.probe import reach
 from vllama.supervise.spec import Endpoint
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound
-from vllama.chat.filters import StopFilter
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import ChatRequest
+from vllama.chat.stops import StopFilter
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode

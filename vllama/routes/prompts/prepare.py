@@ -20,8 +20,8 @@ from vllama.base.errors import BadRequest, CapabilityMissing, VllamaError
 from vllama.chat.engine.generate import GenerateReader, make_generate_call
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import CallSource, StopFilter, compose_filters, make_stop_filter
-from vllama.chat.prepare import prepare_chat
+from vllama.chat.filters import CallSource, compose_filters
+from vllama.chat.prepare import leaves_choice, prepare_chat
 from vllama.chat.reply import Reply, Writer
 from vllama.chat.request import (
     Call,
@@ -34,10 +34,10 @@ from vllama.chat.request import (
     Think,
     guess_tokens,
 )
+from vllama.chat.stops import StopFilter, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import Style, read_style
-from vllama.chat.tool_requests import leaves_choice
 from vllama.dialects.ollama.options import OPTION_FIELDS
 from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vllama import config
-from vllama.base.errors import ConfigError
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, model_argument, option, yes_option
-from vllama.cli.output import confirm, is_terminal, say, say_aside, show_json
+from vllama.cli.output import require_agreement, say, say_aside, show_json
 from vllama.cli.progress import PullDisplay
 from vllama.config import Config
 from vllama.config.parse import whole_path
@@ -34,7 +33,6 @@ Examples:
   vllama convert ./model-F16.gguf -q Q4_K_M --output ./model-Q4_K_M.gguf
 """
 
-INTERRUPTED = 130
 OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
 
 
@@ -64,7 +62,7 @@ def convert(
     update: Annotated[bool, option("--update", "Install the newest converter first.")] = False,
     yes: Annotated[bool, yes_option("Do not ask before something is fetched.")] = False,
     as_json: AsJson = False,
-) -> int:
+) -> None:
     """Make a GGUF of safetensors, or a smaller GGUF."""
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import ConversionOptions
@@ -96,7 +94,7 @@ def convert(
             )
     except KeyboardInterrupt:
         say_aside("stopped; nothing half-made is left, and what was fetched is kept")
-        return INTERRUPTED
+        raise typer.Abort from None
     told = _told(kept, job)
     if as_json:
         show_json(told)
@@ -104,7 +102,6 @@ def convert(
         say(f"converted '{model}' to '{told['name']}'")
         say_aside(f"  {told['quantization']}, {format_bytes_decimal(int(str(told['size'])))}")
         say_aside(f"  serve it with: vllama serve --model {told['name']}")
-    return 0
 
 
 def _quantiser(settings: Config) -> Quantiser:
@@ -135,15 +132,7 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
             "  llama.cpp's converter with torch, in an environment of its own: about "
             f"{format_bytes_decimal(tool)}{more if sys.platform.startswith('linux') else ''}"
         )
-    if yes:
-        return
-    if not is_terminal(sys.stdin):
-        raise ConfigError(
-            "cannot ask whether to fetch that: nobody is at the terminal", hint="agree with --yes"
-        )
-    if not confirm("Go on?"):
-        say_aside("nothing was changed")
-        raise typer.Exit(1)
+    require_agreement("Go on?", yes=yes, cannot="cannot ask whether to fetch that")
 
 
 def _installer(display: PullDisplay) -> Callable[[str], None]:

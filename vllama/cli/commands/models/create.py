@@ -28,7 +28,6 @@ Examples:
 
 DEFAULT_FILE = Path("Modelfile")
 STDIN = Path("-")
-INTERRUPTED = 130
 
 
 def create(
@@ -40,7 +39,7 @@ def create(
         str | None, option("--quantize -q QUANT", "Make it of this quantization, such as Q4_K_M.")
     ] = None,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
-) -> int:
+) -> None:
     """Create a model: a base with defaults of its own."""
     from vllama.models.create import Recipe, add_projector, check_new_name, choose_quant
     from vllama.models.create import create as create_model
@@ -53,8 +52,6 @@ def create(
     library = local_library(settings)
     source, *more = (_located(text, folder) for text in order.sources)
     base = _base(library, source)
-    if base is None:
-        return INTERRUPTED
     for extra in more:
         base = add_projector(base, Path(extra))
     quant = choose_quant(library, base, quantize)
@@ -79,7 +76,6 @@ def create(
         notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
     )
     create_model(library, recipe, say_aside)
-    return 0
 
 
 def _text(file: Path) -> str:
@@ -110,8 +106,8 @@ def _draft(library: Library, name: str) -> Path:
     return path if path.is_file() else library.find(name).path
 
 
-def _base(library: Library, name: str) -> Bundle | None:
-    """Return the model to build on, pulled if it is missing; None after Ctrl-C."""
+def _base(library: Library, name: str) -> Bundle:
+    """Return the model to build on, pulled if it is missing."""
     from vllama.cli.commands.models.pull import pull
 
     try:
@@ -119,4 +115,5 @@ def _base(library: Library, name: str) -> Bundle | None:
     except ModelNotFound:
         if ModelRef.parse(name).kind is Kind.PATH:
             raise
-    return library.find(name) if pull(name) == 0 else None
+    pull(name)
+    return library.find(name)

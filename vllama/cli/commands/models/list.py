@@ -10,7 +10,7 @@ from vllama.cli.context import load_settings, local_library
 from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
 from vllama.cli.options import AsJson, argument
 from vllama.cli.output import say_aside, show_json, show_table
-from vllama.models.types import Bundle, Skipped
+from vllama.models.types import Bundle
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
@@ -35,7 +35,11 @@ def list_models(
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
     skipped = [one for one in library.stored.skipped() if wanted in one.name.lower()]
     if as_json:
-        show_json({"models": entries, "skipped": [_skipped(one) for one in skipped]})
+        left_out = [
+            {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}
+            for one in skipped
+        ]
+        show_json({"models": entries, "skipped": left_out})
         return
     show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
     for one in skipped:
@@ -76,7 +80,3 @@ def _quant(library: Library, bundle: Bundle) -> str | None:
         return library.info(bundle).quant
     except VllamaError:  # it is listed all the same
         return None
-
-
-def _skipped(one: Skipped) -> dict[str, object]:
-    return {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}

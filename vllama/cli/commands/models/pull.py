@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Annotated
 
+import typer
+
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import Insecure, argument
 from vllama.cli.output import say_aside
@@ -19,7 +21,6 @@ Examples:
   vllama pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
 """
 
-INTERRUPTED = 130
 STOP_LIMIT_S = 10.0
 SIGNAL_CHECK_S = 0.2
 
@@ -27,15 +28,14 @@ SIGNAL_CHECK_S = 0.2
 def pull(
     model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
     insecure: Insecure = False,
-) -> int:
+) -> None:
     """Download a model, or continue a download that was stopped."""
     settings = load_settings()
     with PullDisplay() as display:
         whole = _pulled(settings, model, display, insecure)
-    if whole:
-        return 0
-    say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
-    return INTERRUPTED
+    if not whole:
+        say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
+        raise typer.Abort
 
 
 def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:

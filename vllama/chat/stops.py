@@ -1,8 +1,11 @@
-"""Stop sequences found in a text that comes in pieces."""
+"""Stop sequences: found in a text that comes in pieces, and answers that end before them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from vllama.chat.engine.events import Choice, Event
+from vllama.chat.engine.traits import Stops, Traits
 
 
 class StopFinder:
@@ -80,3 +83,64 @@ class _Matcher:
         while matched and self.stop[matched] != letter:
             matched = self._borders[matched - 1]
         return matched + (self.stop[matched] == letter)
+
+
+def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
+    """Return what ends an answer where the engine does not end it as OpenAI's API says."""
+    if not stops or traits.stops is Stops.LEFT_OUT:
+        return None
+    return StopFilter(stops, cuts=traits.stops is Stops.UNKNOWN)
+
+
+class StopFilter:
+    """Lets the text through up to the first stop sequence, which is left out, and ends it there.
+
+    For engines that do not know stop sequences, leave them in the text, or do not say which one
+    they met. OpenAI's and Ollama's APIs both leave the sequence out of the answer.
+    """
+
+    def __init__(self, stops: Sequence[str], *, cuts: bool) -> None:
+        """`cuts`: the engine would go on all the same."""
+        self.cuts = cuts
+        self._stops = stops
+        self._finders: dict[int, StopFinder] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine goes on although all choices have ended."""
+        return (
+            self.cuts
+            and bool(self._finders)
+            and all(finder.found is not None for finder in self._finders.values())
+        )
+
+    def take(self, event: Event) -> None:
+        """Leave out what comes after a stop sequence."""
+        choices = event.chunk.choices
+        if not choices:
+            return
+        event.changed, event.text = True, None
+        event.chunk.choices = [choice for choice in choices if self._choice(choice)]
+        event.silent = not event.chunk.choices and event.chunk.usage is None
+
+    def _choice(self, choice: Choice) -> bool:
+        """Cut a choice's text in place; False if it had ended before."""
+        finder = self._finders.get(choice.index)
+        if finder is None:
+            finder = self._finders[choice.index] = StopFinder(self._stops)
+        had_ended = finder.found is not None
+        if had_ended:
+            return False
+        delta = choice.delta
+        given = choice.text if delta is None else delta.content
+        text = finder.feed(given or "")
+        if choice.finish_reason is not None:
+            text += finder.finish()
+        if finder.found is not None:
+            choice.finish_reason, choice.stop_reason = "stop", finder.found
+        if text or given:
+            if delta is None:
+                choice.text = text
+            else:
+                delta.content = text
+        return True
