@@ -242,30 +242,31 @@ def _type(where: str, value: object) -> None:
             _refuse(where, f"{_shown(kind)} is not a type; the types are {', '.join(KINDS)}")
 
 
-def _map(where: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        _refuse(where, f"it is an object, not {_shown(value)}")
+def _is(words: str, test: Callable[[Any], bool]) -> Callable[[str, object], None]:
+    """Return the check that a value passes a test; `words` say what it is then."""
+
+    def check(where: str, value: object) -> None:
+        if not test(value):
+            _refuse(where, f"it is {words}, not {_shown(value)}")
+
+    return check
 
 
-def _list(where: str, value: object) -> None:
-    if not isinstance(value, list) or not value:
-        _refuse(where, f"it is a list that is not empty, not {_shown(value)}")
+def _is_count(value: object) -> bool:
+    if isinstance(value, float):
+        return value.is_integer() and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _names(where: str, value: object) -> None:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        _refuse(where, f"it is a list of names, not {_shown(value)}")
-
-
-def _text(where: str, value: object) -> None:
-    if not isinstance(value, str):
-        _refuse(where, f"it is a string, not {_shown(value)}")
-
-
-def _count(where: str, value: object) -> None:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole or value < 0:  # type: ignore[operator]
-        _refuse(where, f"it is a whole number of 0 or more, not {_shown(value)}")
+_map = _is("an object", lambda value: isinstance(value, Mapping))
+_list = _is("a list that is not empty", lambda value: isinstance(value, list) and bool(value))
+_names = _is(
+    "a list of names",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+)
+_text = _is("a string", lambda value: isinstance(value, str))
+_count = _is("a whole number of 0 or more", _is_count)
+_above_0 = _is("a number above 0", lambda value: value > 0)
 
 
 def _number(where: str, value: object) -> None:
@@ -290,8 +291,7 @@ def _pattern(where: str, value: object) -> None:
 
 def _step(where: str, value: object) -> None:
     _number(where, value)
-    if not value > 0:  # type: ignore[operator]
-        _refuse(where, f"it is a number above 0, not {_shown(value)}")
+    _above_0(where, value)
 
 
 _CHECKS: dict[str, Callable[[str, object], None]] = {

@@ -158,22 +158,6 @@ class Scheduler:
         self.release(lease)
         return await self.acquire(bundle, need, keep_alive_s, prefix, flow)
 
-    async def move(
-        self,
-        lease: Lease,
-        bundle: Bundle,
-        need: Need,
-        keep_alive_s: float | None,
-        prefix: Prefix | None = None,
-        flow: Flow = ANYBODY,
-    ) -> Lease:
-        """Return a lease on a healthy endpoint instead of that of `lease`, which is released.
-
-        If none is healthy by then, it is on the same one. Raises the errors of `acquire`.
-        """
-        self.release(lease)
-        return await self.acquire(bundle, need, keep_alive_s, prefix, flow)
-
     def has_other(self, lease: Lease) -> bool:
         """Return whether another healthy endpoint has the model of `lease`."""
         instance = lease.instance

@@ -24,7 +24,7 @@ def edit(path: Path, value: object = 1) -> Edit:
 
 
 def write(keeper: Keeper, *edits: Edit) -> None:
-    keeper.write([change for change in plan(edits) if change.is_one])
+    keeper.write([change for change in map(plan, edits) if change.is_one])
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -128,7 +128,7 @@ def test_a_write_that_fails_can_be_undone(
     path = tmp_path / "home" / "settings.json"
     path.parent.mkdir()
     path.write_text("{}")
-    changes = plan([edit(path)])
+    changes = [plan(edit(path))]
     replace = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
@@ -157,7 +157,7 @@ def test_a_copy_that_is_gone(tmp_path: Path, keeper: Keeper) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(VllamaError, match=f"cannot read '{tmp_path}'"):
-        plan([edit(tmp_path)])
+        plan(edit(tmp_path))
 
 
 def test_a_record_that_is_damaged(keeper: Keeper) -> None:

@@ -141,7 +141,7 @@ def _write(
             for name, value in tool.make_start(target, places, ()).environ.items():
                 say(f"export {name}={shlex.quote(value)}")
         return
-    changes = [change for change in plan(tool.edits(target, places)) if change.is_one]
+    changes = [change for change in map(plan, tool.edits(target, places)) if change.is_one]
     if changes:
         _show_changes(changes)
         require_agreement("Write this?", yes=yes)

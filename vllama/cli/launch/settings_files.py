@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +54,8 @@ class _Record(msgspec.Struct):
     files: list[_File] = []
 
 
-def plan(edits: Iterable[Edit]) -> list[Change]:
-    """Compute what the edits change, without writing. Raises VllamaError."""
-    return [_planned(edit) for edit in edits]
-
-
-def _planned(edit: Edit) -> Change:
+def plan(edit: Edit) -> Change:
+    """Compute what an edit changes, without writing. Raises VllamaError."""
     path = edit.path
     before = _read(path)
     try:
@@ -79,12 +75,7 @@ class Keeper:
     """Writes one tool's files and keeps the originals below `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the originals."""
-        return self._folder
+        self.folder = folder
 
     def state(self) -> str:
         """Return "" (nothing written), "written", or "changed since" (by somebody else)."""
@@ -123,7 +114,7 @@ class Keeper:
             path, original = Path(file.path), self._original(file)
             current = _read(path)
             if current is not None and current != original and _digest(current) != file.written:
-                mine = self._folder / f"{file.copy or path.name}.mine"
+                mine = self.folder / f"{file.copy or path.name}.mine"
                 _write(mine, current)
                 kept.append(mine)
             if original is None:
@@ -136,10 +127,10 @@ class Keeper:
             record.files.remove(file)
             self._save(record)
             if file.copy is not None:
-                _delete(self._folder / file.copy)
-        _delete(self._folder / "record.json")
+                _delete(self.folder / file.copy)
+        _delete(self.folder / "record.json")
         with contextlib.suppress(OSError):
-            self._folder.rmdir()
+            self.folder.rmdir()
         return kept
 
     def _copied(self, number: int, change: Change) -> _File:
@@ -151,20 +142,20 @@ class Keeper:
         copy = None
         if change.before is not None:
             copy = f"{number}-{change.path.name}"
-            _write(self._folder / copy, change.before)
+            _write(self.folder / copy, change.before)
         return _File(path=str(change.path), written="", copy=copy, made=tuple(made))
 
     def _original(self, file: _File) -> bytes | None:
         if file.copy is None:
             return None
-        content = _read(self._folder / file.copy)
+        content = _read(self.folder / file.copy)
         if content is None:
-            reason = f"'{self._folder / file.copy}' is gone"
+            reason = f"'{self.folder / file.copy}' is gone"
             raise VllamaError(f"cannot put back '{file.path}': {reason}")
         return content
 
     def _record(self) -> _Record:
-        path = self._folder / "record.json"
+        path = self.folder / "record.json"
         content = _read(path)
         if content is None:
             return _Record()
@@ -174,7 +165,7 @@ class Keeper:
             raise VllamaError(f"cannot read '{path}': {error}") from None
 
     def _save(self, record: _Record) -> None:
-        _write(self._folder / "record.json", msgspec.json.format(msgspec.json.encode(record)))
+        _write(self.folder / "record.json", msgspec.json.format(msgspec.json.encode(record)))
 
 
 def _digest(content: bytes | None) -> str:

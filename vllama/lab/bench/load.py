@@ -10,30 +10,12 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, Protocol
 
 from vllama.base.errors import VllamaError
-
-
-class Server(Protocol):
-    """A client of a server; each method raises VllamaError if the request fails."""
-
-    url: str
-
-    def get(self, path: str) -> dict[str, Any]:
-        """Get an object."""
-        ...
-
-    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Send an object and return the complete answer."""
-        ...
-
-    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[dict[str, Any]]:
-        """Send an object and yield the lines of the answer as they arrive."""
-        ...
+from vllama.cli.client import Client
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +28,7 @@ class Answer:
     prompt_tokens: int
 
 
-def ask(server: Server, body: Mapping[str, object]) -> Answer:
+def ask(server: Client, body: Mapping[str, object]) -> Answer:
     """Send a chat and read its stream to the end. Raises VllamaError, also for an empty answer."""
     begun = time.perf_counter()
     first_s, pieces, last = 0.0, 0, {}
@@ -66,7 +48,7 @@ def ask(server: Server, body: Mapping[str, object]) -> Answer:
 
 
 def ask_all(
-    server: Server, bodies: Sequence[Mapping[str, object]], clients: int
+    server: Client, bodies: Sequence[Mapping[str, object]], clients: int
 ) -> dict[str, float]:
     """Send `bodies` from `clients` clients at once, and summarise the answers.
 

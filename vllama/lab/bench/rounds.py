@@ -21,7 +21,8 @@ import psutil
 
 from vllama.base.errors import ModelNotFound, ServerUnreachable, VllamaError
 from vllama.base.units import format_duration
-from vllama.lab.bench.load import Server, ask, ask_all, make_messages
+from vllama.cli.client import Client
+from vllama.lab.bench.load import ask, ask_all, make_messages
 
 Row = dict[str, Any]
 """The results of one server in one step of one round: `round`, `side`, `step`, and the values."""
@@ -75,7 +76,7 @@ class Side:
     """A server and its name in the table; `memory` is None where it cannot be measured."""
 
     name: str
-    server: Server
+    server: Client
     memory: Memory | None
 
     def list_loaded(self) -> dict[str, int]:

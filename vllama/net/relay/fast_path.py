@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from vllama.base.clock import EPOCH_NS
 from vllama.chat.event_template import BACKSLASH, QUOTE, EventTemplate, share
-from vllama.net.http.framing import FRAME, FRAME_WITHIN
+from vllama.net.http.framing import FRAME, FRAME_WITHIN, split_whole_chunks
 from vllama.net.upstream.connection import Connection, FastPath
 
 MAX_TABLES = 64
@@ -119,33 +119,23 @@ class RewritePath(FastPath):
         return begin
 
     def _unusual(self, data: bytes, text: bytes, rest: bytes) -> None:
-        """Handle a read that is not one plain token; `text` is its remaining part."""
-        if text is not rest and QUOTE in text and BACKSLASH not in text:
-            self._several(data)
-        else:
-            self._hand_over(data)
+        """Pass the tokens of a read of several chunks, if all are plain; else have it decoded.
 
-    def _several(self, data: bytes) -> None:
-        """Pass the tokens of a read of several chunks; unless all are plain, pass none."""
-        template, end, head = self._template, self._end, self._head
-        *pieces, rest = data.split(end)
-        size = len(end)
-        texts = [
-            piece.removeprefix(FRAME_WITHIN[len(piece) + size]).removeprefix(head)
-            for piece in pieces
-        ]
-        together = b"".join(texts)
-        if rest or not pieces or not all(texts) or QUOTE in together or BACKSLASH in together:
-            self._hand_over(data)
-            return
-        self._count += len(texts)
-        self._last_ns = now_ns = EPOCH_NS + _clock_ns()
-        if self._kept is not None:
-            self._kept += together
-        before, after = template.around(now_ns)
-        body = (after + before).join(texts)
-        size = len(before) + len(body) + len(after)
-        self._write(b"".join((FRAME[size], before, body, after, b"\r\n")))
+        `text` is what is left of the read, or `rest` if it does not end like a plain token.
+        """
+        template = self._template
+        if text is not rest and QUOTE in text and BACKSLASH not in text:
+            bodies, odd = split_whole_chunks(data)
+            texts = template.match(b"".join(bodies)) if not odd else None
+            if texts is not None:
+                self._count += len(texts)
+                self._last_ns = now_ns = EPOCH_NS + _clock_ns()
+                if self._kept is not None:
+                    self._kept += b"".join(texts)
+                body = template.write(texts, now_ns)
+                self._write(b"%b%b\r\n" % (FRAME[len(body)], body))
+                return
+        self._hand_over(data)
 
     def _hand_over(self, data: bytes) -> None:
         """Have the connection decode a read, then refresh or replace this path."""

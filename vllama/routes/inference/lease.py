@@ -152,7 +152,8 @@ async def with_lease(
                     if moved or isinstance(told, AnswerTooLarge) or not scheduler.has_other(lease):
                         raise told from None
                     moved = True
-                    ahead = scheduler.move(lease, bundle, need, keep_alive_s, prefix, running.flow)
+                    scheduler.release(lease)
+                    ahead = scheduler.acquire(bundle, need, keep_alive_s, prefix, running.flow)
                     running.start_over()
                     lease = running.lease = await unless_gone(request, ahead, scheduler.release)
                     running.is_running = True
