@@ -190,13 +190,11 @@ def test_sections() -> None:
 def test_progress_as_lines(capsys: Capture) -> None:
     now_s = [0.0]
     lines = _Lines(clock=lambda: now_s[0])
-    lines.show(PullEvent(status="pulling manifest"))
-    lines.show(PullEvent(status="pulling manifest"))
+    lines(PullEvent(status="pulling manifest"))
+    lines(PullEvent(status="pulling manifest"))
 
     def moved(done: int) -> None:
-        lines.show(
-            PullEvent(status="pulling ab", file="m.gguf", total_bytes=1000, completed_bytes=done)
-        )
+        lines(PullEvent(status="pulling ab", file="m.gguf", total_bytes=1000, completed_bytes=done))
 
     for done in (0, 10, 20, 100, 150):
         moved(done)
@@ -204,7 +202,7 @@ def test_progress_as_lines(capsys: Capture) -> None:
     moved(160)
     moved(170)
     moved(1000)
-    lines.show(PullEvent(status="success"))
+    lines(PullEvent(status="success"))
     assert capsys.readouterr().err.splitlines() == [
         "pulling manifest",
         "pulling m.gguf: 0% of 1 KB",

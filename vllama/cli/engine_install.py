@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
-from vllama.cli.progress import PullDisplay
+from vllama.cli.progress import open_display
 from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def install_with_progress(offer: Offer) -> Installation:
     from vllama.machine.environments.installer import Reader
 
     reader, fancy = Reader(), is_terminal(sys.stderr)
-    with PullDisplay() as display:
+    with open_display() as display:
 
         def on_line(line: str) -> None:
             news = reader.read(line)

@@ -26,22 +26,22 @@ LASTING = ("chose ", "licence: ", "using ", "warning: ")
 class PullDisplay:
     """Shows the events of one pull; to be used in a `with` statement, from any thread."""
 
-    def __init__(self) -> None:
-        self._view: _Bars | _Lines = _Bars() if is_terminal(sys.stderr) else _Lines()
+    def __call__(self, event: PullEvent) -> None:
+        """Show one event."""
+
+    def close(self) -> None:
+        """End the display; what was reached stays on the screen."""
 
     def __enter__(self) -> PullDisplay:
         return self
 
-    def __call__(self, event: PullEvent) -> None:
-        """Show one event."""
-        self._view.show(event)
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the display; what was reached stays on the screen."""
-        self._view.close()
+
+def open_display() -> PullDisplay:
+    """Return bars on a terminal, lines elsewhere."""
+    return _Bars() if is_terminal(sys.stderr) else _Lines()
 
 
 def read_event(line: dict[str, object]) -> PullEvent:
@@ -66,7 +66,7 @@ def label_event(event: PullEvent) -> str:
     return f"pulling {event.file}" if event.file else event.status
 
 
-class _Lines:
+class _Lines(PullDisplay):
     """Plain lines: every new status, and of a file the start, each tenth, and the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +74,7 @@ class _Lines:
         self._last_status = ""
         self._shown: dict[str, tuple[int, float]] = {}
 
-    def show(self, event: PullEvent) -> None:
+    def __call__(self, event: PullEvent) -> None:
         if not event.total_bytes:
             if event.status != self._last_status:
                 say_aside(event.status)
@@ -90,11 +90,8 @@ class _Lines:
             total = format_bytes_decimal(event.total_bytes)
             say_aside(f"{label_event(event)}: {percent}% of {total}")
 
-    def close(self) -> None:
-        """Nothing is left to clear."""
 
-
-class _Bars:
+class _Bars(PullDisplay):
     """A line for each file with what the terminal has room for, and below what is going on."""
 
     def __init__(self, out: Console | None = None) -> None:
@@ -113,7 +110,7 @@ class _Bars:
         )
         self._live.start()
 
-    def show(self, event: PullEvent) -> None:
+    def __call__(self, event: PullEvent) -> None:
         if not event.total_bytes:
             if event.status.startswith(LASTING):
                 self._live.console.print(event.status)

@@ -21,7 +21,7 @@ from vllama.cli.output import (
     show_warning,
     wrap_words,
 )
-from vllama.cli.progress import SUCCESS, PullDisplay
+from vllama.cli.progress import SUCCESS, PullDisplay, open_display
 from vllama.cli.server_log import SHOWN
 from vllama.models.types import PullEvent
 
@@ -86,7 +86,7 @@ class TerminalReporter:
             if self._status is not None:
                 self._calm()
             if self._pull is None:
-                self._pull = PullDisplay()
+                self._pull = open_display()
             self._pull(event)
             if event.status == SUCCESS:
                 self._calm()

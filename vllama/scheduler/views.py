@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -96,6 +97,9 @@ class QueuePlace(NamedTuple):
     waits_for: str
 
 
+SUMMED = ("memory_bytes", "vram_bytes", "leases", "queued", "restarts")
+
+
 def list_views(table: Table) -> list[View]:
     """Return the loaded and loading instances, latest expiry first."""
     rows = [make_view(table, item, item.plan) for item in table.list_all() if item.plan]
@@ -124,16 +128,13 @@ def _merge(group: Sequence[View]) -> View:
         for view in others
         if view.state is Phase.STOPPING and first.state is not Phase.STOPPING
     )
+    sums = {name: sum(getattr(view, name) for view in everything) for name in SUMMED}
     return replace(
         first,
+        **sums,
         other_names=tuple(sorted(names - {first.name})),
-        memory_bytes=sum(view.memory_bytes for view in everything),
-        vram_bytes=sum(view.vram_bytes for view in everything),
-        leases=sum(view.leases for view in everything),
         ending=ending,
         limit=sum(view.limit for view in taking),
-        queued=sum(view.queued for view in everything),
-        restarts=sum(view.restarts for view in everything),
         planned=sum_pools(view.planned for view in everything),
         measured=sum_pools(view.measured for view in everything),
         has_log=any(view.has_log for view in everything),
@@ -143,11 +144,10 @@ def _merge(group: Sequence[View]) -> View:
 
 def sum_pools(pools: Iterable[Pools]) -> dict[str, int]:
     """Return the sum of each pool."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for each in pools:
-        for pool, size in each.items():
-            total[pool] = total.get(pool, 0) + size
-    return total
+        total.update(each)
+    return dict(total)
 
 
 def make_view(table: Table, item: Instance, plan: Plan) -> View:

@@ -11,7 +11,7 @@ from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
 from vllama.cli.chat.images import find_images, take_images
 from vllama.cli.client import Client, Reply
 from vllama.cli.output import say_aside, show_warning
-from vllama.cli.progress import PullDisplay, read_event
+from vllama.cli.progress import open_display, read_event
 
 STILL_READING = "the engine may still be reading the message that was cancelled"
 
@@ -168,6 +168,6 @@ def _given(**fields: object) -> dict[str, object]:
 
 def pull_through(client: Client, model: str) -> None:
     """Have the server pull a model, and show the progress."""
-    with PullDisplay() as display:
+    with open_display() as display:
         for line in client.stream("/api/pull", {"model": model}):
             display(read_event(line))

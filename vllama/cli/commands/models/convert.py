@@ -15,7 +15,7 @@ from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, model_argument, option, yes_option
 from vllama.cli.output import require_agreement, say, say_aside, show_json
-from vllama.cli.progress import PullDisplay
+from vllama.cli.progress import PullDisplay, open_display
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.models.types import Bundle, PullEvent
@@ -81,7 +81,7 @@ def convert(
     quantiser = _quantiser(settings) if job.needs_quantiser else None
     _agree(settings, job, update=update, yes=yes)
     try:
-        with PullDisplay() as display:
+        with open_display() as display:
             kept = asyncio.run(
                 job.run(
                     library,
@@ -177,7 +177,7 @@ def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.requantise import requantise
 
-    with PullDisplay() as display:
+    with open_display() as display:
         return asyncio.run(
             requantise(
                 library,

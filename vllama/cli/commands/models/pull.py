@@ -10,7 +10,7 @@ import typer
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import Insecure, argument
 from vllama.cli.output import say_aside
-from vllama.cli.progress import PullDisplay
+from vllama.cli.progress import PullDisplay, open_display
 from vllama.config import Config
 from vllama.config.parse import whole_path
 
@@ -31,7 +31,7 @@ def pull(
 ) -> None:
     """Download a model, or continue a download that was stopped."""
     settings = load_settings()
-    with PullDisplay() as display:
+    with open_display() as display:
         whole = _pulled(settings, model, display, insecure)
     if not whole:
         say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
