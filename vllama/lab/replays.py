@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.cli.context import OwnServer, open_own_server
 from vllama.lab.judge import TEXTS_DIFFER, Judgement, judge
+from vllama.lab.own_server import OwnServer, open_own_server
 from vllama.observe.captures.format import Body, Capture, CapturedAnswer, encode_parts
 from vllama.observe.captures.reading import TEXT, Reading, read_answer
 

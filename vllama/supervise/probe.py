@@ -1,8 +1,7 @@
 """Connections to endpoints, and readiness probes: a loop that polls until ready or stalled.
 
-Of the names of hosts, one that is slow to resolve delays no other: the loop would resolve names
-with a few threads that all of them share. Knows no process: futures interrupt the wait, and a
-function reports progress.
+A host name that is slow to resolve delays no other one, as it would in the loop's own few threads.
+Knows no process: futures interrupt the wait, and a function reports progress.
 """
 
 from __future__ import annotations

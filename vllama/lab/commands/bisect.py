@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.cli.context import fail_as_undecided, load_settings
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, MaxKl, argument, complete_engine, complete_model, option
 from vllama.cli.output import say, say_aside, show_json
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.lab.captured import Folder, complete_capture, find
+from vllama.lab.own_server import fail_as_undecided
 from vllama.lab.verify.report import MAX_KL
 
 if TYPE_CHECKING:
@@ -223,8 +224,8 @@ def bisect_versions(
     keep: bool,
 ) -> dict[str, Any]:
     """Find the first version of an engine that is bad; each is installed when it is needed."""
-    from vllama.cli.engine_versions import install_version, list_trial_versions, remove_versions
     from vllama.lab.bisection import Outcome, Step, Trial, find_first_bad
+    from vllama.lab.engine_versions import install_version, list_trial_versions, remove_versions
 
     scratch = settings.data_dir / "bisect"
     versions = list_trial_versions(

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError
-from vllama.cli.context import fail_as_undecided, load_settings
+from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, MaxKl, argument, complete_engine, complete_model, option
 from vllama.cli.output import console, is_terminal, say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.lab.captured import Folder, complete_capture, find
+from vllama.lab.own_server import fail_as_undecided
 from vllama.lab.verify.report import MAX_KL
 
 if TYPE_CHECKING:

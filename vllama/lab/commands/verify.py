@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from vllama.base.errors import ConfigError, ModelNotFound
-from vllama.cli.context import fail_as_undecided, load_settings, local_library, open_own_server
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, MaxKl, model_argument, option
 from vllama.cli.output import say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
+from vllama.lab.own_server import fail_as_undecided, open_own_server
 from vllama.lab.verify.report import COLUMNS, MAX_KL, judge, report, table
 from vllama.observe.captures.answer import Answer
 
