@@ -30,7 +30,11 @@ IMPOSSIBLE = {
     "list": [[[1]]],
     "nested": {"prompt_tokens": {"prompt_tokens": -1}},
 }
-FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details")
+DETAILS = {
+    "prompt_tokens_details": "cached_tokens",
+    "completion_tokens_details": "reasoning_tokens",
+}
+FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens", *DETAILS)
 TIMINGS = ("prompt_n", "cache_n", "predicted_n", "prompt_ms", "predicted_ms")
 
 
@@ -56,8 +60,10 @@ def stream(counts: dict[str, Any]) -> bytes:
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Return all integers in an answer."""
+    """Return all integers in an answer; numbers of tokens are nothing else."""
     if isinstance(value, dict):
+        odd = {key: item for key, item in value.items() if key.endswith("_tokens")}
+        assert all(item is None or type(item) is int for item in odd.values()), odd
         return [number for item in value.values() for number in whole_numbers(item)]
     if isinstance(value, list):
         return [number for item in value for number in whole_numbers(item)]
@@ -68,8 +74,8 @@ def list_counts() -> list[tuple[dict[str, Any], str]]:
     cases: list[tuple[dict[str, Any], str]] = []
     for name, number in IMPOSSIBLE.items():
         cases += [({"usage": USAGE | {field: number}}, f"{field} {name}") for field in FIELDS]
-        details = {"prompt_tokens_details": {"cached_tokens": number}}
-        cases.append(({"usage": USAGE | details}, f"cached {name}"))
+        for part, detail in DETAILS.items():
+            cases.append(({"usage": USAGE | {part: {detail: number}}}, f"{detail} {name}"))
         cases += [
             (
                 {"usage": USAGE, "timings": {"prompt_n": 9, "predicted_n": 2, field: number}},

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.accounts.usage.test_usage import count, list_journals, record, served
+from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage import store as store_module
 from vllama.accounts.usage.entries import Admitted, encode_entry
 from vllama.accounts.usage.journal import SUFFIX
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, QUARANTINE_NAME, UsageStore
+from vllama.base.clock import RealClock
 
 ROWS = 400
 
@@ -38,7 +40,7 @@ def live(folder: Path, check: Callable[[UsageRecorder], None] = lambda recorder:
     """Be a server that answers one request of Ann's."""
 
     async def run() -> None:
-        recorder = UsageRecorder(folder)
+        recorder = UsageRecorder(folder, KeyLimits(RealClock()).restore)
         recorder.record(served())
         await recorder.flush()
         assert not recorder.failure
@@ -51,7 +53,7 @@ def live(folder: Path, check: Callable[[UsageRecorder], None] = lambda recorder:
 
 
 def list_aside(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{FILE_NAME}.damaged-*") if "-wal" not in path.name)
+    return sorted(folder.glob(f"{FILE_NAME}.damaged-*Z"))
 
 
 def put_bytes(file: Path, offset: int, content: bytes) -> None:
@@ -85,6 +87,10 @@ def make_folder(file: Path) -> None:
     (file / "mine").write_text("x")
 
 
+def make_folder_beside(end: str) -> Callable[[Path], None]:
+    return lambda file: file.with_name(f"{file.name}{end}").mkdir()
+
+
 def make_newer(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA user_version = 99")
@@ -113,6 +119,8 @@ def make_bad_text(file: Path) -> None:
         lambda file: put_bytes(file, 4096, b"\xa5" * 4096),
         lambda file: put_bytes(file, 4096, b"\xa5" * (file.stat().st_size - 4096)),
         make_folder,
+        make_folder_beside("-wal"),
+        make_folder_beside("-shm"),
         make_newer,
         make_foreign,
         make_bad_text,
@@ -132,6 +140,23 @@ def test_what_is_no_database_is_put_aside(
     assert count(tmp_path) == (1, 2), "the new one has what came after"
     live(tmp_path)
     assert list_aside(tmp_path) == [kept]
+
+
+ODD = ("NULL IS NULL", "'text'", "x'fe'", "-1", "1.5", "1e300", "9223372036854775807")
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("column", [("tokens", 0), ("tokens", 2), ("recent", 1), ("recent", 3)])
+def test_a_value_of_any_type_costs_its_row_at_most(
+    column: tuple[str, int], value: str, tmp_path: Path
+) -> None:
+    table, place = column
+    good = {"tokens": ["'2026-11-01'", "'ann'", "1"], "recent": ["'ann'", "1", "9e99", "1"]}[table]
+    good[place] = value
+    with sqlite3.connect(fill(tmp_path)) as database:
+        database.execute(f"INSERT INTO {table} VALUES ({', '.join(good)})")
+    live(tmp_path)
+    assert count(tmp_path, "key-003") == (1, 2) and not list_aside(tmp_path)
 
 
 def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:

@@ -7,14 +7,22 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
-from vllama.accounts.usage.entries import Admitted, Entry, decode_entries, sum_up
+from vllama.accounts.usage.entries import (
+    Admitted,
+    Day,
+    Entry,
+    Number,
+    Time,
+    decode_entries,
+    sum_up,
+)
 from vllama.accounts.usage.journal import SUFFIX, take_over
 from vllama.base import private
 
@@ -103,8 +111,9 @@ class UsageStore:
         """Open the database, which is created if it is missing."""
         self.folder, self._path = folder, folder / FILE_NAME
         private.make_folder(folder)
-        if self._path.exists() and not self._path.is_file():
-            raise sqlite3.DatabaseError("it is no file")
+        for path in list_files(self._path):
+            if path.exists() and not path.is_file():
+                raise sqlite3.DatabaseError(f"'{path.name}' is no file")
         self._path.touch(private.FILE)  # SQLite gives its other files the same mode
         self._inode = find_inode(folder)
         self._lock = threading.Lock()
@@ -262,12 +271,14 @@ class UsageStore:
                 "(SELECT DISTINCT day FROM tokens ORDER BY day DESC LIMIT ?)",
                 (KEPT_DAYS,),
             )
-            sane = "BETWEEN 0 AND 1e18"  # which no text is, either
-            for day, key, tokens in database.execute(f"SELECT * FROM tokens WHERE tokens {sane}"):
-                found.setdefault(key, ({}, []))[0][day] = tokens
-            query = f"SELECT key, time_s, tokens FROM recent WHERE time_s {sane}"
-            for key, time_s, tokens in database.execute(query):
-                found.setdefault(key, ({}, []))[1].append((time_s, tokens))
+            for row in database.execute("SELECT key, day, tokens FROM tokens"):
+                with suppress(ValidationError):  # SQLite keeps any type in any column
+                    key, day, tokens = convert(row, tuple[str, Day, Number])
+                    found.setdefault(key, ({}, []))[0][day] = tokens
+            for row in database.execute("SELECT key, time_s, tokens FROM recent"):
+                with suppress(ValidationError):
+                    key, time_s, tokens = convert(row, tuple[str, Time, Number])
+                    found.setdefault(key, ({}, []))[1].append((time_s, tokens))
         return found
 
 
@@ -299,6 +310,11 @@ def find_inode(folder: Path) -> int:
         return 0
 
 
+def list_files(path: Path) -> list[Path]:
+    """Return the files that SQLite makes of a database; the database itself is the last."""
+    return [path.with_name(f"{path.name}{end}") for end in ("-shm", "-wal", "")]
+
+
 def put_aside(folder: Path, inode: int, reason: Exception) -> None:
     """Rename a database that cannot be used, unless another server has just done so."""
     path = folder / FILE_NAME
@@ -306,10 +322,9 @@ def put_aside(folder: Path, inode: int, reason: Exception) -> None:
         if find_inode(folder) != inode:
             return
         kept = path.with_name(f"{path.name}{ASIDE}{datetime.now(UTC):%Y-%m-%dT%H%M%S.%fZ}")
-        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
-        if (ahead := path.with_name(f"{path.name}-wal")).exists():
-            ahead.rename(kept.with_name(f"{kept.name}-wal"))
-        path.rename(kept)
+        for old, new in zip(list_files(path), list_files(kept), strict=True):
+            with suppress(FileNotFoundError):
+                old.rename(new)
     log.warning(
         "cannot use the database of usage '%s': %s; it is now '%s', and a new one begins there",
         *(path, reason, kept),

@@ -25,8 +25,6 @@ MAX_COUNT = 1 << 53
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
-_COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"})
-
 
 @cache
 def warn_of_counts(what: str) -> None:
@@ -47,7 +45,7 @@ def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return OpenAI's usage object without what cannot be numbers of tokens; the rest stays."""
     kept: dict[str, Any] = {}
     for name, value in usage.items():
-        if name == "prompt_tokens_details" and not isinstance(value, Mapping):
+        if name.endswith("_tokens_details") and not isinstance(value, Mapping):
             value = None
         elif isinstance(value, Mapping):
             value = {key: number for key, number in value.items() if _may_stay(key, number)}
@@ -67,9 +65,7 @@ def read_usage(raw: msgspec.Raw, what: str) -> dict[str, Any]:
 
 
 def _may_stay(name: str, value: object) -> bool:
-    if name not in _COUNTS and not isinstance(value, int):
-        return True
-    if isinstance(value, bool) and name not in _COUNTS:
+    if not name.endswith("_tokens") and (type(value) is bool or not isinstance(value, int)):
         return True
     return value is None or read_count(value, "the usage") is not None
 
