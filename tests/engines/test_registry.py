@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.facts import CPU, facts
+from tests.facts import CPU, INFO, bundle, facts
 from vllama.base.errors import ConfigError
 from vllama.engines import registry
 from vllama.engines.base import Engine, Installation, Mode, SearchPaths
@@ -24,7 +24,11 @@ from vllama.engines.registry import (
 )
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import rank_engines
+from vllama.plan.engine_report import describe_engine
+from vllama.plan.ladder import make_first_plan
 from vllama.plan.refuse import find_refusal
+from vllama.plan.types import Need
+from vllama.supervise.spec import Endpoint, Fault, LaunchFailed
 
 
 class Odd:
@@ -172,6 +176,7 @@ ENGINE = Strange()
         (WHOLE + "del Strange.traits, Strange.preference", "it has no `preference`, `traits`; "),
         (WHOLE + "Strange.title = None", "has a `title` that is not a string"),
         (WHOLE + "Strange.name = ''", "has a `name` that is not a string that is not empty"),
+        (WHOLE + "Strange.name = '../x'", "has a `name` that is not like 'my-server'"),
         (WHOLE + "Strange.formats = ('gguf',)", "not a tuple of vllama.models.types.Format"),
         (WHOLE + "Strange.aliases = 'alias'", "has a `aliases` that is not a tuple of strings"),
         (WHOLE + "Strange.launch = ()", "has a `launch` that is not a method"),
@@ -221,6 +226,47 @@ def test_of_two_packages_that_claim_one_name_the_first_has_it(
         "cannot use engine 'strange' of package vllama-strange2 1.0: the name 'strange' belongs "
         "to package vllama-strange1 1.0; choose another one"
     )
+
+
+WAYS = ("sys.exit(3)", "raise BaseException('x')", "1 / 0", "return 7", "return 'ab', float('nan')")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", METHODS)
+def test_whatever_a_method_does_harms_only_its_own_engine(
+    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    method = f"\nimport sys\ndef odd(*args):\n    {way}\nStrange.{name} = odd\n"
+    good = """
+from vllama.chat.engine.traits import Traits
+from vllama.engines.base import Installation, Mode
+from vllama.models.types import Format
+Strange.find = lambda self, paths: Installation(engine="strange", version="1")
+Strange.preference = lambda self, platform: (1000, "best")
+Strange.traits = lambda self, bundle, settings: Traits(context_length=1, max_concurrency=1)
+Strange.formats, Strange.modes = tuple(Format), tuple(Mode)
+"""
+    install_adapter(tmp_path, WHOLE + good + method)
+    strange = {"strange": load_engines()["strange"]}
+    mine, others = discover_engines(strange), facts(CPU)
+    found = replace(
+        others.found,
+        engines={**others.found.engines, **mine.engines},
+        installations={**others.found.installations, **mine.installations},
+        missing={**others.found.missing, **mine.missing},
+    )
+    known = replace(others, found=found)
+    plan = make_first_plan(known, bundle(), INFO, Need())
+    assert (plan.engine == "strange") is (name == "launch")
+    if name == "launch":
+        with pytest.raises(LaunchFailed, match="cannot use engine 'strange': its adapter") as why:
+            found.engines["strange"].launch(
+                plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {}
+            )
+        assert why.value.fault is Fault.MISMATCH
+    describe_engine(known, found.engines["strange"], None)
 
 
 def test_everything_that_the_contract_demands_is_checked() -> None:

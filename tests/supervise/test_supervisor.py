@@ -20,7 +20,9 @@ from vllama.supervise.spec import (
     Diagnosis,
     Endpoint,
     Exit,
+    Fault,
     Grace,
+    LaunchFailed,
     LaunchSpec,
     RestartPolicy,
     State,
@@ -342,6 +344,20 @@ def test_an_error_of_the_launch_keeps_its_hint(lab: Lab) -> None:
         with pytest.raises(EngineStartFailed, match="fake is not installed") as failed:
             await proc.ensure_ready()
         assert failed.value.hint == "Install it."
+
+    lab.play(lab.process(launch=launch), script)
+
+
+def test_an_error_of_the_launch_tells_what_may_avoid_it(lab: Lab) -> None:
+    def launch(endpoint: Endpoint, attempt: int) -> LaunchSpec:
+        error = LaunchFailed("no engine for it")
+        error.fault = Fault.MISMATCH
+        raise error
+
+    async def script(proc: SupervisedProcess) -> None:
+        with pytest.raises(EngineStartFailed, match="no engine for it"):
+            await proc.ensure_ready()
+        assert proc.last_diagnosis.fault is Fault.MISMATCH
 
     lab.play(lab.process(launch=launch), script)
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import cast
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
-from vllama.engines.base import Engine, FailurePattern, Mode, Overhead
+from vllama.base.errors import VllamaError
+from vllama.chat.engine.traits import Traits
+from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
+from vllama.engines.capabilities import Tuning
 from vllama.models.types import Format
+from vllama.supervise.spec import Fault, LaunchFailed, LaunchSpec
+
+log = logging.getLogger(__name__)
 
 # each read-only attribute, what it has to be, and the type of its items if it is a sequence
 ATTRIBUTES: Mapping[str, tuple[str, type, type | None]] = {
@@ -27,11 +36,78 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "launch": ("bundle", "settings", "installation", "endpoint", "environ"),
     "traits": ("bundle", "settings"),
 }
+RESULTS: Mapping[str, tuple[type, ...]] = {
+    "find": (Installation, Missing),
+    "preference": (tuple,),
+    "refuses": (str, type(None)),
+    "launch": (LaunchSpec,),
+    "traits": (Traits,),
+    "lacks": (str, type(None)),
+    "slots": (int,),
+    "tune": (Tuning,),
+}
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]*"
 SEE = "see CONTRIBUTING.md, 'Add an engine'"
 
 
 class AdapterError(Exception):
     """An adapter cannot be used; the message completes "cannot use engine 'x' of package y: "."""
+
+
+class AdapterFailed(LaunchFailed):
+    """A method of an adapter has raised something, or returned what it must not."""
+
+    fault = Fault.MISMATCH  # another engine may serve the model
+
+    def __init__(self, engine: str, reason: str) -> None:
+        super().__init__(
+            f"cannot use engine '{engine}': its adapter failed ({reason})",
+            hint="update or remove its package, or choose another engine",
+        )
+        self.engine, self.reason = engine, reason
+
+
+class Guarded:
+    """The adapter of another package, whose methods raise a `VllamaError` or nothing.
+
+    Its attributes are copied: the optional protocols are recognised by them.
+    """
+
+    def __init__(self, adapter: Engine) -> None:
+        self._told = False
+        for name in dir(adapter):
+            if not name.startswith("_"):
+                value = getattr(adapter, name)
+                self.__dict__[name] = partial(self._call, name, value) if callable(value) else value
+
+    def _call(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            result = method(*args)
+            if name == "configured":
+                return guard(validate_adapter(result))
+            if isinstance(result, RESULTS.get(name, object)):
+                return result
+            reason = f"'{name}' returns a value of type {type(result).__name__}"
+        except (VllamaError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit, too, which would end the server
+            reason = describe_error(error)
+            log.debug("'%s' of an adapter failed", name, exc_info=True)
+        failure = AdapterFailed(self.__dict__["name"], reason)
+        if name not in ("find", "preference", "refuses") and not self._told:
+            self._told = True
+            log.warning("%s", failure.sentence())
+        raise failure
+
+
+def guard(adapter: Engine) -> Engine:
+    """Return an adapter of another package so that it harms nothing but itself."""
+    return cast("Engine", Guarded(adapter))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error with its class; that of an adapter is told already."""
+    return error.reason if isinstance(error, AdapterFailed) else f"{type(error).__name__}: {error}"
 
 
 def validate_adapter(adapter: object) -> Engine:
@@ -78,6 +154,8 @@ def _check_attribute(adapter: object, name: str) -> str:
         right = all(isinstance(item, item_kind) for item in value)
     if right and name in ("name", "title"):
         right, words = bool(value), "a string that is not empty"
+    if right and name == "name":
+        right, words = bool(re.fullmatch(NAME_PATTERN, value)), "like 'my-server'"
     return "" if right else f"has a `{name}` that is not {words}"
 
 

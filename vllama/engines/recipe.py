@@ -96,7 +96,8 @@ class Installable(Protocol):
 
 def get_recipe(engine: object) -> Recipe:
     """Return an engine's recipe, an empty one if it has none."""
-    return engine.install if isinstance(engine, Installable) else Recipe()
+    recipe = engine.install if isinstance(engine, Installable) else None
+    return recipe if isinstance(recipe, Recipe) else Recipe()
 
 
 def format_install_command(name: str) -> str:

@@ -15,7 +15,7 @@ from vllama.base.threads import begin
 from vllama.config import Config
 from vllama.engines.base import DiscoveredEngines, Engine, Installation, Missing, SearchPaths
 from vllama.engines.capabilities import Configurable
-from vllama.engines.contract import AdapterError, validate_adapter
+from vllama.engines.contract import AdapterError, describe_error, guard, validate_adapter
 from vllama.machine.types import Platform
 from vllama.models.types import ModelInfo
 
@@ -48,6 +48,8 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
     for point, package in sorted(list_points().items(), key=_load_order):
         try:
             engine = validate_adapter(point.load())
+            if not point.value.startswith(BUILT_IN):
+                engine = guard(engine)
             names = {name.casefold() for name in (engine.name, *engine.aliases)}
             if taken := sorted(names & owners.keys()):
                 raise AdapterError(
@@ -56,7 +58,7 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: other engines go on without this one
-            reason = str(error) if isinstance(error, AdapterError) else _name_error(error)
+            reason = str(error) if isinstance(error, AdapterError) else describe_error(error)
             key = point.name if point.name not in broken else f"{point.name} ({package})"
             broken[key] = f"cannot use engine '{point.name}' of {package}: {reason}"
             continue
@@ -74,7 +76,7 @@ def list_points() -> dict[EntryPoint, str]:
             found = {point: _describe_package(point) for point in points} | found
         except Exception as error:
             where = package.locate_file("")
-            log.warning("cannot read a package in '%s': %s", where, _name_error(error))
+            log.warning("cannot read a package in '%s': %s", where, describe_error(error))
     return found
 
 
@@ -88,10 +90,6 @@ def _describe_package(point: EntryPoint) -> str:
     if point.value.startswith(BUILT_IN):
         return "vllama itself"
     return f"package {point.dist.name} {point.dist.version}" if point.dist else point.value
-
-
-def _name_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def make_search_paths(config: Config) -> SearchPaths:
@@ -169,16 +167,17 @@ def configure(engine: Engine, options: Mapping[str, object]) -> Engine:
     except ConfigError:
         raise
     except Exception as error:
-        log.warning("cannot configure engine '%s': %s", engine.name, _name_error(error))
+        log.warning("cannot configure engine '%s': %s", engine.name, describe_error(error))
         return engine
 
 
 def ask_preference(engine: Engine, platform: Platform) -> tuple[int, str]:
     """Return how well an engine suits the platform, and why; 0 if its adapter raises."""
     try:
-        return engine.preference(platform)
+        score, reason = engine.preference(platform)
+        return int(score), str(reason)
     except Exception as error:
-        return 0, f"its adapter failed ({_name_error(error)})"
+        return 0, f"its adapter failed ({describe_error(error)})"
 
 
 def ask_refusal(engine: Engine, platform: Platform, info: ModelInfo) -> str | None:
@@ -186,7 +185,7 @@ def ask_refusal(engine: Engine, platform: Platform, info: ModelInfo) -> str | No
     try:
         return engine.refuses(platform, info)
     except Exception as error:
-        return f"its adapter failed ({_name_error(error)})"
+        return f"its adapter failed ({describe_error(error)})"
 
 
 def locate_engine(engine: Engine, search_paths: SearchPaths) -> Installation | Missing:
@@ -195,7 +194,7 @@ def locate_engine(engine: Engine, search_paths: SearchPaths) -> Installation | M
         return engine.find(search_paths)
     except BaseException as error:  # as above; this is not the thread that Ctrl-C interrupts
         log.debug("looking for %s failed", engine.name, exc_info=True)
-        reason = f"looking for it failed ({_name_error(error)})"
+        reason = f"looking for it failed ({describe_error(error)})"
         return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
 
 

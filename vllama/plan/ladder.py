@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.engines.capabilities import Attachable
+from vllama.engines.contract import AdapterFailed
 from vllama.models.resolve.memory_fit import format_amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
@@ -73,10 +74,18 @@ def make_first_plan(
 ) -> Plan:
     """Return the plan to begin with; what does not fit into memory has failed before its start.
 
-    `forms` is asked for other quantisations that are here only then. Raises what `make_plan` does.
+    `forms` is asked for other quantisations that are here only then. An engine whose adapter fails
+    is left out. Raises what `make_plan` does.
     """
     try:
-        return make_plan(facts, bundle, info, need)
+        plan = make_plan(facts, bundle, info, need)
+        facts.found.engines[plan.engine].traits(bundle, plan.settings)
+        return plan
+    except AdapterFailed as error:
+        if facts.settings.engine or error.engine in facts.relief.without:
+            raise
+        relief = replace(facts.relief, without=facts.relief.without | {error.engine})
+        return make_first_plan(replace(facts, relief=relief), bundle, info, need, forms)
     except NotEnoughMemory as error:
         plan, _, estimate = draft_plan(facts, bundle, info, need)
         total, usable = format_amounts(estimate.memory.total_bytes, estimate.usable_bytes)

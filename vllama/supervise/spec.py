@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.base.errors import VllamaError
+
 
 class State(StrEnum):
     """States of a supervised process (the state machine is in `supervisor`)."""
@@ -136,6 +138,12 @@ class Diagnosis:
     cause: str
     hint: str | None = None
     retryable: bool = False
+    fault: Fault | None = None
+
+
+class LaunchFailed(VllamaError):
+    """A launch spec cannot be made; `fault` says what may avoid that."""
+
     fault: Fault | None = None
 
 

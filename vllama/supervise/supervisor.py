@@ -27,6 +27,7 @@ from vllama.supervise.spec import (
     Endpoint,
     Exit,
     Grace,
+    LaunchFailed,
     LaunchSpec,
     RestartPolicy,
     State,
@@ -158,7 +159,8 @@ class SupervisedProcess(Status):
                 run = await self._begin(port)
                 return await self._serve(run, port, stop)
         except VllamaError as error:
-            self._fail(Diagnosis(cause=error.message, hint=error.hint))
+            fault = error.fault if isinstance(error, LaunchFailed) else None
+            self._fail(Diagnosis(cause=error.message, hint=error.hint, fault=fault))
         except OSError as error:
             full = error.errno == errno.ENOSPC  # the error of a write has no file name
             where = error.filename or (self._log_dir if full else None)
