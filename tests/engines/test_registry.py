@@ -176,7 +176,7 @@ ENGINE = Strange()
         (WHOLE + "del Strange.traits, Strange.preference", "it has no `preference`, `traits`; "),
         (WHOLE + "Strange.title = None", "has a `title` that is not a string"),
         (WHOLE + "Strange.name = ''", "has a `name` that is not a string that is not empty"),
-        (WHOLE + "Strange.name = '../x'", "has a `name` that is not like 'my-server'"),
+        (WHOLE + "Strange.name = '../x'", "has a `name` that is not of lower-case letters"),
         (WHOLE + "Strange.formats = ('gguf',)", "not a tuple of vllama.models.types.Format"),
         (WHOLE + "Strange.aliases = 'alias'", "has a `aliases` that is not a tuple of strings"),
         (WHOLE + "Strange.launch = ()", "has a `launch` that is not a method"),
@@ -267,6 +267,18 @@ Strange.formats, Strange.modes = tuple(Format), tuple(Mode)
             )
         assert why.value.fault is Fault.MISMATCH
     describe_engine(known, found.engines["strange"], None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_engine_serves_without_what_its_adapter_fails_to_tell(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "strange_module", raising=False)
+    method = f"\nimport sys\ndef odd(*args):\n    {way}\nStrange.sleeps = Strange.drafts = odd\n"
+    install_adapter(tmp_path, WHOLE + method)
+    engine = load_engines()["strange"]
+    assert engine.sleeps(None) is engine.drafts(None, None) is False
 
 
 def test_everything_that_the_contract_demands_is_checked() -> None:

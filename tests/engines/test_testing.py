@@ -88,7 +88,7 @@ def raise_an_error(self, *arguments):
 FAULTS = [
     (object(), "it has no `name`, `aliases`"),
     (Good, "the entry point names the class Good"),
-    (Good(name="Good One"), "`name` is 'Good One': use lower-case letters"),
+    (Good(name="Good One"), "a `name` that is not of lower-case letters, digits"),
     (Good(aliases=("good",)), "`aliases` repeats the name"),
     (Good(formats=()), "`formats` is empty"),
     (Good(modes=()), "`modes` is empty"),

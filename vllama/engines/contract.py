@@ -45,7 +45,11 @@ RESULTS: Mapping[str, tuple[type, ...]] = {
     "lacks": (str, type(None)),
     "slots": (int,),
     "tune": (Tuning,),
+    "sleeps": (bool,),
+    "drafts": (bool,),
 }
+WITHOUT = ("sleeps", "drafts")
+"""The methods that tell of what a model can be served without."""
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]*"
 SEE = "see CONTRIBUTING.md, 'Add an engine'"
 
@@ -97,6 +101,8 @@ class Guarded:
         if name not in ("find", "preference", "refuses") and not self._told:
             self._told = True
             log.warning("%s", failure.sentence())
+        if name in WITHOUT:
+            return False
         raise failure
 
 
@@ -155,7 +161,8 @@ def _check_attribute(adapter: object, name: str) -> str:
     if right and name in ("name", "title"):
         right, words = bool(value), "a string that is not empty"
     if right and name == "name":
-        right, words = bool(re.fullmatch(NAME_PATTERN, value)), "like 'my-server'"
+        words = "of lower-case letters, digits, '.', '_' and '-'"
+        right = re.fullmatch(NAME_PATTERN, value) is not None
     return "" if right else f"has a `{name}` that is not {words}"
 
 

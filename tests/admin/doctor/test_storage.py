@@ -14,6 +14,7 @@ import pytest
 
 from tests.admin.doctor.facts import statuses
 from tests.ports import free_port
+from vllama.accounts.usage.store import UsageStore
 from vllama.admin.doctor import machine, storage
 from vllama.admin.doctor.check import Status, ok
 from vllama.base.errors import BadModelFile
@@ -79,6 +80,20 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (told,) = storage.writable({"data": tmp_path, "logs": Path("/proc/self/none")})
     assert told.status is Status.FAILED and "the folder of logs" in told.text
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = UsageStore(tmp_path)
+    store.close()
+    assert [one.status for one in storage.usage(tmp_path)] == [Status.OK]
+
+    def full_disk(dir):
+        return Path("/dev/full").open("wb")
+
+    monkeypatch.setattr(storage.tempfile, "TemporaryFile", full_disk)
+    for told in (*storage.writable({"data": tmp_path}), *storage.usage(tmp_path)):
+        assert told.status is Status.FAILED and "No space left" in told.text
+        assert "free some space" in told.hint
 
 
 WHOAMI, MODELS = "/api/whoami-v2", "/api/models?limit=1"

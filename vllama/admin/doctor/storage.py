@@ -120,16 +120,21 @@ def writable(folders: Mapping[str, Path]) -> Iterator[Finding]:
     for name, folder in folders.items():
         home = existing_part(folder)
         try:
-            with tempfile.TemporaryFile(dir=home):
-                pass
+            try_to_write(home)
         except OSError as error:
             bad = True
             yield failure(
                 f"the folder of {name} cannot be written: {error.strerror} ('{home}')",
-                "correct its owner or rights, or name another folder in the settings",
+                "free some space, correct its owner or rights, or name another folder",
             )
     if not bad:
         yield ok(f"{', '.join(folders)} can be written")
+
+
+def try_to_write(folder: Path) -> None:
+    """Write a little, and remove it. Raises OSError, also for a full disk."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(4096))
 
 
 def existing_part(folder: Path) -> Path:
@@ -144,6 +149,7 @@ def usage(folder: Path) -> Iterator[Finding]:
         yield skipped("nothing was recorded yet")
         return
     try:
+        try_to_write(folder)
         store = UsageStore(folder)
         try:
             store.check()

@@ -70,8 +70,6 @@ def collect(check: Iterator[str]) -> Iterator[str]:
 
 
 def check_names(engine: Engine) -> Iterator[str]:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", engine.name):
-        yield f"`name` is '{engine.name}': use lower-case letters, digits, '.', '_' and '-'"
     if engine.name in engine.aliases:
         yield f"`aliases` repeats the name '{engine.name}'"
     if not engine.formats:
