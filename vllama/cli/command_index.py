@@ -11,41 +11,41 @@ from textwrap import fill
 GROUPS = {
     "Commands": {
         "serve": "Run the server, and load a model at once if one is named.",
-        "run": "Ask a model: once with a prompt, else in a conversation.",
-        "pull": "Download a model, or continue a download that was stopped.",
+        "run": "Ask a model once with a prompt, or converse with it.",
+        "pull": "Download a model, or resume a stopped download.",
         "list": "List the models on this machine.",
-        "ps": "List the models that are loaded, or the requests that run.",
-        "stop": "Unload a model, or end a request; the server goes on.",
+        "ps": "List the loaded models, or the running requests.",
+        "stop": "Unload a model, or end a request; the server keeps running.",
         "logs": "Show the log of a model's engine, or of vllama itself.",
         "engines": "List, install or remove the engines.",
     },
     "Models": {
         "plan": "Show what serve would do with a model, and why.",
-        "show": "Show what a model is.",
-        "create": "Create a model: a base with defaults of its own.",
-        "convert": "Make a GGUF of safetensors, or a smaller GGUF.",
+        "show": "Show the details of a model.",
+        "create": "Create a model from another one, with defaults of its own.",
+        "convert": "Convert safetensors to GGUF, or make a GGUF smaller.",
         "cp": "Give a model a second name; the files are shared.",
-        "rm": "Remove models, unloading them first.",
+        "rm": "Unload and remove models.",
     },
     "Watch": {
         "events": "Show what the server does, as it happens.",
         "usage": "Show requests, tokens and time by key, model and day.",
-        "requests": "List the requests that were captured, or show one.",
+        "requests": "List the captured requests, or show one.",
     },
     "Operate": {
         "launch": "Set up a tool to use this server, and start it.",
-        "doctor": "Look for what keeps models from running here.",
+        "doctor": "Find what keeps models from running here.",
         "config": "Show the settings and where each comes from; edit or describe the config file.",
         "keys": "Manage the keys of the server: list, add, change, rotate, revoke, rm, open.",
         "service": "Run the server as a service: install, uninstall, status, logs, show.",
         "export": "Write configuration, keys, usage and created models to a file.",
-        "import": "Take over configuration, keys, usage and created models from a file.",
+        "import": "Read configuration, keys, usage and created models from a file.",
     },
     "Measure": {
-        "bench": "Measure how fast the server is, also compared with another one.",
+        "bench": "Measure how fast the server is, alone or beside another one.",
         "verify": "Check whether two engines give the same answers.",
         "replay": "Send a captured request again, and compare the answers.",
-        "bisect": "Find the engine's version, or the settings, with which an answer changed.",
+        "bisect": "Find the engine's version, or the settings, that changed an answer.",
     },
 }
 HIDDEN = {
@@ -90,9 +90,9 @@ Options:
 EXAMPLES = {
     "vllama serve --model smollm2:135m": "start the server and load a model",
     'vllama run smollm2:135m "Why?"': "ask it, from another terminal",
-    "vllama pull Qwen/Qwen3-0.6B": "download a model of the Hugging Face hub",
+    "vllama pull Qwen/Qwen3-0.6B": "download a model from the Hugging Face hub",
     "vllama launch codex": "use a coding agent with a model of your own",
-    "vllama list": "see what is there",
+    "vllama list": "list the models here",
 }
 EXIT_CODES = {
     "1": "it failed; the error says why",
@@ -102,9 +102,9 @@ EXIT_CODES = {
     "130": "interrupted by Ctrl-C",
 }
 MORE = (
-    "'vllama COMMAND --help' tells more about a command. The server is found at OLLAMA_HOST.",
-    "'vllama completion bash' (zsh, fish) prints what makes the shell complete commands, models "
-    "and engines.",
+    "'vllama COMMAND --help' says more about a command. OLLAMA_HOST is the server's address.",
+    "'vllama completion bash' (zsh, fish) prints a script that completes commands, models and "
+    "engines.",
 )
 LEAST_TEXT = 20
 """Columns that a text needs beside its name; else it goes below."""

@@ -34,12 +34,12 @@ class EngineSettings:
     )  # fmt: skip
     context_length: int | None = setting(
         None, kinds.auto(kinds.CONTEXT, "0"),
-        "context in tokens; 0 as the model and the memory allow",
+        "context in tokens; 0: as much as the model and the memory allow",
         example="8192", flag="--ctx", foreign="OLLAMA_CONTEXT_LENGTH", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     max_tokens: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"),
-        "most tokens of any answer, whatever a request asks for; 0 for as many as it asks for",
+        "most tokens of any answer, whatever a request asks for; 0: no limit",
         example="4096", flag="--max-tokens",
     )  # fmt: skip
     gpu_layers: int | None = setting(
@@ -55,7 +55,7 @@ class EngineSettings:
         example="5m", flag="--keep-alive", foreign="OLLAMA_KEEP_ALIVE",
     )  # fmt: skip
     load_timeout_s: float | None = setting(
-        300.0, kinds.TIMEOUT, "how long a load may make no progress; 0: no limit",
+        300.0, kinds.TIMEOUT, "how long a load may go without progress; 0: no limit",
         example="5m", flag="--load-timeout", foreign="OLLAMA_LOAD_TIMEOUT", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     num_parallel: int | None = setting(
@@ -76,7 +76,7 @@ class EngineSettings:
         example="128MiB", effect=Effect.RESTART,
     )  # fmt: skip
     replicas: int = setting(
-        1, kinds.number(1, 64), "processes of each model, between which its requests are shared",
+        1, kinds.number(1, 64), "processes of each model, which share its requests",
         example="2", flag="--replicas", effect=Effect.RESTART,
     )  # fmt: skip
     hang_timeout_s: float | None = setting(

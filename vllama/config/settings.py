@@ -36,7 +36,7 @@ class ServerSettings:
     )  # fmt: skip
     watch: bool = setting(
         False, kinds.SWITCH,
-        "take over changes of the config file, and of the files that it names, without a signal",
+        "apply changes of the config file, and of the files that it names, without a signal",
         example="true", flag="--watch", effect=Effect.RESTART,
     )  # fmt: skip
     drain_timeout_s: float = setting(
@@ -61,12 +61,12 @@ class ServerSettings:
     )  # fmt: skip
     api_key: tuple[str, ...] = setting(
         (), kinds.many(kinds.KEY),
-        "keys; every request except / and the health checks must send one of them; other users of "
+        "keys; all requests but those for health checks and the page must send one; other users of "
         "this machine can see flags, but not api_key_file",
         example="sk-1234", flag="--api-key", secret=True,
     )  # fmt: skip
     api_key_file: Path | None = setting(
-        None, kinds.FILE, "file with more such keys, one a line; SIGHUP reads it again",
+        None, kinds.FILE, "file with more keys, one per line; SIGHUP reads it again",
         example="/etc/vllama/keys", flag="--api-key-file",
     )  # fmt: skip
     require_keys: bool = setting(
@@ -100,7 +100,7 @@ class ServerSettings:
         example="true", flag="--inspect-code",
     )  # fmt: skip
     no_ui: bool = setting(
-        False, kinds.SWITCH, "serve no page to browsers under /ui/",
+        False, kinds.SWITCH, "do not serve the page for browsers under /ui/",
         example="true", flag="--no-ui",
     )  # fmt: skip
     searxng: str | None = setting(
@@ -123,7 +123,7 @@ class SourceSettings:
         example="http://127.0.0.1:8000", flag="--upstream",
     )  # fmt: skip
     upstream_key: str | None = setting(
-        None, kinds.text("KEY"), "key that the upstreams want",
+        None, kinds.text("KEY"), "key for the upstreams",
         example="sk-…", flag="--upstream-key", secret=True,
     )  # fmt: skip
     upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
@@ -226,13 +226,13 @@ class OutputSettings:
         example="100", flag="--capture", effect=Effect.RESTART,
     )  # fmt: skip
     log_format: str = setting(
-        "text", kinds.choice("text", "json"), "form of the log",
+        "text", kinds.choice("text", "json"), "format of the log",
         example="json", flag="--log-format", effect=Effect.RESTART,
     )  # fmt: skip
     otlp_endpoint: str | None = setting(
         None, kinds.HTTP_URL,
         "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
-        "otel); the other OTEL_ variables hold too",
+        "otel); the other OTEL_ variables apply too",
         example="http://127.0.0.1:4318", flag="--otlp-endpoint",
         foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=Effect.RESTART,
     )  # fmt: skip

@@ -19,7 +19,7 @@ Examples:
   vllama config edit                      change the config file in $VISUAL or $EDITOR
   vllama config schema > vllama.schema.json
 
-An editor completes and checks the file by its schema.
+Editors complete and check the file with the schema.
 """
 
 COLUMNS = ("SETTING", "VALUE", "SOURCE")

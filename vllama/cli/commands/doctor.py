@@ -31,7 +31,7 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 
 
 def doctor(as_json: AsJson = False) -> int:
-    """Look for what keeps models from running here."""
+    """Find what keeps models from running here."""
     from vllama.admin.doctor.check import failed
 
     try:

@@ -32,16 +32,16 @@ EXAMPLES = """\
 \b
 Examples:
   vllama engines
-  vllama engines install llama.cpp
+  vllama engines install llama-cpp-python
   vllama engines install llama-server --yes
   vllama engines install llama-server --compile
-  vllama engines install llama.cpp -- --no-binary llama-cpp-python
+  vllama engines install llama-cpp-python -- --no-binary llama-cpp-python
   vllama engines remove llama-server
   vllama engines doctor
   vllama engines check my_package.adapter:ENGINE
 
-What comes after -- goes to uv, which installs. A broken-off
-installation goes on where it was. An engine elsewhere is named by the setting engine_paths.
+What comes after -- goes to uv, the installer. An interrupted installation resumes. The setting
+engine_paths names engines that are installed elsewhere.
 """
 
 ACTIONS = ("list", "install", "remove", "doctor", "check")
@@ -66,7 +66,7 @@ def engines(
         ),
     ] = None,
     yes: Annotated[bool, yes_option()] = False,
-    upgrade: Annotated[bool, option("--upgrade", "With install: take newer versions.")] = False,
+    upgrade: Annotated[bool, option("--upgrade", "With install: get newer versions.")] = False,
     compiled: Annotated[
         bool,
         option("--compile", "With install: build it from source for this machine's processor."),

@@ -19,14 +19,14 @@ Examples:
   vllama import backup.tar.gz                    on the other machine
 
 The file holds the config file, the named keys (their digests), what they used, and the created
-models. Models that were pulled are pulled again. The server may run meanwhile.
+models. Pulled models have to be pulled again. The server may keep running.
 """
 
 
 def export(
     file: Annotated[Path, argument("FILE", "The file to write, a tar.gz.")],
     weights: Annotated[
-        bool, option("--with-weights", "With the files of created models (GGUF).")
+        bool, option("--with-weights", "Include the files of created models (GGUF).")
     ] = False,
     force: Annotated[bool, option("--force", "Replace FILE if it exists.")] = False,
 ) -> None:

@@ -26,7 +26,7 @@ def import_(
     file: Annotated[Path, argument("FILE", "A file of 'vllama export'.")],
     force: Annotated[bool, option("--force", "Replace what is there.")] = False,
 ) -> None:
-    """Take over configuration, keys, usage and created models from a file."""
+    """Read configuration, keys, usage and created models from a file."""
     from vllama.admin.backup.transfer import import_archive
 
     config.prepare_environment()

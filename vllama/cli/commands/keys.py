@@ -50,7 +50,7 @@ def keys(
     ] = "list",
     name: Annotated[str | None, argument("NAME", "The key's name.", complete_key)] = None,
     scope: Annotated[
-        list[str] | None, option("--scope SCOPES", "infer, read, admin; several by commas.")
+        list[str] | None, option("--scope SCOPES", "infer, read, admin; separated by commas.")
     ] = None,
     models: Annotated[
         list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
@@ -59,10 +59,10 @@ def keys(
     tokens: Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")] = None,
     concurrent: Annotated[str | None, option("--concurrent N", "Requests at once.")] = None,
     priority: Annotated[
-        str | None, option("--priority N", "Turns in a queue for each of others'.")
+        str | None, option("--priority N", "Turns in a queue, for each turn of another key.")
     ] = None,
     expires: Annotated[
-        str | None, option("--expires AGE", "How long it holds, such as 30d.")
+        str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")
     ] = None,
     overlap: Annotated[
         str | None, option("--overlap AGE", "How long a rotated key's old secret works.")

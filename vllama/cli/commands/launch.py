@@ -39,8 +39,8 @@ Examples:
   vllama launch vscode --config                   write the settings only
   vllama launch vscode --restore                  put back what was there before
 
-What comes after -- goes to the tool as it is. Files are changed only after they were shown and
-copied; comments and other keys stay.
+What comes after -- goes to the tool. Each change is shown, and the file copied, before it is
+written; comments and other keys stay.
 """
 
 
@@ -54,13 +54,13 @@ def complete_tool(incomplete: str) -> list[str]:
 def launch(
     context: typer.Context,
     tool: Annotated[
-        str | None, argument("TOOL", "Name of the tool; none lists them.", complete_tool)
+        str | None, argument("TOOL", "Name of the tool; without one, list them.", complete_tool)
     ] = None,
     model: Annotated[
         str | None, option("--model -m NAME", "Model for the tool.", complete_model)
     ] = None,
     config_only: Annotated[
-        bool, option("--config", "Write the settings, do not start the tool.")
+        bool, option("--config", "Write the settings without starting the tool.")
     ] = False,
     restore: Annotated[
         bool, option("--restore", "Put the tool's settings back as they were.")

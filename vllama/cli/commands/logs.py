@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama logs                            what vllama itself has logged
+  vllama logs                            vllama's own log
   vllama logs smollm2:135m               the newest start of the model's engine
   vllama logs smollm2:135m --attempt 3   an earlier one
-  vllama logs smollm2:135m -f -n 50      the last 50 lines, and what is added
+  vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones
 """
 LOOK_EVERY_S = 0.2
 FOLLOWED_LINES = 20
@@ -39,22 +39,21 @@ COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug":
 
 def logs(
     model: Annotated[
-        str | None, model_argument("Model whose engine is meant; without one, vllama itself.")
+        str | None,
+        model_argument("Model whose engine's log to show; without one, vllama's own log."),
     ] = None,
-    follow: Annotated[
-        bool, option("--follow -f", "Go on with what is added, new starts included.")
-    ] = False,
+    follow: Annotated[bool, option("--follow -f", "Follow the log, new starts included.")] = False,
     attempt: Annotated[
         int | None,
-        option("--attempt N", "The start to show, one of the newest five. [the newest]", min=1),
+        option("--attempt N", "Start to show, one of the newest five. [the newest]", min=1),
     ] = None,
     lines: Annotated[
         int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
     ] = None,
     debug: Annotated[
-        bool, option("--debug", "Show all lines, also those about each tensor.")
+        bool, option("--debug", "Show all lines, even those about each tensor.")
     ] = False,
-    as_json: Annotated[bool, option("--json", "Print JSON, an object a line.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON, one object per line.")] = False,
 ) -> None:
     """Show the log of a model's engine, or of vllama itself."""
     settings = load_settings()

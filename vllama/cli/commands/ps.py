@@ -19,7 +19,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama ps
-  vllama ps --requests       who has asked for what, and how far it is
+  vllama ps --requests       who asks for what, and its progress
   vllama ps --json
 """
 
@@ -35,13 +35,13 @@ NO_ANSWER = "No answer"  # vllama cannot restart an upstream
 
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Only models whose name starts so.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Beginning of the name of the models to list.")] = "",
     requests: Annotated[
-        bool, option("--requests", "List the requests that run or wait instead.")
+        bool, option("--requests", "List the running and waiting requests instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the models that are loaded, or the requests that run."""
+    """List the loaded models, or the running requests."""
     with connect() as client:
         if requests:
             show_requests(client, prefix, as_json=as_json)

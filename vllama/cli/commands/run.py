@@ -27,7 +27,7 @@ LEVELS = ("low", "medium", "high", "max")
 
 
 def run(
-    model: Annotated[str, model_argument("Name of the model; it is pulled if need be.")],
+    model: Annotated[str, model_argument("Name of the model; pulled if it is missing.")],
     prompt: Annotated[
         list[str] | None, argument("PROMPT", "The question; text on stdin comes before it.")
     ] = None,
@@ -39,7 +39,7 @@ def run(
         str | None,
         option(
             "--format FORM",
-            "Form of the answer: json, or a JSON schema.",
+            "Format of the answer: json, or a JSON schema.",
             complete=complete_words("json"),
         ),
     ] = None,
@@ -47,12 +47,12 @@ def run(
         str | None,
         option(
             "--think LEVEL",
-            "Think first, or not: --think, --think=false, --think=high.",
+            "Whether to think first: --think, --think=false, --think=high.",
             complete=complete_words("true", "false", *LEVELS),
         ),
     ] = None,
-    hidethinking: Annotated[bool, option("--hidethinking", "Do not show what it thinks.")] = False,
-    nowordwrap: Annotated[bool, option("--nowordwrap", "Leave long lines as they are.")] = False,
+    hidethinking: Annotated[bool, option("--hidethinking", "Hide the thinking.")] = False,
+    nowordwrap: Annotated[bool, option("--nowordwrap", "Do not wrap long lines.")] = False,
     truncate: Annotated[
         bool | None, option("--truncate/--no-truncate", "Embedding: cut a text that is too long.")
     ] = None,
@@ -61,7 +61,7 @@ def run(
     ] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Ask a model: once with a prompt, else in a conversation."""
+    """Ask a model once with a prompt, or converse with it."""
     from vllama.cli.chat.session import Session
 
     settings = load_settings()

@@ -32,7 +32,7 @@ def serve(
     flags: Flags,
     name: Annotated[str | None, model_argument("The model to load at once, as --model.")] = None,
     config_file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
-    yes: Annotated[bool, yes_option("Install an engine that is missing, unasked.")] = False,
+    yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,
 ) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama.cli.reporter import LogReporter, TerminalReporter

@@ -31,8 +31,8 @@ Examples:
   vllama service show --system > vllama.service
   vllama service uninstall
 
-Linux has systemd for it, macOS launchd. What comes after -- goes to 'vllama serve',
-with logs to journalctl or tail.
+It uses systemd on Linux and launchd on macOS. What comes after -- goes to 'vllama serve';
+with logs, to journalctl or tail.
 """
 ACTIONS = ("install", "uninstall", "status", "logs", "show")
 HOMES = (Path("/home"), Path("/root"))

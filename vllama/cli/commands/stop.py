@@ -27,7 +27,7 @@ def stop(
         str | None, option("--request ID", "End this request instead of a model.")
     ] = None,
 ) -> None:
-    """Unload a model, or end a request; the server goes on."""
+    """Unload a model, or end a request; the server keeps running."""
     if (model is None) == (request is None):
         raise ConfigError(
             "name a model to unload, or a request to end: MODEL or --request ID",

@@ -22,7 +22,7 @@ Examples:
   vllama usage --by key --since 7d
   vllama usage --by day,model --since 2026-11-01 --csv > november.csv
 
-Days are those of UTC. Without a running server, its data folder is read.
+Days are in UTC. Without a running server, the command reads its data folder.
 """
 COLUMNS = ("day", "key", "model")
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "seconds")
@@ -31,7 +31,7 @@ TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
 
 def usage(
     by: Annotated[
-        str, option("--by COLUMNS", "day, key, model; several by commas.")
+        str, option("--by COLUMNS", "day, key, model; separated by commas.")
     ] = "day,key,model",
     since: Annotated[str, option("--since DAY|AGE", "First day: 2026-11-23, 7d or today.")] = "",
     until: Annotated[str, option("--until DAY", "Last day: 2026-11-23.")] = "",

@@ -51,10 +51,10 @@ def bench(
             "Another server with Ollama's API, and what to call it; may be repeated.",
         ),
     ] = None,
-    clients: Annotated[str, option("--clients N,…", "How many ask at the same time.")] = CLIENTS,
+    clients: Annotated[str, option("--clients N,…", "Clients at the same time.")] = CLIENTS,
     prompts: Annotated[str, option("--prompts KIND,…", "Kinds of prompts.")] = PROMPTS,
     rounds: Annotated[
-        int, option("--rounds N", "How often everything is measured.", min=1)
+        int, option("--rounds N", "How often to measure everything.", min=1)
     ] = ROUNDS,
     tokens: Annotated[int, option("--tokens N", "Tokens of each answer.", min=1)] = TOKENS,
     swap: Annotated[
@@ -70,7 +70,7 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast the server is, also compared with another one."""
+    """Measure how fast the server is, alone or beside another one."""
     import secrets
 
     from vllama.cli.reporter import TerminalReporter

@@ -87,7 +87,7 @@ def bisect(
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> int:
-    """Find the engine's version, or the settings, with which an answer changed."""
+    """Find the engine's version, or the settings, that changed an answer."""
     from vllama.lab.bisection import Judge, make_certain
     from vllama.lab.replays import check_whole, parse_changes, with_model
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama replay 1a20602c680-4                       by the server that runs
+  vllama replay 1a20602c680-4                       by the running server
   vllama replay 1a20602c680-4 --times 5             does it vary by itself?
   vllama replay bug.json --url http://other:11434
   vllama replay bug.json --engine llama-server      by a server of its own

@@ -27,8 +27,8 @@ Examples:
   vllama requests 1a20602c680-4 --curl
   vllama requests ./bug.json --raw   the answer's bytes, as the client got them
 
-Captures are files (docs/reference/captures.md); no server has to run. For requests that run now,
-see 'vllama ps --requests'.
+Captures are files (docs/reference/captures.md); no server has to run. 'vllama ps
+--requests' lists the running requests.
 """
 
 COLUMNS = (
@@ -51,7 +51,7 @@ def requests(
     ] = False,
     raw: Annotated[bool, option("--raw", "Print the answer as the client got it.")] = False,
 ) -> None:
-    """List the requests that were captured, or show one."""
+    """List the captured requests, or show one."""
     settings = load_settings()
     if name is None:
         if as_curl or raw:

@@ -28,7 +28,7 @@ Examples:
 
 Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
 exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
-probabilities do (--max-kl), or, where an engine tells none, their texts (--min-agreement).
+probabilities do (--max-kl), or, where an engine returns none, their texts (--min-agreement).
 """
 
 MAX_TOKENS = 32
@@ -68,7 +68,7 @@ def verify(
         option(
             "--min-agreement SHARE",
             "Share of the text that has to be the same. "
-            "[0.5 where an engine tells no log probabilities]",
+            "[0.5 where an engine returns no log probabilities]",
             min=0,
             max=1,
         ),

@@ -54,16 +54,16 @@ def convert(
     ] = None,
     mmproj: Annotated[
         bool | None,
-        option("--mmproj/--no-mmproj", "Make a projector for images. [if the model sees]"),
+        option("--mmproj/--no-mmproj", "Make a projector for images. [if the model has vision]"),
     ] = None,
     trust_remote_code: Annotated[
         bool, option("--trust-remote-code", "Run code that the model brings.")
     ] = False,
     update: Annotated[bool, option("--update", "Install the newest converter first.")] = False,
-    yes: Annotated[bool, yes_option("Do not ask before something is fetched.")] = False,
+    yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a GGUF of safetensors, or a smaller GGUF."""
+    """Convert safetensors to GGUF, or make a GGUF smaller."""
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import ConversionOptions
     from vllama.models.convert.prepare import prepare

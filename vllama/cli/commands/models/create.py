@@ -36,11 +36,11 @@ def create(
         Path, option("--file -f FILE", "The Modelfile; - reads it from stdin.", allow_dash=True)
     ] = DEFAULT_FILE,
     quantize: Annotated[
-        str | None, option("--quantize -q QUANT", "Make it of this quantization, such as Q4_K_M.")
+        str | None, option("--quantize -q QUANT", "Quantization to make, such as Q4_K_M.")
     ] = None,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> None:
-    """Create a model: a base with defaults of its own."""
+    """Create a model from another one, with defaults of its own."""
     from vllama.models.create import Recipe, add_projector, check_new_name, choose_quant
     from vllama.models.create import create as create_model
     from vllama.models.modelfile import parse_modelfile

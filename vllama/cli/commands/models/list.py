@@ -26,7 +26,7 @@ Examples:
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Only models with this in their name.")] = "",
+    part: Annotated[str, argument("PART", "Part of the name of the models to list.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the models on this machine."""

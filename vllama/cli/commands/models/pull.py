@@ -29,7 +29,7 @@ def pull(
     model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
     insecure: Insecure = False,
 ) -> None:
-    """Download a model, or continue a download that was stopped."""
+    """Download a model, or resume a stopped download."""
     settings = load_settings()
     with open_display() as display:
         whole = _pulled(settings, model, display, insecure)

@@ -23,10 +23,10 @@ Examples:
 def rm(
     models: Annotated[list[str], model_argument("Names as in list.")],
     force: Annotated[
-        bool, option("--force", "Also models that Ollama or LM Studio themselves pulled.")
+        bool, option("--force", "Also remove models that Ollama or LM Studio pulled.")
     ] = False,
 ) -> int:
-    """Remove models, unloading them first."""
+    """Unload and remove models."""
     settings = load_settings()
     library = local_library(settings)
     status = 0

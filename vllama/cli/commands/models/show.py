@@ -31,7 +31,7 @@ def show(
     verbose: Annotated[bool, option("--verbose -v", "Show metadata and tensors too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is."""
+    """Show the details of a model."""
     from vllama.cli.model_view import format_sections, make_sections
 
     parts = {
