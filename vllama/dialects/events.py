@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from vllama.base.meaning import says
 from vllama.base.outcome import Outcome
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of one memory pool that were planned for a model, and those last measured."""
 
-    planned: int
-    measured: int
+    planned: Annotated[int, says("the bytes that the plan expects")]
+    measured: Annotated[int, says("the bytes that were measured last")]
 
 
 class ModelError(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,19 +27,11 @@ class ModelError(msgspec.Struct, frozen=True, kw_only=True):
 
     cause: str
     hint: str | None
-    since: str
+    since: Annotated[str, says("when it happened")]
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is loaded or loading, or that has failed.
-
-    `state` is that of `vllama ps`; `cause` says what it waits for, or why its engine is down.
-    `other_names` are those of other models with the same files that were requested: they share the
-    engine. `size` is the bytes of memory that it takes, `context` is in tokens. `ending` of the
-    `running` requests are answered by its previous engine, which ends after them. `expires_at` is
-    None while the model is busy, or if it is never unloaded (`pinned`). `log` is the name for
-    `GET /api/logs/NAME`, None if no engine was started here.
-    """
+    """A model that is loaded or loading, or that has failed."""
 
     name: str
     other_names: list[str]
@@ -46,26 +39,21 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     cause: str
     engine: str
-    size: int
-    context: int
+    size: Annotated[int, says("the bytes of memory that it takes")]
+    context_length: int
     slots: int
-    memory: Mapping[str, PoolUse]
-    running: int
+    memory: Annotated[Mapping[str, PoolUse], says("the pools of memory, by their names")]
+    requests: int
     ending: int
-    waiting: int
-    expires_at: str | None
-    pinned: bool
-    log: str | None
-    error: ModelError | None
+    queued: int
+    expires_at: Annotated[str | None, says("when it is unloaded; null while it is busy, or never")]
+    pinned: Annotated[bool, says("whether it is never unloaded")]
+    log: Annotated[str | None, says("its name at `/api/logs`; null if no engine was started here")]
+    error: Annotated[ModelError | None, says("the last failure, until the model has loaded")]
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that waits or runs, as others see it.
-
-    `queue_place` is its present place in the model's queue, from 1, and `waits_for` says what it
-    waits for; both are None if it does not wait there. `first_token_s` is the time from the request
-    to the first token, None before that.
-    """
+    """A request that waits or runs, as others see it."""
 
     id: str
     model: str
@@ -74,9 +62,12 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     client: str
     key: str | None
-    state: Literal["running", "waiting"]
-    queue_place: int | None
-    waits_for: str | None
+    state: Annotated[Literal["running", "waiting"], says("whether it waits or runs")]
+    queue_place: Annotated[
+        int | None,
+        says("its present place in the model's queue, from 1; null if it waits elsewhere"),
+    ]
+    waits_for: Annotated[str | None, says("what it waits for; null if it does not wait")]
     started_at: str
     prompt_tokens: int | None
     tokens: int
@@ -84,12 +75,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended.
-
-    `seconds` is the time from the request to the end of the answer, `first_token_s` that to the
-    first token. `status` is 0 if no answer was begun. `capture` is the id of its capture, None
-    without one.
-    """
+    """A request that has ended."""
 
     id: str
     model: str
@@ -99,58 +85,49 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     key: str | None
     started_at: str
-    outcome: Outcome
-    status: int
-    seconds: float
+    outcome: Annotated[Outcome, says("how it ended")]
+    status: Annotated[int, says("the HTTP status; 0 if no answer was begun")]
+    seconds: Annotated[float, says("from the request to the end of the answer")]
     prompt_tokens: int | None
     tokens: int
     tokens_per_s: float | None
     first_token_s: float | None
-    error: str | None
-    capture: str | None
+    error: Annotated[str | None, says("what went wrong; null if nothing did")]
+    capture: Annotated[str | None, says("the id of its capture; null without one")]
 
 
 class PullRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A download as others see it; `completed` and `total` are in bytes, as far as they are known.
-
-    `status` is in Ollama's words. `ended_at` is None while it goes on, `error` None unless it
-    failed.
-    """
+    """A download as others see it; its bytes as far as they are known."""
 
     name: str
-    status: str
+    status: Annotated[str, says("the step, in Ollama's words")]
     completed: int
     total: int
-    error: str | None
-    ended_at: str | None
+    error: Annotated[str | None, says("why it failed; null unless it did")]
+    ended_at: Annotated[str | None, says("when it ended; null while it goes on")]
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one memory pool.
+    """The bytes of one memory pool."""
 
-    `planned` is what the loaded models were expected to take, `measured` what they take. `free` is
-    what is left for models: the reserve is not part of it.
-    """
-
-    total: int
-    planned: int
-    measured: int
-    free: int
+    total: Annotated[int, says("all bytes of the pool")]
+    planned: Annotated[int, says("the bytes that the loaded models were expected to take")]
+    measured: Annotated[int, says("the bytes that the loaded models take")]
+    free: Annotated[int, says("the bytes that are left for models, without the reserve")]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The state at one moment, in Unix seconds, and the rates since the sample before.
+    """The state at one moment, and the rates since the sample before."""
 
-    `first_token_s` is the mean time to the first token of the answers that have begun since, None
-    if there were none.
-    """
-
-    time: float
+    time: Annotated[float, says("when it was taken, in Unix seconds")]
     tokens_per_s: float
-    first_token_s: float | None
-    running: int
-    waiting: int
-    memory: Mapping[str, Pool]
+    first_token_s: Annotated[
+        float | None,
+        says("the mean time to the first token since the sample before; null without an answer"),
+    ]
+    requests: int
+    queued: int
+    memory: Annotated[Mapping[str, Pool], says("the pools of memory, by their names")]
 
 
 class MarkKind(StrEnum):
@@ -166,57 +143,55 @@ class MarkKind(StrEnum):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """One such moment; `time` is in Unix seconds, `reason` a sentence for the user.
+    """One such moment."""
 
-    `seconds` is the duration of a load or of waking up, `cause` the kind of a failure, in words for
-    programs.
-    """
-
-    time: float
-    kind: MarkKind
+    time: Annotated[float, says("when it happened, in Unix seconds")]
+    kind: Annotated[MarkKind, says("what has happened")]
     model: str
-    reason: str
-    seconds: float | None = None
-    cause: str = ""
+    reason: Annotated[str, says("the reason, in a sentence")]
+    seconds: Annotated[float | None, says("how long a load or waking up took")] = None
+    cause: Annotated[str, says("the kind of a failure, for programs")] = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything, at the beginning of a stream; the lists of topics that were not chosen lack."""
 
-    time: float
-    version: str
-    models: list[ModelRow] | None = None
-    requests: list[RequestRow] | None = None
-    ended: list[EndedRow] | None = None
-    pulls: list[PullRow] | None = None
-    samples: list[Sample] | None = None
-    marks: list[Mark] | None = None
+    time: Annotated[float, says("when it was made, in Unix seconds")]
+    version: Annotated[str, says("the version of vllama")]
+    models: Annotated[
+        list[ModelRow] | None, says("the models that are loaded, loading or failed")
+    ] = None
+    requests: Annotated[list[RequestRow] | None, says("the requests that wait or run")] = None
+    ended: Annotated[list[EndedRow] | None, says("the newest requests that have ended")] = None
+    pulls: Annotated[list[PullRow] | None, says("the downloads")] = None
+    samples: Annotated[list[Sample] | None, says("the samples of the last minutes")] = None
+    marks: Annotated[list[Mark] | None, says("what has happened to models lately")] = None
 
 
 class ChangedModels(msgspec.Struct, frozen=True, kw_only=True):
     """The models whose rows have changed, and the names of those that are gone."""
 
-    models: list[ModelRow]
-    gone: list[str]
+    models: Annotated[list[ModelRow], says("the models whose rows have changed")]
+    gone: Annotated[list[str], says("the names of models that are gone")]
 
 
 class ChangedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """The requests whose rows have changed, and those that have ended."""
 
-    requests: list[RequestRow]
-    ended: list[EndedRow]
+    requests: Annotated[list[RequestRow], says("the requests whose rows have changed")]
+    ended: Annotated[list[EndedRow], says("the requests that have ended")]
 
 
 class ChangedLibrary(msgspec.Struct, frozen=True, kw_only=True):
-    """The models on the disk have changed: `GET /api/tags` lists them. `count` is how many."""
+    """The models on the disk have changed: `GET /api/tags` lists them."""
 
-    count: int
+    count: Annotated[int, says("how many models are on the disk")]
 
 
 class ChangedPulls(msgspec.Struct, frozen=True, kw_only=True):
     """The downloads whose rows have changed."""
 
-    pulls: list[PullRow]
+    pulls: Annotated[list[PullRow], says("the downloads whose rows have changed")]
 
 
 EventData = (

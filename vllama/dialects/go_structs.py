@@ -35,11 +35,13 @@ class GoStruct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The base of what bodies are decoded into: fields with their types, all of them optional.
 
     `go_name` is the struct's name in Go with its package, `go_shown` how Go shows one without a
-    name: as its source. Null is absent, as with Go: a field has no null of its own.
+    name: as its source; `api_name` is its name in `/openapi.json`. Null is absent, as with Go: a
+    field has no null of its own.
     """
 
     go_name: ClassVar[str] = ""
     go_shown: ClassVar[str] = ""
+    api_name: ClassVar[str] = ""
 
 
 T = TypeVar("T", bound=GoStruct)
@@ -110,7 +112,7 @@ class Struct(Generic[T]):
 
     def describe(self, structs: dict[str, Schema]) -> Schema:
         """Return a reference to the struct, or the schema of one without a name."""
-        name = self.name
+        name = self.type.api_name or self.name
         if not name:
             return self._describe_fields(structs)
         if name not in structs:
@@ -122,7 +124,8 @@ class Struct(Generic[T]):
         fields = {
             name: make_nullable(go_type.describe(structs)) for name, go_type in self.fields.items()
         }
-        return {"type": "object", "properties": fields}
+        text = {"description": self.type.__doc__} if self.type.__doc__ else {}
+        return {"type": "object", "properties": fields, **text}
 
 
 def find_struct(python_type: type[T]) -> Struct[T]:
@@ -135,13 +138,16 @@ def find_struct(python_type: type[T]) -> Struct[T]:
 _structs: dict[type[GoStruct], Struct[Any]] = {}
 
 
-def make_struct(go_name: str, /, *, go_shown: str = "", **fields: Any) -> Any:
-    """Make a struct for values that are checked, and stay as they are; `fields` are type hints."""
+def make_struct(go_name: str, about: str = "", /, *, go_shown: str = "", **fields: Any) -> Any:
+    """Make a struct for values that are checked, and stay as they are; `fields` are type hints.
+
+    `about` is what `/openapi.json` says of it.
+    """
     named = [
         (re.sub(r"\W", "_", name), hint, msgspec.field(default=None, name=name))
         for name, hint in fields.items()
     ]
-    names = {"go_name": go_name, "go_shown": go_shown}
+    names = {"go_name": go_name, "go_shown": go_shown, "__doc__": about}
     return msgspec.defstruct(go_name or "Struct", named, bases=(GoStruct,), namespace=names)
 
 

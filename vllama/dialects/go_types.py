@@ -74,6 +74,17 @@ class GoType(Protocol):
         """Return the schema; the structs that it refers to are added to `structs`, by name."""
 
 
+def make_enum(*values: str | bool | None) -> Schema:
+    """Return the schema of one of these values; generators of clients want types of one kind."""
+    texts = [value for value in values if isinstance(value, str)]
+    schema: Schema = {"type": "string", "enum": texts}
+    if any(isinstance(value, bool) for value in values):
+        schema = {"anyOf": [{"type": "boolean"}, schema]}
+    return (
+        {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]} if None in values else schema
+    )
+
+
 def make_nullable(schema: Schema) -> Schema:
     """Return the schema of a value that may be null, which Go reads as nothing."""
     if isinstance(schema.get("type"), str):

@@ -17,7 +17,7 @@ import msgspec
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.lab.judge import TEXTS_DIFFER, Judgement, judge
 from vllama.lab.own_server import OwnServer, open_own_server
-from vllama.observe.captures.format import Body, Capture, CapturedAnswer, encode_parts
+from vllama.observe.captures.format import Body, Capture, CapturedAnswer, Piece, encode_parts
 from vllama.observe.captures.reading import TEXT, Reading, read_answer
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def send_capture(client: Client, capture: Capture) -> Capture:
         content_type=content_type,
         size_bytes=sum(len(part) for _, part in parts),
         encoding=encoding,
-        parts=list(zip(times, texts, strict=True)),
+        parts=[Piece(at_s, text) for at_s, text in zip(times, texts, strict=True)],
     )
     return msgspec.structs.replace(
         capture,

@@ -5,9 +5,12 @@ The same for `vllama engines` and `/api/engines`.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.errors import NoPlan
+from vllama.base.meaning import says
 from vllama.engines.base import Engine
 from vllama.engines.capabilities import Attachable
 from vllama.engines.recipe import get_recipe
@@ -22,34 +25,34 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     """What is known of one engine."""
 
     name: str
-    title: str
-    aliases: list[str]
-    formats: list[str]
-    modes: list[str]
-    installed: bool
-    version: str | None
-    where: str | None
-    path: str | None
-    offloads: bool | None
-    preference: int
-    suits: bool
-    reason: str
-    missing: str | None
+    title: Annotated[str, says("its name for people")]
+    aliases: Annotated[list[str], says("other names that `--engine` takes")]
+    formats: Annotated[list[str], says("the formats of models that it reads")]
+    modes: Annotated[list[str], says("what it can do")]
+    installed: Annotated[bool, says("whether it is here")]
+    version: Annotated[str | None, says("its version")]
+    where: Annotated[str | None, says("which environment it is in")]
+    path: Annotated[str | None, says("the program")]
+    offloads: Annotated[bool | None, says("whether this build can use a GPU")]
+    preference: Annotated[int, says("how well it suits this machine; the highest wins")]
+    suits: Annotated[bool, says("whether it is chosen by itself")]
+    reason: Annotated[str, says("why it suits, or does not")]
+    missing: Annotated[str | None, says("why it is not here")]
     hint: str | None
-    requirements: list[str]
+    requirements: Annotated[list[str], says("the packages that an installation takes")]
     download_bytes: int | None
-    by_hand: str | None
-    chosen: bool
+    by_hand: Annotated[str | None, says("how to install it by hand")]
+    chosen: Annotated[bool, says("whether it is the default")]
 
 
 class Engines(Struct, frozen=True, kw_only=True):
-    """The machine and its engines, installed ones first; `error` says why none is chosen."""
+    """The machine and its engines."""
 
-    platform: str
-    chosen: str | None
-    error: str | UnsetType = UNSET
+    platform: Annotated[str, says("the machine, in words")]
+    chosen: Annotated[str | None, says("the engine that is used by default")]
+    error: Annotated[str | UnsetType, says("why no engine is chosen")] = UNSET
     hint: str | UnsetType | None = UNSET
-    engines: list[EngineRow]
+    engines: Annotated[list[EngineRow], says("the engines, installed ones first")]
 
 
 def report_engines(facts: Facts) -> Engines:

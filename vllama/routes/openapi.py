@@ -13,7 +13,8 @@ import msgspec
 from vllama import __version__
 from vllama.dialects.errors import AnthropicError, OllamaError, OpenAIError
 from vllama.dialects.go_types import Schema
-from vllama.routes.fields import EXAMPLE_MODEL, MODEL, make_object, refine
+from vllama.routes.field_help import explain
+from vllama.routes.fields import EXAMPLE_MODEL, MODEL, make_object, make_word, refer, refine
 from vllama.routes.operation import Body, Framing, Parameter, Stream, Tag
 from vllama.routes.route import Dialect, Route, RouteKind
 
@@ -93,7 +94,7 @@ def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any
             "description": _ABOUT,
             "license": {"name": "MIT", "identifier": "MIT"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "."}],  # relative to the document, also behind a proxy that adds a path
         "tags": [{"name": str(tag), "description": text} for tag, text in _TAGS.items()],
         "security": list(_KEYS) if needs_key else [{}, *_KEYS],
         "paths": paths,
@@ -106,7 +107,7 @@ def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any
                 name: {"description": text, "schema": {"type": "string"}}
                 for name, text in _HEADERS.items()
             },
-            "schemas": writer.schemas,
+            "schemas": {name: explain(one) for name, one in writer.schemas.items()},
         },
     }
     return document
@@ -123,13 +124,12 @@ class _Writer:
         )
         self._answers = dict(zip(types, described, strict=True))
         structs: dict[str, Schema] = {}
-        bodies = [one.body.type for one in routes if one.body and one.body.type]
-        for type_ in bodies:
-            type_.describe(structs)
-        self._structs = {name: _add_help(schema) for name, schema in structs.items()}
-        whole = {type_.name for type_ in bodies}
-        parts = {name: one for name, one in self._structs.items() if name not in whole}
-        self.schemas: dict[str, Any] = {**components, **parts}
+        for body in filter(None, (route.body for route in routes)):
+            if body.type is not None:
+                body.type.describe(structs)
+            structs |= {name: refine(structs[name], more) for name, more in body.parts.items()}
+        self._structs = structs
+        self.schemas: dict[str, Any] = {**components, **structs}
 
     def describe(self, route: Route, path: str, method: str) -> dict[str, Any]:
         """Return the Operation Object of a method and a path."""
@@ -151,22 +151,18 @@ class _Writer:
             described["requestBody"] = {"content": binary}
         if body := route.body:
             whole = _name_model(body) if route.kind is RouteKind.MODEL else body
-            described["requestBody"] = self._describe_body(whole)
+            described["requestBody"] = self._describe_body(whole, path)
         return described
 
-    def _describe_body(self, body: Body) -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": "object", "properties": {}}
-        if body.type is not None:
-            name = body.type.name
-            schema["title"] = name.rpartition(".")[2]
-            schema["properties"] = dict(self._structs[name]["properties"])
-        for name, refined in body.fields.items():
-            schema["properties"][name] = refine(name, schema["properties"].get(name, {}), refined)
+    def _describe_body(self, body: Body, path: str) -> dict[str, Any]:
+        known = self._structs[body.type.name] if body.type else {"type": "object"}
+        text = f"the body of a request to `{path}`"
+        schema = refine(known, {"properties": body.fields, "description": text})
         if body.required:
             schema["required"] = list(body.required)
-        if body.either:
-            schema["anyOf"] = list(body.either)
-        content: dict[str, Any] = {"schema": schema}
+        name = body.name or (body.type.name if body.type else "")
+        self.schemas[name] = schema
+        content: dict[str, Any] = {"schema": refer(name)}
         if body.examples:
             content["examples"] = {
                 title: {"summary": title, "value": value} for title, value in body.examples.items()
@@ -219,7 +215,7 @@ class _Writer:
         item = self._find_answer((*_list_types(stream.type), error))
         if stream.framing is Framing.NDJSON:
             return {_LINES: {"schema": {"description": "one line of the stream", **item}}}
-        event = make_object(data={"anyOf": [{"const": "[DONE]"}, _make_data(item)]})
+        event = make_object(data={"anyOf": [make_word("[DONE]"), _make_data(item)]})
         return {_EVENTS: {"schema": event | {"description": _EVENT}}}
 
     def _find_answer(self, wanted: Any) -> Schema:
@@ -253,11 +249,6 @@ def _list_answer_types(routes: Iterable[Route]) -> Iterator[Any]:
         streamed = route.stream.type if route.stream else ()
         for wanted in (() if route.answer is None else route.answer, streamed):
             yield from _list_types(wanted)
-
-
-def _add_help(schema: Schema) -> Schema:
-    fields = schema.get("properties", {})
-    return {**schema, "properties": {name: refine(name, one, None) for name, one in fields.items()}}
 
 
 def _describe_parameter(parameter: Parameter, path: str) -> dict[str, Any]:

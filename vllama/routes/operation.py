@@ -32,15 +32,16 @@ class Framing(StrEnum):
 class Body:
     """A request's body: the type that is checked, and what is known beyond it.
 
-    `fields` are added to those of the type, or refine them. It has one of the forms
-    `either`. `form`: it is sent as a form, with files. `examples` are whole bodies by their titles,
-    but for the model of a request to one.
+    `name` is by default that of the type. `fields` are added to those of the type, or refine them;
+    `parts` refine the types within it, by their names. `form`: it is sent as a form, with files.
+    `examples` are whole bodies by their titles, but for the model of a request to one.
     """
 
+    name: str = ""
     type: Struct[Any] | None = None
     required: Sequence[str] = ()
-    either: Sequence[Schema] = ()
     fields: Mapping[str, Schema] = field(default_factory=dict)
+    parts: Mapping[str, Schema] = field(default_factory=dict)
     form: bool = False
     examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

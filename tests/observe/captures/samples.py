@@ -5,6 +5,7 @@ from vllama.observe.captures.format import (
     Capture,
     CapturedAnswer,
     CapturedRequest,
+    Piece,
     Times,
     encode_parts,
 )
@@ -47,7 +48,7 @@ def make_capture(
             content_type=content_type,
             size_bytes=sum(len(part) for _, part in parts),
             encoding=encoding,
-            parts=[(at_s, text) for (at_s, _), text in zip(parts, texts, strict=True)],
+            parts=[Piece(at_s, text) for (at_s, _), text in zip(parts, texts, strict=True)],
         ),
         outcome="ok" if status == 200 else "error",
         error=None,

@@ -45,7 +45,7 @@ async def test_requests_are_counted() -> None:
         history = make_history(world)
         lease = await scheduler.acquire(model("m"), Need(), None)
         await history.take(watched=False)
-        assert (history.list_samples()[-1].running, history.list_samples()[-1].waiting) == (1, 0)
+        assert (history.list_samples()[-1].requests, history.list_samples()[-1].queued) == (1, 0)
         scheduler.release(lease)
 
 

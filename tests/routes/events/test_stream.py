@@ -76,7 +76,7 @@ def test_models_are_loaded_evicted_and_crash(server: Server, stream: Stream) -> 
     stream.until(lambda: stream.state("plain") == "ready" and "load" in stream.kinds("plain"))
     row = stream.models["plain:latest"]
     assert row["engine"] == "fake" and row["pinned"] and row["expires_at"] is None
-    assert row["size"] > 0 and row["context"] > 0 and row["slots"] == 1
+    assert row["size"] > 0 and row["context_length"] > 0 and row["slots"] == 1
     assert row["memory"]["ram"]["planned"] > 0
     assert row["log"] == "plain:latest" and row["error"] is None
 
@@ -113,7 +113,7 @@ def test_requests_wait_run_and_end(server: Server, stream: Stream) -> None:
     assert row["key"] == "…abcd" and row["model"] == "stalls:latest"
     assert row["first_token_s"] > 0 and row["queue_place"] is None
     assert stream.requests["second"]["dialect"] == "anthropic"
-    assert stream.models["stalls:latest"]["waiting"] == 2
+    assert stream.models["stalls:latest"]["queued"] == 2
 
     end(server, "second")
     stream.until(lambda: stream.requests["third"]["queue_place"] == 1)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from urllib.parse import urljoin
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -112,7 +113,10 @@ def test_ollamas_accepted_requests_fit():
         content = described.get("requestBody", {}).get("content", {}).get("application/json")
         if exchange.answer.status != 200 or content is None or not isinstance(exchange.body, dict):
             continue
-        found = make_open_validator(content["schema"]).iter_errors(exchange.body)
+        body = dict(exchange.body)
+        if "name" in body:  # what `model` was called
+            body.setdefault("model", body["name"])
+        found = make_open_validator(content["schema"]).iter_errors(body)
         wrong += [
             f"{exchange.path} {exchange.body!s:.200}: {one.message[:200]}"
             for one in found
@@ -152,3 +156,39 @@ def test_an_undescribed_field_is_found():
     assert find_errors("GET", "/api/version", 200, "application/json", '{"version": 5}')
     assert find_errors("GET", "/api/version", 200, "text/plain", "1")
     assert find_errors("GET", "/api/version", 418, "application/json", "{}")
+
+
+def test_the_server_is_found_behind_a_proxy_that_adds_a_path():
+    (server,) = DOCUMENT["servers"]
+    assert (
+        urljoin("https://example.com/llm/openapi.json", server["url"]) == "https://example.com/llm/"
+    )
+
+
+def list_undescribed(name, schema):
+    """Yield the places in a schema at which no sentence says what it is."""
+    if not re.fullmatch(r"[A-Z`0-9].*[.]", schema.get("description", ""), re.DOTALL):
+        yield name
+    yield from list_undescribed_fields(name, schema)
+
+
+def list_undescribed_fields(name, schema):
+    """Yield the fields of a schema, at any depth, that nothing describes."""
+    for field, one in schema.get("properties", {}).items():
+        yield from list_undescribed(f"{name}.{field}", one)
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            yield from list_undescribed_fields(name, schema[part])
+    for one in schema.get("anyOf", ()):
+        yield from list_undescribed_fields(name, one)
+
+
+def test_every_schema_and_every_field_has_a_sentence():
+    schemas = DOCUMENT["components"]["schemas"]
+    assert not [place for name, one in schemas.items() for place in list_undescribed(name, one)]
+
+
+def test_bodies_have_names_of_their_own():
+    bodies = {id(route.body): route.body for route in ROUTES if route.body}
+    names = [body.name or body.type.name for body in bodies.values()]
+    assert len(names) == len(set(names))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Struct, ValidationError, convert
 
@@ -25,6 +25,7 @@ from vllama.accounts.usage.entries import (
 )
 from vllama.accounts.usage.journal import SUFFIX, take_over
 from vllama.base import private
+from vllama.base.meaning import says
 
 log = logging.getLogger(__name__)
 
@@ -82,19 +83,16 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """The sums of the requests that have these values in common; "" for what was not asked for.
+    """The sums of the requests that have these values in common; "" for what was not asked for."""
 
-    `seconds` is the sum of the times from each request to the end of its answer.
-    """
-
-    day: str = ""
+    day: Annotated[str, says("the day in UTC, if asked for")] = ""
     key: str = ""
     model: str = ""
-    requests: int
+    requests: Annotated[int, says("how many requests there were")]
     prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    seconds: float
+    cached_tokens: Annotated[int, says("tokens of the prompts that needed no work")]
+    generated_tokens: Annotated[int, says("the tokens of the answers")]
+    seconds: Annotated[float, says("the times from each request to the end of its answer")]
 
 
 Recent: TypeAlias = tuple[dict[str, int], list[tuple[float, int]]]

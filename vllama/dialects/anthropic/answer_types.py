@@ -8,10 +8,11 @@ See docs/reference/ollama-api.md#messages.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from vllama.base.meaning import says
 from vllama.dialects.errors import AnthropicError
 
 
@@ -43,8 +44,12 @@ class MessageUsage(Struct, kw_only=True):
     """Tokens; the prompt's are the sum of the three kinds of input."""
 
     input_tokens: int
-    cache_creation_input_tokens: int | UnsetType = UNSET
-    cache_read_input_tokens: int | UnsetType = UNSET
+    cache_creation_input_tokens: Annotated[
+        int | UnsetType, says("tokens of the prompt that were put into the cache")
+    ] = UNSET
+    cache_read_input_tokens: Annotated[
+        int | UnsetType, says("tokens of the prompt that needed no work")
+    ] = UNSET
     output_tokens: int
 
 
@@ -58,7 +63,7 @@ class Message(Struct, kw_only=True):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[Block]
+    content: Annotated[list[Block], says("text, thinking and calls")]
     stop_reason: StopReason | UnsetType | None = UNSET
     stop_sequence: str | UnsetType | None = UNSET
     usage: MessageUsage
@@ -67,14 +72,14 @@ class Message(Struct, kw_only=True):
 class MessageStart(Struct, tag="message_start"):
     """The first event."""
 
-    message: Message
+    message: Annotated[Message, says("the answer, still without content")]
 
 
 class BlockStart(Struct, tag="content_block_start"):
     """A block begins."""
 
     index: int
-    content_block: Block
+    content_block: Annotated[Block, says("the block, still empty")]
 
 
 class TextDelta(Struct, tag="text_delta"):
@@ -98,14 +103,16 @@ class SignatureDelta(Struct, tag="signature_delta"):
 class ArgumentsDelta(Struct, tag="input_json_delta"):
     """More of a call's arguments: a piece of JSON."""
 
-    partial_json: str
+    partial_json: Annotated[str, says("a piece of the arguments as JSON")]
 
 
 class BlockDelta(Struct, tag="content_block_delta"):
     """A block goes on."""
 
     index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | ArgumentsDelta
+    delta: Annotated[
+        TextDelta | ThinkingDelta | SignatureDelta | ArgumentsDelta, says("what is added")
+    ]
 
 
 class BlockStop(Struct, tag="content_block_stop"):
@@ -124,7 +131,7 @@ class EndOfMessage(Struct):
 class MessageDelta(Struct, tag="message_delta"):
     """The end of the answer, and what it took."""
 
-    delta: EndOfMessage
+    delta: Annotated[EndOfMessage, says("why the answer ends")]
     usage: MessageUsage
 
 

@@ -13,9 +13,17 @@ from vllama.dialects.go_types import GoError, Schema, Walk, find_error
 from vllama.dialects.go_values import Int, LimitedList, ListOf, OrderedMapOf, anything
 
 Citation = make_struct(
-    "anthropic.Citation", type=str, url=str, title=str, encrypted_index=str, cited_text=str
+    "anthropic.Citation",
+    "Where a text comes from.",
+    type=str,
+    url=str,
+    title=str,
+    encrypted_index=str,
+    cited_text=str,
 )
-ImageSource = make_struct("anthropic.ImageSource", type=str, media_type=str, data=str, url=str)
+ImageSource = make_struct(
+    "anthropic.ImageSource", "Where a picture is.", type=str, media_type=str, data=str, url=str
+)
 
 
 class _Source:
@@ -32,6 +40,7 @@ class _Source:
 
 ContentBlock = make_struct(
     "anthropic.ContentBlock",
+    "A part of a message.",
     type=str,
     text=str,
     citations=list_of(Citation),
@@ -76,11 +85,13 @@ class _MessageParam:
         """Return the schema."""
         content = {"anyOf": [{"type": "string"}, _BLOCKS.describe(structs)]}
         role = {"type": "string"}
-        return {
+        structs["anthropic.MessageParam"] = {
             "type": "object",
             "properties": {"role": role, "content": content},
             "required": ["content"],
+            "description": "A turn of the conversation.",
         }
+        return {"$ref": "#/components/schemas/anthropic.MessageParam"}
 
 
 # its content has to be there, and msgspec leaves null to the walk
@@ -97,12 +108,26 @@ Messages: Any = Annotated[
     LimitedList(MESSAGE, "[]anthropic.MessageParam", check_messages),
 ]
 Tool = make_struct(
-    "anthropic.Tool", type=str, name=str, description=str, input_schema=Any, max_uses=Int
+    "anthropic.Tool",
+    "A tool that the model may use.",
+    type=str,
+    name=str,
+    description=str,
+    input_schema=Any,
+    max_uses=Int,
 )
-ToolChoice = make_struct("anthropic.ToolChoice", type=str, name=str, disable_parallel_tool_use=bool)
-ThinkingConfig = make_struct("anthropic.ThinkingConfig", type=str, budget_tokens=Int)
-Metadata = make_struct("anthropic.Metadata", user_id=str)
-OutputConfig = make_struct("anthropic.OutputConfig", effort=str)
+ToolChoice = make_struct(
+    "anthropic.ToolChoice",
+    "Whether the model uses a tool, and which.",
+    type=str,
+    name=str,
+    disable_parallel_tool_use=bool,
+)
+ThinkingConfig = make_struct(
+    "anthropic.ThinkingConfig", "Whether the model thinks first.", type=str, budget_tokens=Int
+)
+Metadata = make_struct("anthropic.Metadata", "What the client says of the request.", user_id=str)
+OutputConfig = make_struct("anthropic.OutputConfig", "How the model answers.", effort=str)
 MessagesBody = make_struct(
     "anthropic.MessagesRequest",
     model=str,

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from vllama.base.meaning import says
+
 
 class CalledFunction(Struct):
     """The function that a model calls."""
@@ -33,7 +35,7 @@ class ToolCall(Struct):
 class AnswerMessage(Struct):
     """What the model says: in a stream the next piece of it."""
 
-    role: str
+    role: Annotated[str, says("always `assistant`")]
     content: str
     thinking: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
@@ -50,14 +52,16 @@ class TokenLogprob(Struct):
 class GeneratedToken(TokenLogprob):
     """A token of the answer, and the likeliest ones in its place."""
 
-    top_logprobs: list[TokenLogprob] | UnsetType = UNSET
+    top_logprobs: Annotated[
+        list[TokenLogprob] | UnsetType, says("the likeliest tokens in its place")
+    ] = UNSET
 
 
 class DebugInfo(Struct):
     """What `_debug_render_only` asks for."""
 
-    rendered_template: str
-    image_count: int | UnsetType = UNSET
+    rendered_template: Annotated[str, says("the prompt as the model would read it")]
+    image_count: Annotated[int | UnsetType, says("how many images it has")] = UNSET
 
 
 class Generated(Struct, kw_only=True):
@@ -65,8 +69,10 @@ class Generated(Struct, kw_only=True):
 
     model: str
     created_at: str
-    done: bool
-    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    done: Annotated[bool, says("whether this is the last object")]
+    done_reason: Annotated[
+        Literal["stop", "length", "load", "unload"] | UnsetType, says("why the answer ends")
+    ] = UNSET
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
     prompt_eval_count: int | UnsetType = UNSET
@@ -74,23 +80,29 @@ class Generated(Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
-    logprobs: list[GeneratedToken] | UnsetType = UNSET
-    _debug_info: DebugInfo | UnsetType = UNSET
+    logprobs: Annotated[
+        list[GeneratedToken] | UnsetType, says("the log probabilities of the tokens")
+    ] = UNSET
+    _debug_info: Annotated[DebugInfo | UnsetType, says("what `_debug_render_only` asks for")] = (
+        UNSET
+    )
 
 
 class ChatAnswer(Generated, kw_only=True):
     """An answer of `/api/chat`, or a line of it."""
 
-    message: AnswerMessage
+    message: Annotated[AnswerMessage, says("what the model says")]
 
 
 class GenerateAnswer(Generated, kw_only=True):
     """An answer of `/api/generate`, or a line of it."""
 
-    response: str
+    response: Annotated[str, says("the text")]
     thinking: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
-    context: list[int] | UnsetType = UNSET
+    context: Annotated[
+        list[int] | UnsetType, says("the tokens so far, with which a later request goes on")
+    ] = UNSET
 
 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
@@ -101,7 +113,7 @@ class EmbedAnswer(Struct, omit_defaults=True):
     """One vector of length 1 for each input."""
 
     model: str
-    embeddings: Sequence[Vector]
+    embeddings: Annotated[Sequence[Vector], says("a vector for each input")]
     total_duration: int = 0
     load_duration: int = 0
     prompt_eval_count: int = 0
@@ -110,43 +122,40 @@ class EmbedAnswer(Struct, omit_defaults=True):
 class LegacyEmbedAnswer(Struct):
     """The vector of a prompt, as the model made it."""
 
-    embedding: Vector
+    embedding: Annotated[Vector, says("the vector")]
 
 
 class ModelDetails(Struct, omit_defaults=True):
     """What a model is made of."""
 
-    parent_model: str
-    format: str
-    family: str
-    families: list[str] | None
-    parameter_size: str
-    quantization_level: str
-    context_length: int = 0
-    embedding_length: int = 0
+    parent_model: Annotated[str, says("the model that it was made of")]
+    format: Annotated[str, says("the format of its files")]
+    family: Annotated[str, says("its architecture")]
+    families: Annotated[list[str] | None, says("its architectures, with those of its projector")]
+    parameter_size: Annotated[str, says("how many parameters it has, such as `8.2B`")]
+    quantization_level: Annotated[str, says("the quantization, such as `Q4_K_M`")]
+    context_length: Annotated[int, says("the longest context in tokens")] = 0
+    embedding_length: Annotated[int, says("how many numbers a vector has")] = 0
 
 
 class LocalModel(Struct, omit_defaults=True):
-    """A model on this machine. `store` says where it was found.
-
-    `problem` says why its files cannot be read, if they are damaged.
-    """
+    """A model on this machine."""
 
     name: str
     model: str
-    modified_at: str
+    modified_at: Annotated[str, says("when the model last changed")]
     size: int
     digest: str
     details: ModelDetails
     capabilities: list[str] | UnsetType = UNSET
-    store: str | UnsetType = UNSET
-    problem: str = ""
+    store: Annotated[str | UnsetType, says("where it was found")] = UNSET
+    problem: Annotated[str, says("why its files cannot be read, if they are damaged")] = ""
 
 
 class Tags(Struct):
     """The models of this machine, the newest first."""
 
-    models: list[LocalModel]
+    models: Annotated[list[LocalModel], says("the models")]
 
 
 class LoadedModel(Struct, kw_only=True, omit_defaults=True):
@@ -158,17 +167,17 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     digest: str
     details: ModelDetails
     expires_at: str
-    size_vram: int
+    size_vram: Annotated[int, says("the bytes of it that lie on GPUs")]
     context_length: int
     state: str | UnsetType = UNSET
     engine: str | UnsetType = UNSET
-    engine_version: str | UnsetType | None = UNSET
+    engine_version: Annotated[str | UnsetType | None, says("the engine's version")] = UNSET
     requests: int | UnsetType = UNSET
     slots: int | UnsetType = UNSET
     queued: int | UnsetType = UNSET
-    replicas: int | UnsetType = UNSET
-    restarts: int | UnsetType = UNSET
-    pid: int | UnsetType | None = UNSET
+    replicas: Annotated[int | UnsetType, says("how many engines share its requests")] = UNSET
+    restarts: Annotated[int | UnsetType, says("how often its engine was restarted")] = UNSET
+    pid: Annotated[int | UnsetType | None, says("the engine's process")] = UNSET
     other_names: list[str] = []
     ending: int = 0
     cause: str = ""
@@ -178,53 +187,59 @@ class FailedModel(Struct):
     """A model that could not be loaded, why, and in how many seconds it is tried again."""
 
     name: str
-    state: Literal["failed"]
+    state: Annotated[Literal["failed"], says("always `failed`")]
     cause: str
     hint: str | None
-    since: str
-    retry_after: float
+    since: Annotated[str, says("when it failed")]
+    retry_after: Annotated[float, says("in how many seconds it is tried again")]
 
 
 class LoadedModels(Struct, omit_defaults=True):
     """The loaded models, the one that is unloaded last first."""
 
-    models: list[LoadedModel]
-    failed: list[FailedModel] = []
+    models: Annotated[list[LoadedModel], says("the loaded models")]
+    failed: Annotated[list[FailedModel], says("the models that could not be loaded")] = []
 
 
 class Tensor(Struct):
     """A tensor of a model's file."""
 
-    name: str
-    type: str
-    shape: list[int]
+    name: Annotated[str, says("the tensor's name")]
+    type: Annotated[str, says("the type of its numbers")]
+    shape: Annotated[list[int], says("its dimensions")]
 
 
 class ShownModel(Struct, kw_only=True):
     """All that is known of a model; what is empty is left out."""
 
-    license: str | UnsetType = UNSET
-    modelfile: str | UnsetType = UNSET
-    parameters: str | UnsetType = UNSET
-    template: str | UnsetType = UNSET
-    system: str | UnsetType = UNSET
+    license: Annotated[str | UnsetType, says("the licence")] = UNSET
+    modelfile: Annotated[str | UnsetType, says("the Modelfile")] = UNSET
+    parameters: Annotated[str | UnsetType, says("default options, one a line")] = UNSET
+    template: Annotated[str | UnsetType, says("the template of its prompts")] = UNSET
+    system: Annotated[str | UnsetType, says("its system message")] = UNSET
     renderer: str | UnsetType = UNSET
     parser: str | UnsetType = UNSET
     details: ModelDetails
-    messages: list[dict[str, Any]] | UnsetType = UNSET
-    model_info: dict[str, Any]
-    projector_info: dict[str, Any] | UnsetType = UNSET
-    tensors: list[Tensor] | UnsetType = UNSET
+    messages: Annotated[
+        list[dict[str, Any]] | UnsetType, says("messages that every chat begins with")
+    ] = UNSET
+    model_info: Annotated[dict[str, Any], says("the metadata of its file")]
+    projector_info: Annotated[dict[str, Any] | UnsetType, says("the metadata of its projector")] = (
+        UNSET
+    )
+    tensors: Annotated[list[Tensor] | UnsetType, says("the tensors of its file")] = UNSET
     capabilities: list[str] | UnsetType = UNSET
-    modified_at: str
+    modified_at: Annotated[str, says("when the model last changed")]
     requires: str | UnsetType = UNSET
-    vllama: dict[str, Any] | UnsetType = UNSET
+    vllama: Annotated[dict[str, Any] | UnsetType, says("what vllama adds, such as the plan")] = (
+        UNSET
+    )
 
 
 class Progress(Struct, omit_defaults=True):
     """A step of a download, or of the making of a model. The last one is `success`."""
 
-    status: str
+    status: Annotated[str, says("the step; `success` is the last")]
     digest: str = ""
     total: int | UnsetType = UNSET
     completed: int = 0
@@ -233,26 +248,26 @@ class Progress(Struct, omit_defaults=True):
 class Success(Struct):
     """All that is answered without a stream."""
 
-    status: Literal["success"]
+    status: Annotated[Literal["success"], says("always `success`")]
 
 
 class Cloud(Struct):
     """The cloud of ollama.com, which vllama does not use."""
 
-    disabled: bool
-    source: str
+    disabled: Annotated[bool, says("whether it is off")]
+    source: Annotated[str, says("what turned it off")]
 
 
 class CloudStatus(Struct):
     """Whether ollama.com is used."""
 
-    cloud: Cloud
+    cloud: Annotated[Cloud, says("the cloud")]
 
 
 class Recommendations(Struct):
     """The models that are recommended: none."""
 
-    recommendations: list[dict[str, Any]]
+    recommendations: Annotated[list[dict[str, Any]], says("the models")]
 
 
 class SearchResult(Struct, kw_only=True):
@@ -260,10 +275,10 @@ class SearchResult(Struct, kw_only=True):
 
     title: str = ""
     url: str = ""
-    content: str | None = ""
+    content: Annotated[str | None, says("a part of the page, as text")] = ""
 
 
 class SearchResults(Struct):
     """Pages of the web, the best first."""
 
-    results: list[SearchResult]
+    results: Annotated[list[SearchResult], says("the pages")]

@@ -13,7 +13,7 @@ from vllama.base.units import parse_keep_alive
 from vllama.chat.engine.request_fields import check_code
 from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, check_messages, check_tools
 from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
-from vllama.dialects.go_types import GoError, GoType, Walk
+from vllama.dialects.go_types import GoError, GoType, Walk, make_enum
 from vllama.dialects.go_values import (
     ANY_MAP,
     STRINGS,
@@ -39,7 +39,7 @@ DURATION = f"^[+-]?(0|({_PARTS}){{1,9}})$"
 """Go's durations, such as `1h30m`; more digits or parts may be more than 292 years."""
 
 
-@described({"enum": [True, False, None, *THINK_LEVELS]})
+@described(make_enum(True, *THINK_LEVELS, None))
 def think(value: object, walk: Walk) -> object:
     """Check an `api.ThinkValue`."""
     if value is None or isinstance(value, bool) or value in THINK_LEVELS:
@@ -113,14 +113,23 @@ _Properties = Annotated[dict[str, ToolProperty | None], OrderedMapOf(find_struct
 _DEFINITIONS: dict[str, Any] = {"$defs": Any}
 ToolParameters = make_struct(
     "api.ToolFunctionParameters",
+    "The arguments of a function, as a JSON schema.",
     type=str,
     items=Any,
     required=list_of(str),
     properties=_Properties,
     **_DEFINITIONS,
 )
-ToolFunction = make_struct("api.ToolFunction", name=str, description=str, parameters=ToolParameters)
-Tool = make_struct("api.Tool", type=str, items=Any, function=ToolFunction)
+ToolFunction = make_struct(
+    "api.ToolFunction",
+    "A function that the model may call.",
+    name=str,
+    description=str,
+    parameters=ToolParameters,
+)
+Tool = make_struct(
+    "api.Tool", "A tool that the model may use.", type=str, items=Any, function=ToolFunction
+)
 
 
 class Tools(list[dict[str, Any] | None]):
@@ -156,6 +165,7 @@ class MessageStruct(GoStruct):
     """A turn of a conversation."""
 
     go_name = "api.Alias"
+    api_name = "api.Message"
     role: str = ""
     content: str = ""
     thinking: str = ""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from vllama.base.meaning import says
 from vllama.dialects.ollama.answer_types import NUMBERS
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
@@ -23,9 +24,13 @@ class Usage(Struct):
 
     prompt_tokens: int
     total_tokens: int
-    completion_tokens: int | UnsetType = UNSET
-    prompt_tokens_details: dict[str, Any] | UnsetType | None = UNSET
-    completion_tokens_details: dict[str, Any] | UnsetType | None = UNSET
+    completion_tokens: Annotated[int | UnsetType, says("the tokens of the answer")] = UNSET
+    prompt_tokens_details: Annotated[
+        dict[str, Any] | UnsetType | None, says("how many tokens of the prompt needed no work")
+    ] = UNSET
+    completion_tokens_details: Annotated[
+        dict[str, Any] | UnsetType | None, says("how many tokens were thinking")
+    ] = UNSET
 
 
 class ChatFunction(Struct):
@@ -49,7 +54,7 @@ class ChatMessage(Struct):
 
     role: str
     content: str | None
-    reasoning: str | UnsetType = UNSET
+    reasoning: Annotated[str | UnsetType, says("what the model thought before its answer")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
 
 
@@ -57,7 +62,7 @@ class ChatChoice(Struct):
     """One of several answers."""
 
     index: int
-    message: ChatMessage
+    message: Annotated[ChatMessage, says("the answer")]
     finish_reason: Reason | None
     logprobs: dict[str, Any] | UnsetType | None = UNSET
 
@@ -69,7 +74,7 @@ class ChatCompletion(Struct):
     object: Literal["chat.completion"]
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: Annotated[list[ChatChoice], says("the answers")]
     usage: Usage
     system_fingerprint: str | UnsetType | None = UNSET
 
@@ -78,8 +83,8 @@ class ChatDelta(Struct):
     """What a chunk adds to an answer."""
 
     role: str | UnsetType | None = UNSET
-    content: str | UnsetType | None = UNSET
-    reasoning: str | UnsetType | None = UNSET
+    content: Annotated[str | UnsetType | None, says("more text")] = UNSET
+    reasoning: Annotated[str | UnsetType | None, says("more thinking")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType | None = UNSET
 
 
@@ -87,31 +92,28 @@ class ChatChunkChoice(Struct):
     """One of several answers, which a chunk adds to."""
 
     index: int
-    delta: ChatDelta
+    delta: Annotated[ChatDelta, says("what is added")]
     finish_reason: Reason | UnsetType | None = UNSET
     logprobs: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ChatChunk(Struct):
-    """A piece of a streamed answer; the last may have the usage, and no choices.
-
-    `timings` is llama-server's own.
-    """
+    """A piece of a streamed answer; the last may have the usage, and no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    choices: list[ChatChunkChoice]
+    choices: Annotated[list[ChatChunkChoice], says("the answers that it adds to")]
     usage: Usage | UnsetType | None = UNSET
-    timings: dict[str, Any] | UnsetType = UNSET
+    timings: Annotated[dict[str, Any] | UnsetType, says("llama-server's own measurements")] = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
 
 
 class TextChoice(Struct):
     """One of several completions, or a piece of one."""
 
-    text: str
+    text: Annotated[str, says("the text")]
     index: int
     finish_reason: Reason | None
     logprobs: dict[str, Any] | UnsetType | None = UNSET
@@ -124,7 +126,7 @@ class TextCompletion(Struct):
     object: Literal["text_completion"]
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: Annotated[list[TextChoice], says("the completions")]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
 
@@ -133,7 +135,10 @@ class Embedding(Struct):
     """A vector: numbers, or 32-bit floats in base64."""
 
     object: Literal["embedding"]
-    embedding: Annotated[Raw, Meta(extra_json_schema={"anyOf": [NUMBERS, {"type": "string"}]})]
+    embedding: Annotated[
+        Annotated[Raw, Meta(extra_json_schema={"anyOf": [NUMBERS, {"type": "string"}]})],
+        says("numbers, or 32-bit floats in base64"),
+    ]
     index: int
 
 
@@ -141,7 +146,7 @@ class Embeddings(Struct):
     """A vector for each input."""
 
     object: Literal["list"]
-    data: list[Embedding]
+    data: Annotated[list[Embedding], says("the vectors")]
     model: str
     usage: Usage
 
@@ -152,27 +157,29 @@ class OpenAIModel(Struct, omit_defaults=True):
     id: str
     object: Literal["model"]
     created: int
-    owned_by: str
+    owned_by: Annotated[str, says("the namespace of its name, or `library`")]
     state: str | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
-    context_length: int = 0
-    loaded_context_length: int = 0
-    max_model_len: int = 0
+    context_length: Annotated[int, says("the longest context in tokens")] = 0
+    loaded_context_length: Annotated[int, says("the context that it is loaded with")] = 0
+    max_model_len: Annotated[int, says("the same as vLLM names it")] = 0
 
 
 class OpenAIModels(Struct):
     """The models of this machine, the newest first."""
 
     object: Literal["list"]
-    data: list[OpenAIModel]
+    data: Annotated[list[OpenAIModel], says("the models")]
 
 
 class RankedDocument(Struct):
     """A document, by its place in the request."""
 
     index: int
-    relevance_score: float
-    document: dict[str, Any] | UnsetType = UNSET
+    relevance_score: Annotated[float, says("how well it fits the query")]
+    document: Annotated[dict[str, Any] | UnsetType, says("the document, if `return_documents`")] = (
+        UNSET
+    )
 
 
 class Ranking(Struct):
@@ -182,15 +189,15 @@ class Ranking(Struct):
     object: Literal["list"]
     model: str
     usage: Usage
-    results: list[RankedDocument]
+    results: Annotated[list[RankedDocument], says("the documents")]
 
 
 class RankedText(Struct):
     """A text, by its place in the request, for clients of text-embeddings-inference."""
 
     index: int
-    score: float
-    text: str | UnsetType = UNSET
+    score: Annotated[float, says("how well it fits the query")]
+    text: Annotated[str | UnsetType, says("the text, if `return_text`")] = UNSET
 
 
 class PairScore(Struct):
@@ -198,7 +205,7 @@ class PairScore(Struct):
 
     index: int
     object: Literal["score"]
-    score: float
+    score: Annotated[float, says("how well the texts fit")]
 
 
 class Scores(Struct):
@@ -208,21 +215,21 @@ class Scores(Struct):
     object: Literal["list"]
     created: int
     model: str
-    data: list[PairScore]
+    data: Annotated[list[PairScore], says("the scores")]
     usage: Usage
 
 
 class Transcription(Struct):
     """The words of a recording; an engine may add more."""
 
-    text: str
+    text: Annotated[str, says("the words")]
 
 
 class Decisions(Struct):
     """The answers to typed questions, as probabilities."""
 
     model: str
-    answers: list[dict[str, Any]]
+    answers: Annotated[list[dict[str, Any]], says("the answers, in the order of the questions")]
     usage: dict[str, Any]
 
 
@@ -230,5 +237,7 @@ class SystemOneAnswers(Struct):
     """The answers to typed questions, by their names."""
 
     model: str
-    answers: dict[str, dict[str, Any]]
+    answers: Annotated[
+        dict[str, dict[str, Any]], says("the answers, by the names of the questions")
+    ]
     usage: dict[str, Any]

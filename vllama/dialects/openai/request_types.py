@@ -25,16 +25,26 @@ def _prompt(value: object, walk: Walk) -> object:
     return value if texts else string(value, walk)
 
 
-StreamOptions = make_struct("openai.StreamOptions", include_usage=bool)
+StreamOptions = make_struct(
+    "openai.StreamOptions", "What a stream has beside its text.", include_usage=bool
+)
 CalledFunction = make_struct(
     "",
     name=str,
     arguments=str,
     go_shown='struct { Name string "json:\\"name\\""; Arguments string "json:\\"arguments\\"" }',
 )
-CallStruct = make_struct("openai.ToolCall", id=str, index=Int, type=str, function=CalledFunction)
+CallStruct = make_struct(
+    "openai.ToolCall",
+    "A call that the model made.",
+    id=str,
+    index=Int,
+    type=str,
+    function=CalledFunction,
+)
 MessageStruct = make_struct(
     "openai.Message",
+    "A turn of the conversation.",
     role=str,
     content=Any,
     reasoning=str,
@@ -42,9 +52,11 @@ MessageStruct = make_struct(
     name=str,
     tool_call_id=str,
 )
-JsonSchema = make_struct("openai.JsonSchema", schema=Any)
-ResponseFormat = make_struct("openai.ResponseFormat", type=str, json_schema=JsonSchema)
-Reasoning = make_struct("openai.Reasoning", effort=str)
+JsonSchema = make_struct("openai.JsonSchema", "A JSON schema with a name.", schema=Any)
+ResponseFormat = make_struct(
+    "openai.ResponseFormat", "The form of the answer.", type=str, json_schema=JsonSchema
+)
+Reasoning = make_struct("openai.Reasoning", "How the model thinks.", effort=str)
 MESSAGE = find_struct(MessageStruct)
 Messages: Any = Annotated[
     list_of(MessageStruct),

@@ -8,32 +8,38 @@ See docs/reference/ollama-api.md#responses.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from vllama.base.meaning import says
 
 
 class OutputPart(Struct):
     """Text of an answer, or a summary of its thinking."""
 
-    type: Literal["output_text", "summary_text"]
+    type: Annotated[Literal["output_text", "summary_text"], says("what it is")]
     text: str
-    annotations: list[Any] | UnsetType = UNSET
-    logprobs: list[Any] | UnsetType = UNSET
+    annotations: Annotated[list[dict[str, Any]] | UnsetType, says("always empty")] = UNSET
+    logprobs: Annotated[
+        list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
+    ] = UNSET
 
 
 class OutputItem(Struct):
     """A message, thinking, or a call of a function."""
 
     id: str
-    type: Literal["message", "reasoning", "function_call"]
-    status: str | UnsetType = UNSET
+    type: Annotated[Literal["message", "reasoning", "function_call"], says("what it is")]
+    status: Annotated[str | UnsetType, says("how far it is")] = UNSET
     role: str | UnsetType = UNSET
-    content: list[OutputPart] | UnsetType = UNSET
-    summary: list[OutputPart] | UnsetType = UNSET
-    encrypted_content: str | UnsetType = UNSET
-    call_id: str | UnsetType = UNSET
-    namespace: str | UnsetType = UNSET
+    content: Annotated[list[OutputPart] | UnsetType, says("the parts of a message")] = UNSET
+    summary: Annotated[list[OutputPart] | UnsetType, says("the thinking of a `reasoning`")] = UNSET
+    encrypted_content: Annotated[
+        str | UnsetType, says("the thinking, to be sent back as it is")
+    ] = UNSET
+    call_id: Annotated[str | UnsetType, says("the call's id, which its result names")] = UNSET
+    namespace: Annotated[str | UnsetType, says("the namespace of the function")] = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
@@ -41,13 +47,13 @@ class OutputItem(Struct):
 class InputTokens(Struct):
     """Those of the prompt that needed no work."""
 
-    cached_tokens: int
+    cached_tokens: Annotated[int, says("the tokens that needed no work")]
 
 
 class OutputTokens(Struct):
     """Those of the thinking."""
 
-    reasoning_tokens: int
+    reasoning_tokens: Annotated[int, says("the tokens of the thinking")]
 
 
 class ResponseUsage(Struct):
@@ -56,62 +62,70 @@ class ResponseUsage(Struct):
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    input_tokens_details: InputTokens | UnsetType = UNSET
-    output_tokens_details: OutputTokens | UnsetType = UNSET
+    input_tokens_details: Annotated[
+        InputTokens | UnsetType, says("how many tokens of the prompt needed no work")
+    ] = UNSET
+    output_tokens_details: Annotated[
+        OutputTokens | UnsetType, says("how many tokens were thinking")
+    ] = UNSET
 
 
-class Response(Struct):
+class WholeResponse(Struct):
     """A response. The fields after `usage` repeat those of the request."""
 
     id: str
     object: Literal["response"]
-    created_at: int
-    completed_at: int | None
-    status: Literal["in_progress", "completed", "failed", "incomplete"]
-    error: dict[str, Any] | None
-    incomplete_details: dict[str, Any] | None
+    created_at: Annotated[int, says("when it was begun, in Unix seconds")]
+    completed_at: Annotated[int | None, says("when it was complete, in Unix seconds")]
+    status: Annotated[
+        Literal["in_progress", "completed", "failed", "incomplete"], says("how far it is")
+    ]
+    error: Annotated[dict[str, Any] | None, says("the error that it ended with")]
+    incomplete_details: Annotated[dict[str, Any] | None, says("why it is incomplete")]
     model: str
-    output: list[OutputItem] | None
+    output: Annotated[list[OutputItem] | None, says("messages, thinking and calls")]
     usage: ResponseUsage | None
     instructions: str | None
     max_output_tokens: int | None
-    max_tool_calls: int | None
+    max_tool_calls: Annotated[int | None, says("always null")]
     metadata: dict[str, Any]
     parallel_tool_calls: bool
     previous_response_id: str | None
-    prompt_cache_key: Any
+    prompt_cache_key: Annotated[Any, says("as in the request")]
     reasoning: dict[str, Any] | None
-    safety_identifier: Any
-    service_tier: str
+    safety_identifier: Annotated[Any, says("as in the request")]
+    service_tier: Annotated[str, says("always `default`")]
     store: bool
     background: bool
     temperature: float
     top_p: float
-    top_logprobs: int
+    top_logprobs: Annotated[int, says("how many alternatives to each token are given")]
     presence_penalty: float
     frequency_penalty: float
-    text: dict[str, Any]
+    text: Annotated[dict[str, Any], says("the form of the text, as in the request")]
     tool_choice: Any
     tools: list[dict[str, Any]]
     truncation: str
-    user: Any | UnsetType = UNSET
+    user: Annotated[Any | UnsetType, says("as in the request")] = UNSET
 
 
 class ResponseEvent(Struct):
     """A step of a streamed response; the fields depend on its type."""
 
-    type: str
-    sequence_number: int
-    response: Response | UnsetType = UNSET
-    item: OutputItem | UnsetType = UNSET
-    item_id: str | UnsetType = UNSET
-    output_index: int | UnsetType = UNSET
-    content_index: int | UnsetType = UNSET
-    summary_index: int | UnsetType = UNSET
-    part: OutputPart | UnsetType = UNSET
-    delta: str | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    logprobs: list[Any] | UnsetType = UNSET
+    type: Annotated[str, says("the step, such as `response.output_text.delta`")]
+    sequence_number: Annotated[int, says("the event's number, from 0")]
+    response: Annotated[WholeResponse | UnsetType, says("the response so far")] = UNSET
+    item: Annotated[OutputItem | UnsetType, says("an item of the output")] = UNSET
+    item_id: Annotated[str | UnsetType, says("the item that it is about")] = UNSET
+    output_index: Annotated[int | UnsetType, says("the item's place in the output")] = UNSET
+    content_index: Annotated[int | UnsetType, says("the part's place in its item")] = UNSET
+    summary_index: Annotated[int | UnsetType, says("the part's place in the summary")] = UNSET
+    part: Annotated[OutputPart | UnsetType, says("a part of an item")] = UNSET
+    delta: Annotated[str | UnsetType, says("what is added")] = UNSET
+    text: Annotated[str | UnsetType, says("the whole text")] = UNSET
+    logprobs: Annotated[
+        list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
+    ] = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
@@ -120,10 +134,10 @@ class InputItems(Struct):
     """The input of a response, the newest first."""
 
     object: Literal["list"]
-    data: Sequence[Mapping[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+    data: Annotated[Sequence[Mapping[str, Any]], says("the items")]
+    first_id: Annotated[str | None, says("the id of the first one")]
+    last_id: Annotated[str | None, says("the id of the last one")]
+    has_more: Annotated[bool, says("whether there are more")]
 
 
 class DeletedResponse(Struct):
@@ -131,4 +145,4 @@ class DeletedResponse(Struct):
 
     id: str
     object: Literal["response"]
-    deleted: Literal[True]
+    deleted: Annotated[bool, says("always true")]

@@ -152,9 +152,22 @@ class Tool(GoStruct):
     tools: list[Tool | None] = []
 
 
-TextFormat = make_struct("openai.ResponsesTextFormat", type=str, name=str, schema=Any, strict=bool)
-TextOptions = make_struct("openai.ResponsesText", format=TextFormat)
-Reasoning = make_struct("openai.ResponsesReasoning", effort=str, generate_summary=str, summary=str)
+TextFormat = make_struct(
+    "openai.ResponsesTextFormat",
+    "The form of the text.",
+    type=str,
+    name=str,
+    schema=Any,
+    strict=bool,
+)
+TextOptions = make_struct("openai.ResponsesText", "The form of the text.", format=TextFormat)
+Reasoning = make_struct(
+    "openai.ResponsesReasoning",
+    "How the model thinks.",
+    effort=str,
+    generate_summary=str,
+    summary=str,
+)
 DecisionsBody = make_struct("openai.Request", model=str, input=Input)
 ResponsesBody = make_struct(
     "openai.ResponsesRequest",

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from html.parser import HTMLParser
+from typing import Annotated
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
+
+from vllama.base.meaning import says
 
 _SKIPPED = frozenset({"script", "style", "noscript", "template", "svg", "head", "nav", "footer"})
 _BLOCKS = frozenset({
@@ -25,8 +28,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """What `/api/web_fetch` answers."""
 
     title: str
-    content: str
-    links: list[str]
+    content: Annotated[str, says("the page as text")]
+    links: Annotated[list[str], says("the addresses that it links to")]
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

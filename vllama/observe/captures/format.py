@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from vllama.base.errors import ConfigError
+from vllama.base.meaning import says
 from vllama.base.outcome import Outcome
 
 VERSION = 1
@@ -22,7 +23,7 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a request; `cut`: it had `size_bytes`, and only its beginning was kept."""
+    """The body of a request."""
 
     encoding: Encoding
     data: str
@@ -52,26 +53,35 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturedRequest(RequestHead, frozen=True, kw_only=True):
-    """A request. `headers` has null instead of each value that may be a secret."""
+    """A request."""
 
-    headers: Mapping[str, str | None]
-    body: Body
+    headers: Annotated[
+        Mapping[str, str | None], says("the headers, with null for what may be a secret")
+    ]
+    body: Annotated[Body, says("the body")]
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What lists show of an answer; `status` 0: the client left before there was one."""
+    """What lists show of an answer."""
 
-    status: int
-    content_type: str
+    status: Annotated[int, says("the HTTP status; 0 if the client left before there was one")]
+    content_type: Annotated[str, says("the type of the body")]
     size_bytes: int
     cut: bool = False
 
 
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of an answer's body, and when it came: seconds after the request."""
+
+    at_s: Annotated[float, says("seconds after the request")]
+    data: Annotated[str, says("the piece, in the answer's encoding")]
+
+
 class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
-    """An answer. `parts` are the pieces of its body, each with its time in s after the request."""
+    """An answer, with the pieces of its body."""
 
     encoding: Encoding
-    parts: list[tuple[float, str]]
+    parts: Annotated[list[Piece], says("the pieces of the body, each with its time")]
 
     @property
     def is_stream(self) -> bool:
@@ -81,7 +91,7 @@ class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
     @property
     def pieces(self) -> list[bytes]:
         """The bytes of each part."""
-        return [decode(data, self.encoding) for _, data in self.parts]
+        return [decode(part.data, self.encoding) for part in self.parts]
 
     @property
     def content(self) -> bytes:
@@ -93,107 +103,98 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The model that answered."""
 
     name: str
-    digest: str
-    format: str
-    quantization: str | None = None
+    digest: Annotated[str, says("the digest of its files")]
+    format: Annotated[str, says("the format of its files")]
+    quantization: Annotated[str | None, says("the quantization of its files")] = None
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine that answered, how it was started, and what it was sent beside the prompt.
-
-    `sampling` is the body of the last call to the engine, without messages, prompt and tools.
-    """
+    """The engine that answered, how it was started, and what it was sent beside the prompt."""
 
     name: str
-    version: str
+    version: Annotated[str, says("the engine's version")]
     context_length: int
-    parallel: int | None
-    threads: int | None
-    gpu_layers: int | None
-    kv_cache_type: str | None
-    flash_attention: bool | None
-    extra_args: tuple[str, ...] = ()
-    sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    parallel: Annotated[int | None, says("how many requests it works on at once")]
+    threads: Annotated[int | None, says("how many threads it has")]
+    gpu_layers: Annotated[int | None, says("how many layers are on the GPU")]
+    kv_cache_type: Annotated[str | None, says("the type of the numbers in its cache")]
+    flash_attention: Annotated[bool | None, says("whether it uses flash attention")]
+    extra_args: Annotated[tuple[str, ...], says("arguments that the user added")] = ()
+    sampling: Annotated[
+        Mapping[str, Any], says("the last body it was sent, without messages, prompt and tools")
+    ] = msgspec.field(default_factory=dict)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `queued_s` is the wait for a slot, `load_s` the part of it in which a model loaded.
+    """How long a request took, from when it had been received."""
 
-    `first_token_s` and `total_s` are counted from when the request had been received.
-    """
-
-    queued_s: float = 0.0
-    load_s: float = 0.0
+    queued_s: Annotated[float, says("the wait for a slot, in seconds")] = 0.0
+    load_s: Annotated[float, says("the part of the wait in which a model loaded")] = 0.0
     first_token_s: float | None = None
-    total_s: float = 0.0
+    total_s: Annotated[float, says("from the request to the end of the answer, in seconds")] = 0.0
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a request; `estimated`: those generated were counted by pieces of text."""
+    """Tokens of a request."""
 
-    prompt: int
-    generated: int
-    cached: int | None = None
-    estimated: bool = False
-    per_s: float | None = None
+    prompt: Annotated[int, says("the tokens of the prompt")]
+    generated: Annotated[int, says("the tokens of the answer")]
+    cached: Annotated[int | None, says("the tokens of the prompt that needed no work")] = None
+    estimated: Annotated[bool, says("whether the answer's were counted by pieces of text")] = False
+    per_s: Annotated[float | None, says("generated tokens per second")] = None
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The error that an answer ended with."""
 
-    message: str
+    message: Annotated[str, says("the error")]
     hint: str | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A capture without bodies.
+    """A capture without bodies."""
 
-    `id` is unique in all captures; `request_id` is the client's own id, or the same. `key` is what
-    may be shown of the client's key. `settings` are those of the server that were given and may
-    change answers.
-    """
-
-    format: int = VERSION
-    id: str
-    request_id: str
-    received_at: str
-    vllama: str
+    format: Annotated[int, says("the version of this form")] = VERSION
+    id: Annotated[str, says("the capture's id, unique in all captures")]
+    request_id: Annotated[str, says("the client's id of the request, or the capture's")]
+    received_at: Annotated[str, says("when the request had been received")]
+    vllama: Annotated[str, says("the version of vllama")]
     client: str
     key: str | None
-    request: RequestHead
-    model: Model | None
-    engine: Engine | None
-    settings: Mapping[str, str]
-    times: Times
-    answer: AnswerHead
-    outcome: Outcome
-    error: Failure | None
-    tokens: Tokens | None
+    request: Annotated[RequestHead, says("what was asked")]
+    model: Annotated[Model | None, says("the model that answered")]
+    engine: Annotated[Engine | None, says("the engine that answered")]
+    settings: Annotated[
+        Mapping[str, str], says("settings of the server that were given and may change answers")
+    ]
+    times: Annotated[Times, says("how long it took")]
+    answer: Annotated[AnswerHead, says("what was answered")]
+    outcome: Annotated[Outcome, says("how it ended")]
+    error: Annotated[Failure | None, says("the error that the answer ended with")]
+    tokens: Annotated[Tokens | None, says("the counts of tokens")]
 
 
 class Capture(Summary, frozen=True, kw_only=True):
     """A capture with its bodies."""
 
-    request: CapturedRequest
-    answer: CapturedAnswer
+    request: Annotated[CapturedRequest, says("what was asked")]
+    answer: Annotated[CapturedAnswer, says("what was answered")]
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True):
-    """One text of an answer, put together from the pieces of a stream.
+    """One text of an answer, put together from the pieces of a stream."""
 
-    `name` is `text`, `thinking`, `tool calls`, `error` or `answer`, with a number where an answer
-    has several choices. `cut`: the limit of tokens ended it.
-    """
-
-    name: str
-    text: str
-    cut: bool
+    name: Annotated[
+        str, says("`text`, `thinking`, `tool calls`, `error` or `answer`, with the choice's number")
+    ]
+    text: Annotated[str, says("the text")]
+    cut: Annotated[bool, says("whether the limit of tokens ended it")]
 
 
 class ReadCapture(Capture, frozen=True, kw_only=True):
     """A capture with its bodies, and with what the answer says."""
 
-    texts: list[AnswerText]
+    texts: Annotated[list[AnswerText], says("what the answer says")]
 
 
 T = TypeVar("T", bound=Summary)

@@ -93,13 +93,13 @@ def _list_objects(answer: CapturedAnswer) -> Iterable[tuple[float, dict[str, Any
         yield 0.0, _load(answer.content)
         return
     rest = b""
-    for (at_s, _), part in zip(answer.parts, answer.pieces, strict=True):
-        *lines, rest = (rest + part).split(b"\n")
+    for part, content in zip(answer.parts, answer.pieces, strict=True):
+        *lines, rest = (rest + content).split(b"\n")
         for line in lines:
-            if (content := _strip_event(line)) is not None:
-                yield at_s, _load(content)
-    if (content := _strip_event(rest)) is not None:
-        yield answer.parts[-1][0], _load(content)
+            if (found := _strip_event(line)) is not None:
+                yield part.at_s, _load(found)
+    if (found := _strip_event(rest)) is not None:
+        yield answer.parts[-1].at_s, _load(found)
 
 
 def _strip_event(line: bytes) -> bytes | None:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from vllama.dialects.anthropic.request_types import MESSAGES
 from vllama.dialects.go_types import Schema
-from vllama.routes.fields import OWN_FIELDS, TEXT, TEXT_OR_NULL
+from vllama.routes.fields import (
+    OWN_FIELDS,
+    TEXT,
+    TEXT_OR_NULL,
+    make_array,
+    make_object,
+    make_word,
+    refer,
+)
 from vllama.routes.operation import Body
 
 _FIELDS: dict[str, Schema] = {
     **OWN_FIELDS,
-    "messages": {"type": "array", "minItems": 1, "allOf": [{"items": {"type": "object"}}]},
+    "messages": make_array(refer("anthropic.MessageParam")),
     "stop_sequences": {"items": TEXT},
-    "tool_choice": {
-        "allOf": [
-            {
-                "required": ["type"],
-                "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}},
-            }
-        ],
-    },
     "system": {
-        "anyOf": [TEXT_OR_NULL, {"type": "array"}],
+        "anyOf": [TEXT_OR_NULL, {"type": "array", "items": {}}],
         "description": "the system message: a text, or blocks of text",
     },
+}
+_PARTS = {
+    "anthropic.ToolChoice": make_object(type=make_word("auto", "any", "tool", "none")),
 }
 _QUESTION = {"messages": [{"role": "user", "content": "Say hello."}]}
 MESSAGE = Body(
     type=MESSAGES,
     required=("max_tokens", "messages"),
+    parts=_PARTS,
     fields=_FIELDS | {"max_tokens": {"type": "integer", "minimum": 1}},
     examples={
         "A question": _QUESTION | {"max_tokens": 50},
@@ -35,8 +39,10 @@ MESSAGE = Body(
     },
 )
 COUNT = Body(
+    name="anthropic.CountTokensRequest",
     type=MESSAGES,
     required=("messages",),
+    parts=_PARTS,
     fields=_FIELDS,
     examples={"A question": _QUESTION},
 )

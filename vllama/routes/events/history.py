@@ -66,8 +66,8 @@ class History:
             time=round(time.time(), 3),
             tokens_per_s=tokens_per_s,
             first_token_s=first_token_s,
-            running=sum(view.leases for view in views),
-            waiting=sum(view.queued for view in views),
+            requests=sum(view.leases for view in views),
+            queued=sum(view.queued for view in views),
             memory={
                 pool: Pool(
                     total=total,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from vllama.base.units import rfc3339_local
 from vllama.dialects.events import ModelError, ModelRow, PoolUse
 from vllama.models.types import Bundle, Format
+from vllama.plan.types import Plan
 from vllama.scheduler.views import FailureView, Phase, View
 
 FAILED = "failed"
@@ -21,26 +23,40 @@ def make_rows(views: Iterable[View], failures: Iterable[FailureView]) -> dict[st
     return rows
 
 
+def read_view(view: View) -> dict[str, Any]:
+    """Return what the rows of `/api/ps` and of the event stream have in common."""
+    return {
+        "digest": view.bundle.digest,
+        "state": str(view.state),
+        "cause": view.cause,
+        "engine": view.plan.engine,
+        "size": view.memory_bytes,
+        "context_length": known_context(view.plan),
+        "requests": view.leases - view.ending,
+        "ending": view.ending,
+        "slots": view.limit,
+        "queued": view.queued,
+    }
+
+
+def known_context(plan: Plan) -> int:
+    """Return the context in tokens; 0 where a server elsewhere does not tell."""
+    if plan.bundle.format is Format.REMOTE and not plan.info.context_length:
+        return 0
+    return plan.settings.context_length
+
+
 def _make_row(view: View) -> ModelRow:
     idle = not (view.leases or view.queued or view.state is Phase.LOADING)
     pools = sorted({*view.planned, *view.measured})
     return ModelRow(
+        **read_view(view),
         name=view.name,
         other_names=list(view.other_names),
-        digest=view.bundle.digest,
-        state=str(view.state),
-        cause=view.cause,
-        engine=view.plan.engine,
-        size=view.memory_bytes,
-        context=view.plan.settings.context_length,
-        slots=view.limit,
         memory={
             pool: PoolUse(planned=view.planned.get(pool, 0), measured=view.measured.get(pool, 0))
             for pool in pools
         },
-        running=view.leases,
-        ending=view.ending,
-        waiting=view.queued,
         # whole seconds: the time is computed anew each time, and must not seem to change
         expires_at=rfc3339_local(round(view.expires_s))
         if idle and math.isfinite(view.expires_s)
@@ -60,12 +76,12 @@ def _make_failed_row(failure: FailureView) -> ModelRow:
         cause=failure.cause,
         engine="",
         size=0,
-        context=0,
+        context_length=0,
         slots=0,
         memory={},
-        running=0,
+        requests=0,
         ending=0,
-        waiting=0,
+        queued=0,
         expires_at=None,
         pinned=False,
         log=failure.bundle.name if failure.has_log and not _is_remote(failure.bundle) else None,

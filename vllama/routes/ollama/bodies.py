@@ -83,6 +83,7 @@ TOKENIZE = Body(
     examples={"A text": {"text": "Hello, world"}},
 )
 DETOKENIZE = Body(
+    name="DetokenizeRequest",
     type=requests.TOKENIZE,
     required=("tokens",),
     fields={"tokens": {"type": "array", "items": WHOLE_NUMBER | {"minimum": 0}}},

@@ -14,15 +14,12 @@ from vllama.routes.fields import (
 )
 from vllama.routes.operation import Body, Parameter
 
-_NOTHING: Schema = {"enum": ["", None]}
+_NAME: Schema = {"description": "the word of older clients for `model`"}
 
 
-def _name(model: Schema = MODEL) -> tuple[Schema, ...]:
-    """Return the forms of a body that names its model: older clients say `name`."""
-    return (
-        {"required": ["model"], "properties": {"model": model}},
-        {"required": ["name"], "properties": {"name": model, "model": _NOTHING}},
-    )
+def _name(model: Schema = MODEL) -> dict[str, Schema]:
+    """Return the fields of a body that name its model."""
+    return {"model": model, "name": _NAME}
 
 
 _PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
@@ -39,27 +36,10 @@ _UPLOADS: Schema = {
     "propertyNames": {"pattern": f"^{_PART}(/{_PART})*$"},
     "additionalProperties": _SHA256,
 }
-
-
-def _list_creation_forms() -> tuple[Schema, ...]:
-    """Return the forms of a body that makes a model: of another one, or of files."""
-    bases: dict[str, Schema] = {
-        "from": MODEL,
-        "files": {**_UPLOADS, "type": "object", "minProperties": 1},
-    }
-    return tuple(
-        {
-            "required": [*form["required"], base],
-            "properties": {**form["properties"], base: schema},
-        }
-        for form in _name(NEW_MODEL)
-        for base, schema in bases.items()
-    )
-
-
 SHOW = Body(
     type=requests.SHOW,
-    either=_name(),
+    required=("model",),
+    fields=_name(),
     examples={
         "A model": {"model": EXAMPLE_MODEL},
         "With its plan": {"model": EXAMPLE_MODEL, "plan": True},
@@ -67,15 +47,17 @@ SHOW = Body(
 )
 PULL = Body(
     type=requests.PULL,
-    either=_name(PULLED_MODEL),
+    required=("model",),
+    fields=_name(PULLED_MODEL),
     examples={"A model": {"model": EXAMPLE_MODEL}},
 )
-STOP_PULL = Body(type=requests.PULL, either=_name())
+STOP_PULL = Body(name="StopPullRequest", type=requests.PULL, required=("model",), fields=_name())
 CREATE = Body(
     type=requests.CREATE,
-    either=_list_creation_forms(),
+    required=("model",),
     fields={
-        "from": {"anyOf": [MODEL, _NOTHING]},
+        **_name(NEW_MODEL),
+        "from": MODEL | {"description": "the model that this one is made of, if not of `files`"},
         "files": _UPLOADS,
         "draft_files": _UPLOADS,
         "adapters": _UPLOADS,
@@ -99,9 +81,15 @@ COPY = Body(
     fields={"source": MODEL, "destination": NEW_MODEL},
     examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
 )
-DELETE = Body(type=requests.DELETE, either=_name(), examples={"A model": {"model": "smol"}})
-PUSH = Body(type=requests.PUSH, either=_name())
+DELETE = Body(
+    type=requests.DELETE,
+    required=("model",),
+    fields=_name(),
+    examples={"A model": {"model": "smol"}},
+)
+PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
 WEB_SEARCH = Body(
+    name="WebSearchRequest",
     required=("query",),
     fields={
         "query": {"type": "string", "pattern": r"\S"},
@@ -110,6 +98,7 @@ WEB_SEARCH = Body(
     examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
 )
 WEB_FETCH = Body(
+    name="WebFetchRequest",
     required=("url",),
     fields={"url": {"type": "string", "pattern": "^https?://"}},
     examples={"A page": {"url": "https://example.com"}},

@@ -43,10 +43,11 @@ from vllama.models.headers.info import (
 from vllama.models.limits import decode_json
 from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
 from vllama.models.names.ref import DEFAULT_TAG, INVALID_NAME, CloudDisabled, Kind, ModelRef
-from vllama.models.types import Bundle, Capability, Format, ModelInfo, PullEvent
+from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
+from vllama.routes.events.models import read_view
 from vllama.routes.inference.outages import list_servers
 from vllama.routes.ollama import model_bodies
 from vllama.routes.ollama.pull_stream import join_pull, stream_pull
@@ -54,7 +55,7 @@ from vllama.routes.operation import Framing, Stream
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
-    from vllama.plan.types import Facts, Plan
+    from vllama.plan.types import Facts
     from vllama.routes.context import Gateway
     from vllama.scheduler.views import FailureView, View
 
@@ -138,32 +139,16 @@ def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
     return LoadedModel(
         name=names[0],
         model=names[0],
-        size=view.memory_bytes,
-        digest=view.bundle.digest,
+        **read_view(view),
         details=build_details(view.bundle, view.plan.info),
         expires_at=rfc3339_local(expires_s),
         size_vram=view.vram_bytes,
-        context_length=known_context(view.plan),
-        state=str(view.state),
-        engine=view.plan.engine,
         engine_version=view.plan.installation.version,
-        requests=view.leases - view.ending,
-        slots=view.limit,
-        queued=view.queued,
         replicas=view.replicas,
         restarts=view.restarts,
         pid=view.pid,
         other_names=list(names[1:]),
-        ending=view.ending,
-        cause=view.cause,
     )
-
-
-def known_context(plan: Plan) -> int:
-    """Return the context in tokens; 0 where a server elsewhere does not tell."""
-    if plan.bundle.format is Format.REMOTE and not plan.info.context_length:
-        return 0
-    return plan.settings.context_length
 
 
 def make_failed_row(failure: FailureView) -> FailedModel:

@@ -168,6 +168,7 @@ _hears = partial(
     openai_route,
     kind=RouteKind.MODEL,
     body=Body(
+        name="TranscriptionForm",
         form=True,
         required=("file",),
         fields={

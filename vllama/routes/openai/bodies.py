@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import Schema
+from vllama.dialects.go_types import Schema, make_enum
 from vllama.dialects.openai import request_types as requests
 from vllama.routes.fields import (
     BOOLEAN,
@@ -16,12 +16,12 @@ from vllama.routes.fields import (
     WHOLE_NUMBER,
     make_array,
     make_object,
+    make_word,
+    refer,
 )
 from vllama.routes.operation import Body
 
-_EFFORT: Schema = {
-    "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max", "", None]
-}
+_EFFORT = make_enum("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max", "", None)
 _TOKEN: Schema = WHOLE_NUMBER | {"minimum": 0}
 _SAMPLING: dict[str, Schema] = {
     **OWN_FIELDS,
@@ -39,37 +39,36 @@ _PROMPT = {"prompt": "One, two,", "max_tokens": 10}
 _PART: Schema = {
     "anyOf": [
         TEXT,
-        make_object(type={"const": "text"}, text=TEXT),
-        make_object(type={"const": "image_url"}, image_url=make_object(url=IMAGE_URL)),
-        make_object(type={"const": "input_audio"}, input_audio=make_object(data=TEXT)),
+        make_object(type=make_word("text"), text=TEXT),
+        make_object(type=make_word("image_url"), image_url=make_object(url=IMAGE_URL)),
+        make_object(type=make_word("input_audio"), input_audio=make_object(data=TEXT)),
     ]
 }
-_MESSAGE: Schema = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "content": {"anyOf": [TEXT, {"type": "array", "items": _PART}]},
-        "tool_calls": {"items": make_object(function=make_object(name=TEXT))},
-    },
+_PARTS = {
+    "openai.Message": make_object(
+        role=TEXT, content={"anyOf": [TEXT, {"type": "array", "items": _PART}]}
+    ),
+    "openai.ToolCall": make_object(function=make_object(name=TEXT)),
 }
 _TOOL_CHOICE: Schema = {
     "description": "whether the model may, must or must not call a function, and which",
     "anyOf": [
-        {"enum": ["auto", "none", "required", "any", "", None]},
-        make_object(type={"const": "function"}, function=make_object(name=TEXT)),
+        *make_enum("auto", "none", "required", "any", "", None)["anyOf"],
+        make_object(type=make_word("function"), function=make_object(name=TEXT)),
         make_object(
-            type={"const": "allowed_tools"},
-            allowed_tools=make_object(tools={"type": "array"}),
+            type=make_word("allowed_tools"),
+            allowed_tools=make_object(tools={"type": "array", "items": {}}),
         ),
     ],
 }
 CHAT = Body(
     type=requests.CHAT,
+    parts=_PARTS,
     required=("messages",),
     fields=_SAMPLING
     | {
-        "messages": {"type": "array", "minItems": 1, "allOf": [{"items": _MESSAGE}]},
-        "tools": {"allOf": [{"items": {"type": "object"}}]},
+        "messages": make_array(refer("openai.Message")),
+        "tools": {"items": refer("api.Tool")},
         "top_logprobs": TOP_LOGPROBS,
         "reasoning_effort": _EFFORT,
         "tool_choice": _TOOL_CHOICE,
@@ -110,7 +109,7 @@ EMBEDDING = Body(
                 make_array(make_array(_TOKEN)),
             ],
         },
-        "encoding_format": {"enum": ["float", "base64", "", None]},
+        "encoding_format": make_enum("float", "base64", "", None),
     },
     examples={"A text": {"model": "all-minilm", "input": "one text"}},
 )

@@ -15,6 +15,7 @@ from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import encode_json
 from vllama.chat.request import Call
+from vllama.dialects.go_types import make_enum
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.departure import unless_gone
@@ -119,11 +120,12 @@ ROUTES = (
         "POST /v1/audio/speech",
         speech,
         body=Body(
+            name="SpeechRequest",
             required=("input",),
             fields={
                 "input": NON_EMPTY,
                 "voice": {},
-                "response_format": {"enum": ["mp3", "opus", "aac", "flac", "wav", "pcm", "", None]},
+                "response_format": make_enum("mp3", "opus", "aac", "flac", "wav", "pcm", "", None),
             },
         ),
         media={f"audio/{name}": {} for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")},
@@ -131,14 +133,17 @@ ROUTES = (
     _makes(
         "POST /v1/images/generations",
         generate_images,
-        body=Body(required=("prompt",), fields={"prompt": NON_EMPTY}),
+        body=Body(name="ImageRequest", required=("prompt",), fields={"prompt": NON_EMPTY}),
         media={"application/json": {}},
     ),
     _makes(
         "POST /v1/images/edits",
         edit_images,
         body=Body(
-            form=True, required=("image", "prompt"), fields={"image": BINARY, "prompt": TEXT}
+            name="ImageEditForm",
+            form=True,
+            required=("image", "prompt"),
+            fields={"image": BINARY, "prompt": TEXT},
         ),
         media={"application/json": {}},
     ),

@@ -18,8 +18,9 @@ from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
+from vllama.routes.events.models import known_context
 from vllama.routes.fields import EXAMPLE_MODEL, MODEL
-from vllama.routes.ollama.models import add_tag, known_context, list_capabilities
+from vllama.routes.ollama.models import add_tag, list_capabilities
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.operation import Parameter
 from vllama.routes.route import RouteKind, openai_route

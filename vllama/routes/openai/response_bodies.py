@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import Schema
+from vllama.dialects.go_types import Schema, make_enum
 from vllama.dialects.responses.request_types import RESPONSES
 from vllama.routes.fields import (
     BOOLEAN,
@@ -13,44 +13,32 @@ from vllama.routes.fields import (
     TEXT,
     TEXT_OR_NULL,
     make_object,
+    make_word,
+    refer,
 )
 from vllama.routes.operation import Body
 
 _PART: Schema = {
     "anyOf": [
-        make_object(type={"enum": ["input_text", "output_text"]}, text=TEXT),
-        make_object(type={"const": "input_image"}, image_url=IMAGE_URL),
+        make_object(type=make_word("input_text", "output_text"), text=TEXT),
+        make_object(type=make_word("input_image"), image_url=IMAGE_URL),
     ]
 }
 _CONTENT: Schema = {"anyOf": [TEXT, {"type": "array", "items": _PART}]}
-MESSAGE = make_object({"type": {"const": "message"}}, role=NON_EMPTY, content=_CONTENT)
+MESSAGE = make_object({"type": make_word("message")}, role=NON_EMPTY, content=_CONTENT)
 _ITEM: Schema = {
     "anyOf": [
         MESSAGE,
         make_object(
-            {"arguments": TEXT}, type={"const": "function_call"}, call_id=TEXT, name=NON_EMPTY
+            {"arguments": TEXT}, type=make_word("function_call"), call_id=TEXT, name=NON_EMPTY
         ),
-        make_object({"output": _CONTENT}, type={"const": "function_call_output"}, call_id=TEXT),
-        make_object({"encrypted_content": TEXT}, type={"const": "reasoning"}),
+        make_object({"output": _CONTENT}, type=make_word("function_call_output"), call_id=TEXT),
+        make_object({"encrypted_content": TEXT}, type=make_word("reasoning")),
     ]
-}
-_RESPONSE_TOOL: Schema = {
-    "required": ["type"],
-    "anyOf": [
-        {"required": ["name"], "properties": {"type": {"const": "function"}, "name": NON_EMPTY}},
-        {
-            "required": ["name", "tools"],
-            "properties": {
-                "type": {"const": "namespace"},
-                "name": TEXT,
-                "tools": {"type": "array", "items": {"required": ["name"]}},
-            },
-        },
-        {"properties": {"type": {"type": "string", "not": {"enum": ["function", "namespace"]}}}},
-    ],
 }
 RESPONSE = Body(
     type=RESPONSES,
+    parts={"openai.ResponsesTool": make_object(type=TEXT)},
     fields={
         **OWN_FIELDS,
         "input": {
@@ -64,11 +52,11 @@ RESPONSE = Body(
         "parallel_tool_calls": BOOLEAN,
         "presence_penalty": NUMBER,
         "frequency_penalty": NUMBER,
-        "tools": {"allOf": [{"items": _RESPONSE_TOOL}]},
+        "tools": {"items": refer("openai.ResponsesTool")},
         "tool_choice": {
             "description": "whether the model may, must or must not call a function, and which",
             "anyOf": [
-                {"enum": ["auto", "none", "required", None]},
+                *make_enum("auto", "none", "required", None)["anyOf"],
                 make_object(type=TEXT),
             ],
         },

@@ -19,8 +19,8 @@ from vllama.dialects.openai.read import read_chat
 from vllama.dialects.responses.answer_types import (
     DeletedResponse,
     InputItems,
-    Response,
     ResponseEvent,
+    WholeResponse,
 )
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.stored import list_items, make_input_items
@@ -214,7 +214,7 @@ def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) ->
     return bytes(out)
 
 
-_api = partial(Route, dialect=Dialect.RESPONSES, answer=Response)
+_api = partial(Route, dialect=Dialect.RESPONSES, answer=WholeResponse)
 _kept = partial(
     _api,
     kind=RouteKind.OWN,

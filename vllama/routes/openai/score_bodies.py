@@ -11,6 +11,7 @@ from vllama.routes.fields import (
     TEXT_OR_NULL,
     make_array,
     make_object,
+    make_word,
 )
 from vllama.routes.openai.response_bodies import MESSAGE
 from vllama.routes.operation import Body
@@ -32,12 +33,12 @@ _STATE_QUESTION: Schema = {
                     "additionalProperties": False,
                 }
             },
-            type={"const": "noul"},
+            type=make_word("noul"),
             instructions=_INSTRUCTIONS,
         ),
-        make_object(type={"const": "choice"}, instructions=_INSTRUCTIONS, criteria=_CHOICES),
+        make_object(type=make_word("choice"), instructions=_INSTRUCTIONS, criteria=_CHOICES),
         make_object(
-            type={"const": "score"},
+            type=make_word("score"),
             instructions=_INSTRUCTIONS,
             criteria=make_array(TEXT_OR_NULL, minItems=2, maxItems=10),
         ),
@@ -47,7 +48,7 @@ _STATE_QUESTION: Schema = {
 
 def _make_question(kind: str, **rows: Schema) -> Schema:
     named = {"name": TEXT_OR_NULL}
-    return make_object(named, type={"const": kind}, instructions=NON_EMPTY, **rows)
+    return make_object(named, type=make_word(kind), instructions=NON_EMPTY, **rows)
 
 
 def _make_rows(field: str, most: int) -> Schema:
@@ -65,6 +66,7 @@ _TYPED: Schema = {
 _TEXTS: Schema = {"anyOf": [TEXT, make_array(TEXT)]}
 _RERANKER = "bge-reranker-v2-m3"
 RERANK = Body(
+    name="RerankRequest",
     required=("query", "documents"),
     fields={
         "query": TEXT,
@@ -81,11 +83,13 @@ RERANK = Body(
     },
 )
 SCORE = Body(
+    name="ScoreRequest",
     required=("text_1", "text_2"),
     fields={"text_1": _TEXTS, "text_2": _TEXTS},
     examples={"A pair": {"model": _RERANKER, "text_1": "a panda", "text_2": "a bear"}},
 )
 DECISIONS = Body(
+    name="DecisionsRequest",
     required=("input", "questions"),
     fields={
         "input": {
@@ -104,9 +108,12 @@ DECISIONS = Body(
     },
 )
 SYSTEM_ONE = Body(
+    name="SystemOneRequest",
     required=("state", "questions"),
     fields={
-        "state": {"type": ["string", "object", "array", "null"]},
+        "state": {
+            "anyOf": [TEXT_OR_NULL, {"type": "object"}, {"type": "array", "items": {}}],
+        },
         "questions": {
             "type": "object",
             "minProperties": 1,

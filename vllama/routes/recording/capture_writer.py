@@ -33,6 +33,7 @@ from vllama.observe.captures.format import (
     Engine,
     Failure,
     Model,
+    Piece,
     Times,
     Tokens,
     encode_parts,
@@ -197,7 +198,9 @@ class _Recorded:
                 size_bytes=sum(len(part) for _, part in taken) + recorder.left_out_bytes,
                 cut=recorder.left_out_bytes > 0,
                 encoding=encoding,
-                parts=list(zip((round(at_s, 6) for at_s in offsets_s), parts, strict=True)),
+                parts=[
+                    Piece(round(at_s, 6), data) for at_s, data in zip(offsets_s, parts, strict=True)
+                ],
             ),
             outcome=self.outcome,
             error=Failure(message=failure.message, hint=failure.hint) if failure else None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Struct
 
@@ -15,7 +15,9 @@ from vllama import __version__
 from vllama.accounts.keys.key import Scope
 from vllama.base import executors
 from vllama.base.errors import QueueFull
+from vllama.base.meaning import says
 from vllama.net.upstream.monitor import NOT_YET
+from vllama.routes.fields import make_word
 from vllama.routes.route import Route, RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -33,21 +35,21 @@ DISK_LIMIT_S = 2.0
 class Version(Struct, omit_defaults=True):
     """The version of Ollama whose API is served, and that of vllama."""
 
-    version: str
-    vllama: str = ""
+    version: Annotated[str, says("the version of Ollama whose API is served")]
+    vllama: Annotated[str, says("the version of vllama")] = ""
 
 
 class Liveness(Struct):
     """That the process answers."""
 
-    status: Literal["ok"]
+    status: Annotated[Literal["ok"], says("always `ok`: the process answers")]
 
 
 class Obstacle(Struct, frozen=True):
     """What keeps the server from serving, or does not work, and why."""
 
-    what: str
-    why: str
+    what: Annotated[str, says("the part of the server that it is about")]
+    why: Annotated[str, says("the reason, in a sentence")]
 
 
 class Passing(Obstacle, frozen=True):
@@ -57,16 +59,16 @@ class Passing(Obstacle, frozen=True):
 class Readiness(Struct, omit_defaults=True):
     """Whether a request would be served now, and why not."""
 
-    status: Literal["ready", "not ready"]
-    reasons: list[Obstacle] = []
+    status: Annotated[Literal["ready", "not ready"], says("whether a request would be served now")]
+    reasons: Annotated[list[Obstacle], says("why it would not be served")] = []
 
 
 class Health(Struct, omit_defaults=True):
     """Whether all is well, and what is not."""
 
-    status: Literal["ok", "error"]
-    reasons: list[Obstacle] = []
-    warnings: list[Obstacle] = []
+    status: Annotated[Literal["ok", "error"], says("whether all is well")]
+    reasons: Annotated[list[Obstacle], says("what keeps the server from serving")] = []
+    warnings: Annotated[list[Obstacle], says("what does not work, though requests are served")] = []
 
 
 async def get_root(gateway: Gateway, request: Request) -> None:
@@ -182,7 +184,7 @@ ROUTES = (
         "GET HEAD /",
         get_root,
         starting=True,
-        media={"text/plain": {"const": "Ollama is running"}},
+        media={"text/plain": make_word("Ollama is running")},
     ),
     _open("GET HEAD /health", get_health, answer=Health, statuses=(200, 503)),
     _open("GET HEAD /livez", get_live, starting=True, answer=Liveness),

@@ -10,13 +10,14 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.log_lines import as_text
+from vllama.base.meaning import says
 from vllama.base.units import rfc3339_local
 from vllama.dialects.go_types import Schema
 from vllama.net.http.request import Request
@@ -39,11 +40,11 @@ PLAIN = b"text/plain; charset=utf-8"
 
 
 class LogAttempt(Struct):
-    """The log of one start of an engine; `written_at` is when its last line came."""
+    """The log of one start of an engine."""
 
-    attempt: int
+    attempt: Annotated[int, says("the number of the start")]
     size: int
-    written_at: str | None
+    written_at: Annotated[str | None, says("when its last line came")]
 
 
 class Log(Struct):
@@ -51,13 +52,13 @@ class Log(Struct):
 
     name: str
     size: int
-    attempts: list[LogAttempt]
+    attempts: Annotated[list[LogAttempt], says("the starts of the engine, the oldest first")]
 
 
 class Logs(Struct):
     """The logs that are kept."""
 
-    logs: list[Log]
+    logs: Annotated[list[Log], says("the logs")]
 
 
 async def list_logs(gateway: Gateway, request: Request) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from vllama.accounts.keys.current import may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.meaning import says
 from vllama.dialects.go_structs import decode_request
 from vllama.dialects.go_values import string
 from vllama.dialects.ollama.request_types import PLAN
@@ -40,31 +41,23 @@ LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
 class PlanDevice(Struct):
-    """Memory of one device in bytes: `pool` is "ram" or "gpu0", "gpu1" and so on.
+    """Memory of one device in bytes."""
 
-    `usable_bytes` is what there is less the reserve, `free_bytes` what is free now, once the models
-    in `unloads` are gone.
-    """
-
-    device: str
-    pool: str
-    total_bytes: int
-    usable_bytes: int
-    takes_bytes: int
-    free_bytes: int
+    device: Annotated[str, says("the device, in words")]
+    pool: Annotated[str, says("`ram`, or `gpu0`, `gpu1` and so on")]
+    total_bytes: Annotated[int, says("all of its memory")]
+    usable_bytes: Annotated[int, says("its memory less the reserve")]
+    takes_bytes: Annotated[int, says("what the model takes of it")]
+    free_bytes: Annotated[int, says("what is free now, once the models in `unloads` are gone")]
 
 
 class PlanNow(Struct):
-    """Whether a model that fits this machine also fits into the memory that is free now.
+    """Whether a model that fits this machine also fits into the memory that is free now."""
 
-    `unloads` are the models that are unloaded for it; `missing_bytes` is what other programs hold
-    of the memory that it needs. `summary` says it in a sentence, `hint` what helps.
-    """
-
-    fits: bool
-    missing_bytes: int
-    unloads: list[str]
-    summary: str
+    fits: Annotated[bool, says("whether the model fits now")]
+    missing_bytes: Annotated[int, says("what other programs hold of the memory that it needs")]
+    unloads: Annotated[list[str], says("the models that are unloaded for it")]
+    summary: Annotated[str, says("the same in a sentence")]
     hint: str | None
 
 
@@ -76,45 +69,53 @@ class PlanAnswer(Struct):
     """
 
     model: str
-    platform: str | UnsetType = UNSET
-    engines: list[dict[str, Any]] | UnsetType = UNSET
-    files: list[dict[str, Any]] | UnsetType = UNSET
-    format: str | UnsetType = UNSET
-    quantization: str | UnsetType | None = UNSET
+    platform: Annotated[str | UnsetType, says("the machine, in words")] = UNSET
+    engines: Annotated[
+        list[dict[str, Any]] | UnsetType, says("the engines that were considered")
+    ] = UNSET
+    files: Annotated[list[dict[str, Any]] | UnsetType, says("the files of the model")] = UNSET
+    format: Annotated[str | UnsetType, says("the format of the files")] = UNSET
+    quantization: Annotated[str | UnsetType | None, says("the quantization of the files")] = UNSET
     download_bytes: int | UnsetType = UNSET
-    candidates: list[dict[str, Any]] | UnsetType = UNSET
-    notes: list[str] | UnsetType = UNSET
-    error: str | UnsetType = UNSET
+    candidates: Annotated[
+        list[dict[str, Any]] | UnsetType, says("the quantizations there are to choose from")
+    ] = UNSET
+    notes: Annotated[list[str] | UnsetType, says("what else is worth knowing")] = UNSET
+    error: Annotated[str | UnsetType, says("why the model cannot be served")] = UNSET
     hint: str | UnsetType | None = UNSET
     context_length: int | UnsetType = UNSET
-    memory: dict[str, Any] | UnsetType = UNSET
-    devices: list[PlanDevice] | UnsetType = UNSET
+    memory: Annotated[
+        dict[str, Any] | UnsetType, says("the bytes that each part of the model takes")
+    ] = UNSET
+    devices: Annotated[list[PlanDevice] | UnsetType, says("the memory of each device")] = UNSET
     engine: str | UnsetType = UNSET
-    gpu_layers: int | UnsetType = UNSET
-    reasons: list[str] | UnsetType = UNSET
-    strict: bool | UnsetType = UNSET
-    if_it_fails: dict[str, Any] | UnsetType = UNSET
-    command: list[str] | UnsetType = UNSET
-    loaded: bool | UnsetType = UNSET
-    template: str | UnsetType = UNSET
-    now: PlanNow | UnsetType | None = UNSET
+    gpu_layers: Annotated[int | UnsetType, says("how many layers are on the GPU")] = UNSET
+    reasons: Annotated[list[str] | UnsetType, says("why it is planned so")] = UNSET
+    strict: Annotated[bool | UnsetType, says("whether nothing else would be tried")] = UNSET
+    if_it_fails: Annotated[dict[str, Any] | UnsetType, says("the plan after this one")] = UNSET
+    command: Annotated[list[str] | UnsetType, says("the command line of the engine")] = UNSET
+    loaded: Annotated[bool | UnsetType, says("whether the model is loaded by this plan")] = UNSET
+    template: Annotated[str | UnsetType, says("the chat template, and where it comes from")] = UNSET
+    now: Annotated[
+        PlanNow | UnsetType | None, says("whether it fits the memory that is free now")
+    ] = UNSET
 
 
 class Preview(Struct):
-    """How one engine would serve a model; `plan` is the answer of `/api/plan`."""
+    """How one engine would serve a model."""
 
-    model_id: str
+    model_id: Annotated[str, says("the model")]
     engine: str | None
-    chosen: bool
-    memory_bytes: int | None
-    error: str | None
-    plan: PlanAnswer
+    chosen: Annotated[bool, says("whether this engine would be used")]
+    memory_bytes: Annotated[int | None, says("the memory that it takes")]
+    error: Annotated[str | None, says("why the model cannot be served")]
+    plan: Annotated[PlanAnswer, says("the answer of `/api/plan`")]
 
 
 class Previews(Struct):
     """How each installed engine would serve a model, the chosen one first."""
 
-    previews: list[Preview]
+    previews: Annotated[list[Preview], says("the plans, the chosen one first")]
 
 
 async def plan(gateway: Gateway, request: Request) -> None:

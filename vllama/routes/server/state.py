@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from vllama.accounts.usage.entries import check_day
 from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden
+from vllama.base.meaning import says
 from vllama.config.report import Settings
 from vllama.dialects.events import EventData, RequestRow
 from vllama.net.http.request import JSON, Request
@@ -20,7 +21,7 @@ from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
 from vllama.routes.events.changes import TOPICS
-from vllama.routes.fields import TEXT
+from vllama.routes.fields import TEXT, make_word
 from vllama.routes.operation import Framing, Parameter, Stream
 from vllama.routes.route import Route, RouteKind, server_route
 
@@ -39,20 +40,20 @@ PARAMETERS = ("by", "since", "until")
 class RunningRequests(Struct):
     """The requests to models, the oldest first."""
 
-    requests: list[RequestRow]
+    requests: Annotated[list[RequestRow], says("the requests, the oldest first")]
 
 
 class Captures(Struct):
     """The newest captures, the newest first; none are made if they are not enabled."""
 
-    enabled: bool
-    captures: list[Summary]
+    enabled: Annotated[bool, says("whether requests are captured")]
+    captures: Annotated[list[Summary], says("the captures, the newest first")]
 
 
 class UsageRows(Struct):
     """What was used."""
 
-    usage: list[UsageRow]
+    usage: Annotated[list[UsageRow], says("the sums")]
 
 
 async def get_document(gateway: Gateway, request: Request) -> None:
@@ -206,7 +207,7 @@ def _match_list(*words: str) -> str:
 
 
 _DAY: dict[str, Any] = {
-    "anyOf": [{"type": "string", "format": "date"}, {"const": ""}],
+    "anyOf": [{"type": "string", "format": "date"}, make_word("")],
     "examples": ["2026-11-23"],
 }
 _own = partial(server_route, kind=RouteKind.OWN)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from vllama.base.errors import BadRequest
+from vllama.base.meaning import says
 from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.request_types import TOKENIZE, TokenizeBody
 from vllama.net.http.request import Request
@@ -30,7 +31,7 @@ class TokenizedText(Struct):
 
     model: str
     tokens: list[int]
-    count: int
+    count: Annotated[int, says("how many tokens there are")]
 
 
 class DetokenizedText(Struct):

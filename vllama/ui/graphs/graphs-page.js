@@ -103,7 +103,7 @@ function listCharts() {
     {
       title: "Requests",
       format: count,
-      lines: [line("running", (one) => one.running), line("waiting", (one) => one.waiting)],
+      lines: [line("running", (one) => one.requests), line("waiting", (one) => one.queued)],
     },
     ...pools.map((pool) => ({
       title: `Memory, ${poolTitle(pool)}`,

@@ -26,8 +26,8 @@ export async function unload(name) {
   for (const one of names) loading.get(one)?.abort(); // nobody waits for it any more
   const which = names.length > 1 ? `${names.join(" and ")}, which share one engine,` : name;
   const be = names.length > 1 ? "are" : "is";
-  const requests = live ? live.running + live.waiting : 0;
-  const when = live?.running ? `unloaded after ${plural(requests, "more request")}` : "being unloaded";
+  const requests = live ? live.requests + live.ending + live.queued : 0;
+  const when = live?.requests || live?.ending ? `unloaded after ${plural(requests, "more request")}` : "being unloaded";
   await report(ask("api/generate", { model: name, keep_alive: 0 }), `${which} ${be} ${when}.`);
 }
 

@@ -81,9 +81,9 @@ function describeSharing({ name, live }) {
 function describeRequests(live) {
   if (!live || live.state === "failed") return "–";
   const slots = live.slots ? ` of ${live.slots}` : "";
-  const waiting = live.waiting ? html`, <strong>${live.waiting} waiting</strong>` : nothing;
+  const waiting = live.queued ? html`, <strong>${live.queued} waiting</strong>` : nothing;
   const ending = live.ending ? html`<small>${live.ending} ending on its previous engine</small>` : nothing;
-  return html`${live.running - live.ending}${slots} running${waiting} ${ending}`;
+  return html`${live.requests}${slots} running${waiting} ${ending}`;
 }
 
 function describeExpiry(live) {
@@ -126,7 +126,7 @@ function details({ name, disk, live }, page) {
       ? html`<p>${names.join(" and ")} have the same files and share one engine: what unloads one of them unloads all.</p>`
       : nothing}
     <dl class="facts">
-      ${fact("Engine", live?.engine)} ${fact("Context", live?.context ? plural(live.context, "token") : "")}
+      ${fact("Engine", live?.engine)} ${fact("Context", live?.context_length ? plural(live.context_length, "token") : "")}
       ${fact("Parallel requests", live?.slots || "")}
       ${Object.entries(live?.memory ?? {}).map(([pool, { planned, measured }]) =>
         fact(`Memory, ${poolTitle(pool)}`, `${memorySize(planned)} planned, ${memorySize(measured)} measured`),
