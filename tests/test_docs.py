@@ -9,8 +9,8 @@ import pytest
 
 from vllama.base import errors
 from vllama.cli.app import INTERRUPTED
-from vllama.net.relay import relay
-from vllama.net.relay.relay import RelayState
+from vllama.net import relay
+from vllama.net.relay import RelayState
 from vllama.scheduler import instance
 from vllama.scheduler.instance import InstanceState
 from vllama.scheduler.views import Phase

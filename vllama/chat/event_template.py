@@ -7,7 +7,7 @@ text, so that it need not be decoded (half the cost of a token). Several may com
 
 What the client gets for such an event is known too: `first`, the time, `before`, the text, `after`.
 With both the relay can take a token from socket to socket without asking its reply
-(relay/fast_path.py).
+(net/fast_path.py).
 
 Where the client gets the engine's own event but for its beginning, `first` stands for the first
 `skip` bytes of it, and the rest is taken from the read: what a stream keeps for itself is cold in

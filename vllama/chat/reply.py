@@ -7,7 +7,7 @@ writer knows the bytes of one dialect and route and nothing of engines.
 
 Most events of a stream differ from the one before in their text only. Once the filters let such
 events pass as they are, their surroundings are learnt (`EventTemplate`), so that a read that looks
-the same is not decoded at all; the relay then takes it from socket to socket (`relay.fast_path`).
+the same is not decoded at all; the relay then takes it from socket to socket (`net.fast_path`).
 """
 
 from __future__ import annotations

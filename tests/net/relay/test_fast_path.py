@@ -17,10 +17,10 @@ from tests.chat.test_event_template import END, EVENTS, event
 from tests.dialects.test_ollama_write import chat, generate
 from tests.dialects.test_openai_write import PLAIN, VLLM
 from vllama.chat.request import Call
+from vllama.net.fast_path import RewritePath
 from vllama.net.http.head_cache import Head
 from vllama.net.http.request import Request
-from vllama.net.relay.fast_path import RewritePath
-from vllama.net.relay.relay import Relay, RelayState
+from vllama.net.relay import Relay, RelayState
 from vllama.net.upstream.connection import Connection
 from vllama.net.upstream.pool import Upstream
 from vllama.supervise.spec import Endpoint

@@ -79,7 +79,7 @@ class Sink(Protocol):
 
 
 class FastPath(asyncio.Protocol):
-    """A protocol that temporarily receives the reads of a connection (`relay.fast_path`)."""
+    """A protocol that temporarily receives the reads of a connection (`net.fast_path`)."""
 
     __slots__ = ()
 

@@ -23,7 +23,7 @@ from vllama.dialects.openai.read import read_chat
 from vllama.engines.base import Mode
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import COUNT_HEADER, ESTIMATE
+from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.anthropic import bodies
 from vllama.routes.inference.lease import make_need, with_lease

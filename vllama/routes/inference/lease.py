@@ -33,7 +33,7 @@ from vllama.engines.base import Mode
 from vllama.models.types import Bundle
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.connection import AnswerTooLarge, ConnectionLost
 from vllama.net.upstream.pool import CrashReports, Upstream
 from vllama.observe.tracing.current import end_stage

@@ -23,7 +23,7 @@ from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, par
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
 from vllama.engines.base import Mode
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.affinity import Prefix, hash_messages, hash_text

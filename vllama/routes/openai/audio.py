@@ -24,7 +24,7 @@ from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.whole import WholeWriter
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.fields import BINARY, TEXT

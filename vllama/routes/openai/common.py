@@ -20,7 +20,7 @@ from vllama.dialects.openai.extras import Extras
 from vllama.engines.base import Mode
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.affinity import hash_messages

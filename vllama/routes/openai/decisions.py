@@ -28,7 +28,7 @@ from vllama.dialects.responses.request_types import DECISIONS
 from vllama.engines.base import Mode
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.inference.lease import NotSupported, make_need, run_relay, with_lease

@@ -15,7 +15,7 @@ from vllama.chat.request import Call
 from vllama.dialects.openai.choices import merge_choices
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
-from vllama.net.relay.relay import Relay
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.inference.lease import run_relay
 

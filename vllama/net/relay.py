@@ -23,8 +23,8 @@ from vllama.base.errors import EngineError, VllamaError
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
+from vllama.net.fast_path import make_fast_path
 from vllama.net.http.request import ClientGone, Request
-from vllama.net.relay.fast_path import make_fast_path
 from vllama.net.upstream.connection import Connection
 from vllama.net.upstream.pool import Upstream
 
