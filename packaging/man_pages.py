@@ -10,7 +10,7 @@ from typer.core import TyperArgument
 
 from vllama.cli.command_index import EXIT_CODES, GROUPS, INTRODUCTION
 from vllama.cli.parser import root
-from vllama.config import reference_rows
+from vllama.config.report import reference_rows
 
 
 def write_pages(version: str) -> dict[str, str]:

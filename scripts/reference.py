@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 def settings() -> str:
     """Return the table of settings."""
-    from vllama.config import reference_rows
+    from vllama.config.report import reference_rows
 
     rows = []
     for row in reference_rows():

@@ -14,6 +14,7 @@ import pytest
 from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.config.address import Address, is_loopback, parse_address, reachable_host, url
+from vllama.config.report import reference_rows
 from vllama.config.settings import BY_FIELD
 
 
@@ -274,7 +275,7 @@ def test_the_token_file(home: Path) -> None:
 
 
 def test_the_table_is_whole_and_without_doubles() -> None:
-    rows = config.reference_rows()
+    rows = reference_rows()
     for column in ("key", "flag", "env", "foreign"):
         names = [row[column] for row in rows if row[column]]
         assert len(names) == len(set(names))

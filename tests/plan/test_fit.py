@@ -109,4 +109,8 @@ def test_ollamas_tiers(gpu_gib, context):
 
 
 def test_nothing_fits_into_too_little():
-    assert find_largest_context(INFO, 8192, 10 * MIB, Overhead(), on_gpu=False) is None
+    def fits(context: int) -> bool:
+        memory = estimate_model_memory(INFO, context, Overhead(), every_row=False, on_gpu=False)
+        return memory.total_bytes <= 10 * MIB
+
+    assert find_largest_context(8192, 1, fits) is None

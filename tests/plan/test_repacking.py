@@ -7,7 +7,7 @@ import pytest
 from tests.facts import CPU, MIB
 from vllama.models.headers.gguf.types import count_tensor_bytes
 from vllama.models.types import ModelInfo
-from vllama.plan.repacking import count_second_copy
+from vllama.plan.fit import count_second_copy
 
 X86 = replace(CPU, cpu_features=frozenset({"avx2", "avx512f"}))
 ARM = replace(CPU, arch="aarch64", cpu_features=frozenset({"asimddp"}))

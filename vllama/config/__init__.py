@@ -20,7 +20,6 @@ from vllama.config.folders import (
     keys_file,
 )
 from vllama.config.load import FILE_VARIABLE, default_file, load, named_file
-from vllama.config.schema import file_schema, reference_rows
 from vllama.config.setting import Setting
 from vllama.config.settings import SETTINGS, Config
 
@@ -42,14 +41,12 @@ __all__ = [
     "default_file",
     "describe_answering",
     "environ",
-    "file_schema",
     "keys_file",
     "list_upstreams",
     "load",
     "models_settings",
     "named_file",
     "prepare_environment",
-    "reference_rows",
     "tracing_settings",
 ]
 

@@ -112,7 +112,7 @@ class EngineSettings:
         example="llama-server=/opt/llama/llama-server", effect=Effect.RESTART,
     )  # fmt: skip
     engine_args: tuple[str, ...] = setting(
-        (), kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
+        (), kinds.many(kinds.text("ARGUMENT", str), shlex.split, shlex.join),
         "further arguments for the engine, as after --",
         example="--seed 1", effect=Effect.NEXT_LOAD,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from vllama.base.units import format_go_duration, parse_bytes
 from vllama.config import parse
+from vllama.models.settings import UpstreamTraits
 
 Schema = Mapping[str, Any]
 
@@ -170,8 +171,31 @@ TIMEOUT = Kind(
     write=write_duration,
     none="0",
 )
+_TRAITS = {
+    "tool_calls": choice("parsed", "text", "none"),
+    "thinking": choice("parsed", "tags", "none"),
+    "context": CONTEXT,
+    "embeddings": SWITCH,
+    "images": SWITCH,
+}
+
+
+def read_traits(text: str) -> UpstreamTraits:
+    """Accept `name=value name=value`, with the fields of `UpstreamTraits`."""
+    found: dict[str, Any] = {}
+    for item in text.split():
+        name, equals, value = item.partition("=")
+        if name not in _TRAITS or not equals:
+            raise ValueError(f"'{item}' is not one of " + ", ".join(_TRAITS))
+        try:
+            found[name] = _TRAITS[name].parse(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return UpstreamTraits(**found)
+
+
 UPSTREAM_TRAITS = Kind(
-    parse=parse.pairs("url=trait=value trait=value", parse.upstream_traits),
+    parse=parse.pairs("url=trait=value trait=value", read_traits),
     metavar="URL=TRAITS",
     schema={
         "anyOf": [
@@ -180,13 +204,7 @@ UPSTREAM_TRAITS = Kind(
                 "additionalProperties": {
                     "type": "object",
                     "additionalProperties": False,
-                    "properties": {
-                        "tool_calls": {"enum": ["parsed", "text", "none"]},
-                        "thinking": {"enum": ["parsed", "tags", "none"]},
-                        "context": CONTEXT.schema,
-                        "embeddings": SWITCH.schema,
-                        "images": SWITCH.schema,
-                    },
+                    "properties": {name: kind.schema for name, kind in _TRAITS.items()},
                 },
             },
             {"type": "string"},

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from vllama.base.units import parse_keep_alive
 from vllama.config import address
+from vllama.models.names.ref import HUB_HOSTS
 from vllama.models.names.variants import CONFIG_FILES
-from vllama.models.settings import UpstreamTraits
 
-_HOSTS = ("hf.co/", "huggingface.co/", "www.huggingface.co/", "www.hf.co/")
+_HOSTS = tuple(f"{host}/" for host in HUB_HOSTS)
 
 T = TypeVar("T")
 Parser = Callable[[str], T]
@@ -201,20 +200,6 @@ def pairs(shape: str, value: Parser[T]) -> Callable[[str | Sequence[str]], objec
     return parse
 
 
-def upstream_traits(text: str) -> UpstreamTraits:
-    """Accept `name=value name=value`, with the fields of `UpstreamTraits`."""
-    found: dict[str, Any] = {}
-    for item in text.split():
-        name, equals, value = item.partition("=")
-        if name not in _UPSTREAM_TRAITS or not equals:
-            raise ValueError(f"'{item}' is not one of " + ", ".join(_UPSTREAM_TRAITS))
-        try:
-            found[name] = _UPSTREAM_TRAITS[name](value)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-    return UpstreamTraits(**found)
-
-
 def by_comma(text: str) -> list[str]:
     """Split `a, b`; empty items are dropped."""
     return [item.strip() for item in text.split(",") if item.strip()]
@@ -225,23 +210,9 @@ def by_pathsep(text: str) -> list[str]:
     return [item for item in text.split(os.pathsep) if item]
 
 
-def by_shell(text: str) -> list[str]:
-    """Split as a shell does."""
-    return shlex.split(text)
-
-
 def host(text: str) -> address.Address:
     """Accept an address with or without a port; a wrong port is an error here."""
     parts = address.parse_address(plain(text))
     if parts.bad_port is not None:
         raise ValueError(f'no such port: "{parts.bad_port}"')
     return parts
-
-
-_UPSTREAM_TRAITS: Mapping[str, Parser[Any]] = {
-    "tool_calls": choice("parsed", "text", "none"),
-    "thinking": choice("parsed", "tags", "none"),
-    "context": context,
-    "embeddings": boolean,
-    "images": boolean,
-}

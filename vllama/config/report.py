@@ -1,13 +1,14 @@
-"""The settings in effect as text without secrets, and what a reload of the config file changes.
+"""The settings as text without secrets: in effect, changed by a reload, and described for others.
 
-For `vllama config`, `/api/config` and the log. Each setting is declared with its `Effect`: a reload
-takes over all except those that need a restart, and the last key.
+For `vllama config`, `/api/config`, the log, and as a JSON Schema and the reference page. Each
+setting is declared with its `Effect`: a reload takes over all except those that need a restart, and
+the last key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -148,3 +149,42 @@ def _changed(old: Config, new: Config) -> Iterator[tuple[str, Effect, str]]:
             *_, now, effect = after.get(key, (key, None, "none", effect))
             is_shown = was != now and HIDDEN not in (was, now)
             yield setting.field, effect, f"{key} ({was} → {now})" if is_shown else key
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def file_schema() -> dict[str, Any]:
+    """Return a JSON Schema of the config file, with which editors complete and check it."""
+    return {
+        "$schema": DIALECT,
+        "title": "Settings of vllama",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {setting.key: _describe(setting) for setting in SETTINGS},
+    }
+
+
+def _describe(setting: Setting) -> dict[str, Any]:
+    described = {**setting.kind.schema, "description": setting.help, "examples": [setting.example]}
+    if setting.default not in (None, ()):
+        default = setting.default
+        described["default"] = setting.default_text if isinstance(default, float) else default
+    return described
+
+
+def reference_rows() -> tuple[Mapping[str, str], ...]:
+    """Return all settings as rows of text, for the generated page of the documentation."""
+    return tuple(
+        {
+            "key": setting.key,
+            "flag": setting.flag or "",
+            "env": setting.env,
+            "foreign": setting.foreign or "",
+            "default": setting.default_text,
+            "example": setting.example,
+            "help": setting.help,
+            "effect": setting.effect,
+        }
+        for setting in SETTINGS
+    )

@@ -113,7 +113,7 @@ def read_traits(value: object) -> UpstreamTraits:
     """Accept a table of traits."""
     if not isinstance(value, Mapping):
         raise ValueError("not a table such as { context = 8192 }")
-    return parse.upstream_traits(kinds.write_value(value))
+    return kinds.read_traits(kinds.write_value(value))
 
 
 def read_passed(text: str) -> str:
@@ -146,7 +146,7 @@ MODEL_FIELDS = tuple(
     Field(field=field, kind=kind, help=help_, example=example, effect=effect)
     for field, kind, help_, example, effect in (
         ("engine", kinds.NAME, "engine that serves it", '"my-engine"', _LOAD),
-        ("engine_args", kinds.many(kinds.text("ARGUMENT", str), parse.by_shell, shlex.join),
+        ("engine_args", kinds.many(kinds.text("ARGUMENT", str), shlex.split, shlex.join),
          "further arguments for its engine", '["--seed", "1"]', _LOAD),
         ("context", kinds.CONTEXT, "context in tokens", "8192", _LOAD),
         ("parallel", _COUNT, "requests at once", "4", _LOAD),

@@ -147,7 +147,7 @@ class Overhead:
     rounded up to a multiple of this. `whole_windows`: layers with a sliding window still get a
     cache for the whole context. `logprobs_take_memory`: log probabilities need the logits of every
     position.
-    `repacks`: on a CPU it keeps some weights a second time (`plan.repacking`).
+    `repacks`: on a CPU it keeps some weights a second time (`plan.fit.count_second_copy`).
     """
 
     fixed_bytes: int = 0

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from vllama.base.errors import ConfigError
 from vllama.cli.engine_install import install_with_progress
+from vllama.config import environ
 from vllama.engines.install import Offer, make_offer
 from vllama.engines.registry import find_engine, load_engines
-from vllama.engines.versions import find_package_name, pin_version, split_version
+from vllama.engines.versions import find_package_name, list_versions, pin_version, split_version
 from vllama.machine.detect import detect
-from vllama.machine.environments.index import list_versions
 from vllama.machine.environments.layout import find_existing, list_arguments, list_requirements
 from vllama.machine.environments.make import remove
 
@@ -111,7 +111,9 @@ def list_candidates(
     known = [split_version(one)[1] for one in named]
     good = split_version(good or (known[0] if known else ""))[1]
     bad = split_version(bad or (known[-1] if known else ""))[1]
-    known = known or list_versions(package, python=offer.python, compiled=offer.wheels.compiled)
+    known = known or list_versions(
+        package, python=offer.python, compiled=offer.wheels.compiled, environ=environ()
+    )
     for version in (good, bad):
         if version not in known:
             raise ConfigError(

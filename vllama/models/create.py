@@ -66,6 +66,11 @@ class Recipe:
     new_base: bool = False
 
 
+MAY_BE_EMPTY = ("system", "template", "messages", "license")
+NEVER_EMPTY = ("adapters", "draft", "renderer", "parser", "requires")
+"""Fields of a recipe that take the place of the base's, the latter unless they are empty."""
+
+
 def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
     """Create a model, or replace the one of that name. Raises BadRequest, VllamaError.
 
@@ -76,35 +81,22 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     info = _info(library, base)
     for path in recipe.adapters:
         check_adapter(path, info)
-    adapters = recipe.adapters or base.adapters
-    draft = recipe.draft or base.draft
     if recipe.draft:
         check_draft(recipe.draft, base, info)
-    template = recipe.template if recipe.template is not None else base.template
-    if template == (info.chat_template or BARE_TEMPLATE):
-        template = None  # what `show --modelfile` gave: the model's own
-    if template and template != base.template:
-        parse_go_template(template)
+    given = {field: getattr(recipe, field) for field in (*MAY_BE_EMPTY, *NEVER_EMPTY)}
     bundle = replace(
         base,
         name=name,
         base=_base_name(library, base),
         parameters={**(base.parameters or _derive_parameters(info)), **recipe.parameters},
-        system=recipe.system if recipe.system is not None else base.system,
-        template=template,
-        messages=recipe.messages if recipe.messages is not None else base.messages,
-        license=recipe.license if recipe.license is not None else base.license,
-        adapters=adapters,
-        draft=draft,
-        renderer=recipe.renderer or base.renderer,
-        parser=recipe.parser or base.parser,
-        requires=recipe.requires or base.requires,
-        files=(
-            *(file for file in base.files if file not in {*base.adapters, *_files(base.draft)}),
-            *adapters,
-            *_files(draft),
-        ),
+        **{k: v for k, v in given.items() if (v is not None if k in MAY_BE_EMPTY else v)},
     )
+    if bundle.template == (info.chat_template or BARE_TEMPLATE):
+        bundle = replace(bundle, template=None)  # what `show --modelfile` gave: the model's own
+    if bundle.template and bundle.template != base.template:
+        parse_go_template(bundle.template)
+    files = [file for file in base.files if file not in {*base.adapters, *_files(base.draft)}]
+    bundle = replace(bundle, files=(*files, *bundle.adapters, *_files(bundle.draft)))
     if bundle.base is None and not recipe.new_base:
         tell("parsing GGUF")
     tell(f"{'creating new' if recipe.new_base else 'using existing'} layer sha256:{base.digest}")

@@ -10,18 +10,18 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import get_free_bytes, list_model_files
-from vllama.models.names.ref import ModelRef
+from vllama.models.names.ref import ModelRef, add_default_tag
 from vllama.models.not_found import make_missing_error
 from vllama.models.remote import Remote
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
 from vllama.models.stored import StoredModels
-from vllama.models.stores.base import ForeignStore, RemovingStore, Store
+from vllama.models.stores.base import RemovingStore, Store
 from vllama.models.stores.folder import FolderStore, LMStudioStore
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.local import LocalStore
@@ -105,7 +105,7 @@ class Library:
             except InvalidModelRef:
                 continue
             if bundle is not None:
-                return replace(bundle, name=_add_tag(name))
+                return replace(bundle, name=add_default_tag(name))
         return None
 
     def _configure(
@@ -130,7 +130,7 @@ class Library:
     def _find_settings(self, bundle: Bundle, *names: str) -> ModelSettings:
         if not self.tables.tables:
             return NOTHING
-        return self.tables.find([bundle.name, *names, *self.stored.list_asked_names(bundle)])
+        return self.tables.find([bundle.name, *names, *self.stored.names.list_asked(bundle.name)])
 
     def _list_others(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
         """Return the models with names that only the tables have, next to `bundles`."""
@@ -140,7 +140,7 @@ class Library:
             name for name, each in self.tables.tables if each.fallback and not is_pattern(name)
         ]
         found = []
-        for name in dict.fromkeys(map(_add_tag, names)):
+        for name in dict.fromkeys(map(add_default_tag, names)):
             if name.lower() in here:
                 continue
             try:
@@ -219,15 +219,11 @@ class Library:
         if bundle is None:
             raise make_missing_error(name, self.stored, self.list)
         store = next(s for s in self.stored.stores if s.name == bundle.store)
-        kept = store.keeps(bundle) if isinstance(store, ForeignStore) else None
+        kept = store.keeps(bundle)
         if isinstance(store, RemovingStore) and (force or kept is None):
             return bundle, store
         reason, hint = kept or ("its store is read-only", None)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
-
-
-def _add_tag(name: str) -> str:
-    return name if ":" in PurePosixPath(name).name else f"{name}:latest"
 
 
 def open_library(settings: ModelsSettings) -> Library:

@@ -25,7 +25,7 @@ from vllama.models.hub_cache import iterate_repositories
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
 from vllama.models.settings import ModelsSettings
-from vllama.models.stores.base import LinkingStore, SkippingStore, Store
+from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
 
@@ -41,7 +41,7 @@ class StoredModels:
     def __init__(self, stores: Sequence[Store], settings: ModelsSettings) -> None:
         self.stores = tuple(stores)
         self.names = PulledNames(settings.data_dir)
-        self._here = tuple(each for each in self.stores if not isinstance(each, LinkingStore))
+        self._here = tuple(each for each in self.stores if not each.is_elsewhere)
         self._settings = settings
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
@@ -64,14 +64,9 @@ class StoredModels:
         """Return whether any model is on this disk."""
         return any(store.list() for store in self._here)
 
-    def list_asked_names(self, bundle: Bundle) -> Sequence[str]:
-        """Return the names that a model was pulled by, in full and in lower case."""
-        return self.names.list_asked(bundle.name)
-
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the models on this disk that are not listed, with the reasons."""
-        stores = [store for store in self.stores if isinstance(store, SkippingStore)]
-        return tuple(item for store in stores for item in store.skipped())
+        return tuple(item for store in self.stores for item in store.skipped())
 
     def find(self, name: str) -> Bundle | None:
         """Return the model called `name`, or None. Raises InvalidModelRef."""
@@ -79,14 +74,13 @@ class StoredModels:
 
     def find_yielding(self, name: str) -> Bundle | None:
         """Return the model of that name of a server that does not answer now, else None."""
-        stores = [store for store in self.stores if isinstance(store, LinkingStore)]
+        stores = [store for store in self.stores if store.is_elsewhere]
         found = find_in(stores, ModelRef.parse(name))
         return found if found is not None and yields(found) else None
 
     def find_link(self, name: str) -> Bundle | None:
         """Return the model that a link to a server which the user named stands for, else None."""
-        stores = (store for store in self.stores if isinstance(store, LinkingStore))
-        return next((found for store in stores if (found := store.find_link(name))), None)
+        return next((found for store in self.stores if (found := store.find_link(name))), None)
 
     def find_ref(self, ref: ModelRef) -> Bundle | None:
         """Return the model that `ref` means, or None."""
@@ -212,7 +206,7 @@ class PulledNames:
         return names
 
     def list_asked(self, shown: str) -> list[str]:
-        """Return the canonical names that were pulled and are shown as `shown`."""
+        """Return the names by which what is shown as `shown` was pulled, in full, lower case."""
         return [name for name, pair in self._read().items() if pair[0].lower() == shown.lower()]
 
     def forget(self, shown: str, bundle: str) -> bool:

@@ -252,7 +252,7 @@ class Repository:
     control ("auto", "manual"), or None. `variants` are the servable forms among `files`. `license`
     is the name of the licence, `bases` are the repositories that it was made from.
     `parameter_count` is None if the source does not report it, or reports a count of packed
-    numbers; `dtypes` are numbers of parameters by type.
+    numbers.
     """
 
     hub_id: str
@@ -265,7 +265,6 @@ class Repository:
     bases: tuple[str, ...] = ()
     pipeline: str | None = None
     parameter_count: int | None = None
-    dtypes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import (
     choose_default_context,
+    count_second_copy,
     estimate_model_memory,
     find_largest_context,
     round_up,
 )
-from vllama.plan.repacking import count_second_copy
 from vllama.plan.types import Choice, Estimate, Facts, Memory, Need
 
 UNKNOWN_CONTEXT = 131_072
@@ -94,16 +94,21 @@ def make_estimate(
         elif most > 1:
             reasons.append(f"one request at a time; reloaded for {most} if several arrive")
     if not asked:
-        fitting = find_largest_context(
-            info,
-            context,
-            usable,
-            engine.overhead,
-            on_gpu=on_gpu,
-            cache_type=settings.kv_cache_type,
-            flash=flash,
-            slots=slots,
-        )
+
+        def fits(length: int) -> bool:
+            memory = estimate_model_memory(
+                info,
+                length,
+                engine.overhead,
+                every_row=False,
+                on_gpu=on_gpu,
+                cache_type=settings.kv_cache_type,
+                flash=flash,
+                slots=slots,
+            )
+            return memory.total_bytes <= usable
+
+        fitting = find_largest_context(context, engine.overhead.context_multiple, fits)
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting

@@ -22,9 +22,11 @@ With flash attention a mask of the cells comes to it, in float16, one for each k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vllama.engines.base import Overhead
+from vllama.machine.types import Platform
+from vllama.models.headers.gguf.types import count_tensor_bytes
 from vllama.models.types import ModelInfo
 from vllama.plan.types import Memory
 
@@ -35,8 +37,6 @@ CELLS_MULTIPLE = 256
 
 # Ollama's tiers of the default context by total GPU memory
 CONTEXT_TIERS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4096))
-SENSIBLE_CONTEXT = 4096
-"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
 
 # bytes of one value in the cache: block bytes / block values (ggml)
 DEFAULT_CACHE_TYPE = "f16"
@@ -112,17 +112,13 @@ def kv_bytes(
     per_layer = heads if len(heads) == info.block_count else heads[:1] * info.block_count
     width = info.key_length + (info.value_length or info.key_length)
     whole, narrow = count_cells(info, context_length, overhead)
-    windowed = list_windowed(info, overhead)
+    # of each layer, whether its cache holds a window only
+    windowed = [False] * info.block_count if overhead.whole_windows else windowed_layers(info)
     values = sum(
         (narrow if is_windowed else whole) * count
         for count, is_windowed in zip(per_layer, windowed, strict=True)
     )
     return int(values * width * VALUE_BYTES.get(cache_type or DEFAULT_CACHE_TYPE, 2.0))
-
-
-def list_windowed(info: ModelInfo, overhead: Overhead) -> Sequence[bool]:
-    """Return of each layer whether its cache holds a window only."""
-    return [False] * (info.block_count or 0) if overhead.whole_windows else windowed_layers(info)
 
 
 def count_cells(info: ModelInfo, context_length: int, overhead: Overhead) -> tuple[int, int]:
@@ -172,38 +168,17 @@ def estimate_model_memory(
     )
 
 
-def find_largest_context(
-    info: ModelInfo,
-    wanted: int,
-    available_bytes: int,
-    overhead: Overhead,
-    *,
-    on_gpu: bool,
-    cache_type: str | None = None,
-    flash: bool = True,
-    slots: int = 1,
-) -> int | None:
+def find_largest_context(wanted: int, multiple: int, fits: Callable[[int], bool]) -> int | None:
     """Return the largest context up to `wanted` that fits, or None if not even the least does.
 
     Halved from `wanted` down, so that the number is one that people know.
     """
     context = wanted
-    while True:
-        memory = estimate_model_memory(
-            info,
-            context,
-            overhead,
-            every_row=False,
-            on_gpu=on_gpu,
-            cache_type=cache_type,
-            flash=flash,
-            slots=slots,
-        )
-        if memory.total_bytes <= available_bytes:
-            return context
+    while not fits(context):
         if context <= MIN_AUTO_CONTEXT:
             return None
-        context = max(MIN_AUTO_CONTEXT, round_up(context // 2, overhead.context_multiple))
+        context = max(MIN_AUTO_CONTEXT, round_up(context // 2, multiple))
+    return context
 
 
 FLOAT_BYTES = 4
@@ -231,18 +206,14 @@ def compute_bytes(
     every_row = logits_rows >= rows  # else others are left out of the last layer, by a copy
     copied = 0 if every_row else width
     if flash or not info.head_count:
-        dense = max(_count_attention(info), _count_feed_forward(info, every_row=every_row))
+        queries, keys = _get_head_widths(info)
+        dense = max(2 * queries + 2 * width + keys, _count_feed_forward(info, every_row=every_row))
         values = max(dense + copied, _count_experts(info))
         mask_bytes = rows * sum(cells) * MASK_BYTES
     else:
         values = int(max(cells, default=0) * (info.head_count + 1) + 5.5 * width) + copied
         mask_bytes = 0
     return max(logits, rows * values * FLOAT_BYTES + mask_bytes)
-
-
-def _count_attention(info: ModelInfo) -> int:
-    queries, keys = _get_head_widths(info)
-    return 2 * queries + 2 * (info.embedding_length or 0) + keys
 
 
 def _count_feed_forward(info: ModelInfo, *, every_row: bool) -> int:
@@ -276,3 +247,54 @@ def _get_number(info: ModelInfo, key: str) -> int:
     value = info.metadata.get(f"{info.architecture}.{key}")
     numbers = value if isinstance(value, list | tuple) else [value]
     return max((one for one in numbers if isinstance(one, int)), default=0)
+
+
+Tensor = tuple[str, str, tuple[int, ...]]
+_BY_FEATURE = {
+    "avx2": frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
+    "avx512f": frozenset({"Q2_K"}),
+    "amx_int8": frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}),
+    "asimddp": frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"}),
+}
+_ROWS_MULTIPLE = 8
+_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+
+
+def count_second_copy(info: ModelInfo, platform: Platform) -> int:
+    """Return how many bytes of a model's weights are in memory twice; 0 without its tensors.
+
+    llama.cpp maps a model's file, and copies the matrices of some types into memory of its own, in
+    the order that the processor reads best (`CPU_REPACK` and `AMX` in its log). Which types these
+    are depends on the processor (ggml/src/ggml-cpu/repack.cpp,
+    `ggml_repack_get_optimal_repack_type`, and amx/common.h). The pages of the file stay in memory
+    as long as nothing else wants it: a machine with less memory does as well.
+
+    A file is mapped from the first to the last tensor that is used in place, so copied ones at its
+    ends are there once. Embeddings that also make the logits are copied for that.
+    """
+    types = frozenset[str]().union(
+        *(types for feature, types in _BY_FEATURE.items() if feature in platform.cpu_features)
+    )
+    if not types:
+        return 0
+    has_output = any(name == _OUTPUT for name, _, _ in info.tensors)
+    copied = {
+        name
+        for name, kind, shape in info.tensors
+        if kind in types
+        # a matrix whose rows can be interleaved, or one for each expert
+        and (len(shape) in (2, 3) and shape[1] % _ROWS_MULTIPLE == 0)
+        and (name.startswith("blk.") or name == (_OUTPUT if has_output else _EMBEDDING))
+    }
+    in_place = [
+        n for n, (name, _, _) in enumerate(info.tensors) if name not in copied or name == _EMBEDDING
+    ]
+    if not in_place:
+        return 0
+    mapped = info.tensors[in_place[0] : in_place[-1] + 1]
+    twice = [one for one in info.tensors if one[0] in copied]
+    return max(0, _sum_bytes(twice) + _sum_bytes(mapped) - _sum_bytes(info.tensors))
+
+
+def _sum_bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(count_tensor_bytes(kind, shape) for _, kind, shape in tensors)

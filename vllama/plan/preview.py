@@ -1,28 +1,93 @@
 """The plan for a name, before anything is downloaded: what it stands for, and how it would run.
 
-The same for `vllama plan`, `/api/plan` and the Python API.
+The same for `vllama plan`, `/api/plan` and the Python API. `FitsHere` answers a pull, which asks
+how the forms of a model would lie in memory (`models.resolve.memory_fit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vllama.base.errors import ModelNotFound
+from vllama.base.errors import ModelNotFound, NoPlan
+from vllama.engines.registry import ask_refusal
 from vllama.machine.detect import describe
 from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef, is_cloud
 from vllama.models.remote import make_too_large_error
 from vllama.models.resolve.drafts import suggest_draft
+from vllama.models.resolve.memory_fit import Fit
 from vllama.models.resolve.search import Resolution
-from vllama.models.types import Bundle, Format
-from vllama.plan.choose import list_loadable_formats
-from vllama.plan.fitting import FitsHere
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.plan.choose import choose_engine, list_loadable_formats
+from vllama.plan.estimate import make_estimate
+from vllama.plan.fit import GIB
 from vllama.plan.quant_fallback import list_forms_here
+from vllama.plan.refuse import explain_no_tokenizer
 from vllama.plan.report import find_refused, make_report, report_plan
-from vllama.plan.types import Facts
+from vllama.plan.types import Facts, Need
+
+SENSIBLE_CONTEXT = 4096
+"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitsHere:
+    """The judge for this machine, its engines and what the user settled; see `Fits`."""
+
+    facts: Facts
+
+    def certainly(self, size_bytes: int, format_: Format) -> bool:
+        """Assume more cache and buffers than any model has that is as large as that.
+
+        With 4096 tokens of f16 the cache is the smaller half, but for models below 1 GiB.
+        """
+        settings = self.facts.settings
+        contexts = max(1.0, (settings.context_length or 0) / SENSIBLE_CONTEXT) * (
+            settings.num_parallel or 1
+        )
+        bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
+        fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
+        return fit is not None and fit.fits
+
+    def refuses(self, info: ModelInfo, format_: Format, paths: Sequence[str]) -> str | None:
+        """Ask the engine that would be chosen."""
+        facts = self.facts
+        try:
+            choice = choose_engine(facts, format_, None, info)
+        except NoPlan:
+            return None
+        engine = facts.found.engines[choice.engine]
+        return ask_refusal(engine, facts.platform, info) or explain_no_tokenizer(
+            facts, format_, paths
+        )
+
+    def judge(
+        self, info: ModelInfo, format_: Format, context_length: int | None = None
+    ) -> Fit | None:
+        """Reckon as a load would."""
+        facts = self.facts
+        if context_length is not None:
+            own = replace(facts.settings, context_length=context_length)
+            facts = replace(facts, settings=own)
+        try:
+            choice = choose_engine(facts, format_, None, info)
+        except NoPlan:
+            return None
+        if ask_refusal(facts.found.engines[choice.engine], facts.platform, info):
+            return None
+        estimate = make_estimate(facts, choice, format_, info, Need())
+        wanted = (SENSIBLE_CONTEXT, info.context_length, facts.settings.context_length)
+        return Fit(
+            fits=estimate.fits,
+            roomy=estimate.fits and estimate.context_length >= min(n for n in wanted if n),
+            needed_bytes=estimate.memory.total_bytes,
+            usable_bytes=estimate.usable_bytes,
+            context_length=estimate.context_length,
+            numbers=estimate.numbers,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

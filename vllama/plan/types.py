@@ -90,7 +90,7 @@ class Memory:
     compute_bytes: int
     fixed_bytes: int
     prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
-    # weights that are in memory a second time: they make room when memory runs short (`repacking`)
+    # weights that are in memory a second time: they make room when memory runs short
     copied_bytes: int = 0
     on_gpu: bool = False  # the memory of GPUs
 

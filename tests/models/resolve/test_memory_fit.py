@@ -15,7 +15,7 @@ from vllama.models.resolve.candidates import Candidate
 from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Format, ModelInfo, Repository, SourceFile, Variant
-from vllama.plan.fitting import FitsHere
+from vllama.plan.preview import FitsHere
 from vllama.plan.types import RESERVE_BYTES
 
 # Llama 3.1 8B: a cache of 512 MiB and buffers of some 340 MiB with 4096 tokens

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.cli.model_view import make_rows
-from vllama.config.parse import upstream_traits
+from vllama.config.kinds import read_traits
 from vllama.models.headers.info import build_model_info
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import ModelRef
@@ -90,7 +90,7 @@ def make_store(*urls: str, traits: Any = None) -> UpstreamStore:
 
 def only(url: str, **traits: str) -> Any:
     """Return the only model of a server, with traits by the server's URL."""
-    said = {url: upstream_traits(" ".join(f"{k}={v}" for k, v in traits.items()))}
+    said = {url: read_traits(" ".join(f"{k}={v}" for k, v in traits.items()))}
     (bundle,) = make_store(url, traits=said if traits else None).list()
     return bundle
 
@@ -231,8 +231,8 @@ def test_what_the_user_says_comes_first() -> None:
 def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> None:
     with serving(VLLM_ROW, {"id": "small", "owned_by": "vllm"}) as url:
         traits = {
-            f"{url}/v1/": upstream_traits("context=1000 tool_calls=text"),
-            "SMALL": upstream_traits("context=2000"),
+            f"{url}/v1/": read_traits("context=1000 tool_calls=text"),
+            "SMALL": read_traits("context=2000"),
         }
         big, small = make_store(url, traits=traits).list()
     assert (big.info.context_length, small.info.context_length) == (1000, 2000)

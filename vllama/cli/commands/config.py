@@ -109,7 +109,9 @@ def read_text(path: Path) -> str | None:
 
 def print_schema(file: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of the config file."""
-    show_json(config.file_schema())
+    from vllama.config.report import file_schema
+
+    show_json(file_schema())
 
 
 ACTIONS: dict[str, Callable[[Path | None, bool], None]] = {

@@ -38,9 +38,8 @@ from vllama.engines.vllm.arguments import (
     choose_reasoning_parser,
     choose_tool_parser,
 )
-from vllama.engines.vllm.failures import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
-from vllama.engines.vllm.recipe import RECIPE
+from vllama.engines.vllm.tables import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE, RECIPE
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec

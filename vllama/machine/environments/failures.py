@@ -76,7 +76,8 @@ def find_cause(output: Sequence[str], code: int) -> Cause:
         return Cause(cause=f"the installer was ended by signal {-code}")
     if found := match_output(output, PATTERNS):
         return Cause(cause=found[0], hint=found[1])
-    return Cause(cause=_last_error(output) or f"the installer ended with exit code {code}")
+    last = find_last_error(output, r"(?i)\s*(?:error|fatal):\s*(.+)")
+    return Cause(cause=last or f"the installer ended with exit code {code}")
 
 
 def match_output(output: Sequence[str], patterns: Sequence[Row]) -> tuple[str, str | None] | None:
@@ -89,9 +90,9 @@ def match_output(output: Sequence[str], patterns: Sequence[Row]) -> tuple[str, s
     return None
 
 
-def _last_error(output: Sequence[str]) -> str | None:
-    """Return the last line that calls itself an error, else the last one."""
+def find_last_error(output: Sequence[str], pattern: str) -> str | None:
+    """Return the message (a group of `pattern`) of the last line that has one, else that line."""
     for line in reversed(output):
-        if match := re.match(r"(?i)\s*(?:error|fatal):\s*(.+)", line):
-            return match.group(1).rstrip(".")
+        if match := re.match(pattern, line):
+            return str(match[match.lastindex or 0]).strip().rstrip(".")
     return next((line.strip() for line in reversed(output) if line.strip()), None)

@@ -12,7 +12,6 @@ quantiser (src/llama-quant.cpp) and of Python.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.spelling import find_similar
-from vllama.machine.environments.failures import Row, match_output
+from vllama.machine.environments.failures import Row, find_last_error, match_output
 from vllama.machine.environments.layout import Step, find_existing
 from vllama.machine.environments.make import GRACE, install_steps, remove, run_to_end
-from vllama.models.names.quant import UNQUANTISED
+from vllama.models.names.quant import UNQUANTISED, normalise_quant
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 
@@ -142,15 +141,11 @@ DIRECT = frozenset({"F32", "F16", "BF16", "Q8_0"})
 """What the converter writes by itself (its `--outtype`)."""
 SPARE = 1.3
 """Small models keep large embeddings at more bits than the rest has."""
-_SPELLINGS = {
-    "FP16": "F16", "FP32": "F32", "Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M",
-}  # fmt: skip
 
 
 def parse_quant(text: str) -> str:
     """Return llama.cpp's spelling of a quantisation. Raises BadRequest, with the valid names."""
-    name = text.strip().upper()
-    name = _SPELLINGS.get(name, name)
+    name = normalise_quant(text.strip())
     if name in BITS:
         return name
     near = find_similar(name, BITS) or [known for known in BITS if name and known.startswith(name)]
@@ -238,15 +233,8 @@ def find_cause(output: Sequence[str], code: int) -> tuple[str, str | None]:
         return f"it was ended by signal {-code}", None
     if found := match_output(output, PATTERNS):
         return found
-    return _last_error(output) or f"it ended with exit code {code}", None
-
-
-def _last_error(output: Sequence[str]) -> str | None:
-    """Return the message of the last line that names an error, else the last line."""
-    for line in reversed(output):
-        if match := re.match(r"(?:\w+\.)*\w*(?:Error|Exception): (.+)|ERROR:[^:]+:(.+)", line):
-            return (match[1] or match[2]).strip().rstrip(".")
-    return next((line.strip() for line in reversed(output) if line.strip()), None)
+    last = find_last_error(output, r"(?:\w+\.)*\w*(?:Error|Exception): (.+)|ERROR:[^:]+:(.+)")
+    return last or f"it ended with exit code {code}", None
 
 
 OUTPUT_LINES = 400

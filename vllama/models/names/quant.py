@@ -106,10 +106,11 @@ def is_same_quant(one: str | None, other: str | None) -> bool:
 
     `Q4_K` is llama.cpp's other name of `Q4_K_M`, and so on (tools/quantize/quantize.cpp).
     """
-    return one is not None and other is not None and _plain(one) == _plain(other)
+    return one is not None and other is not None and normalise_quant(one) == normalise_quant(other)
 
 
-def _plain(quant: str) -> str:
+def normalise_quant(quant: str) -> str:
+    """Return the name that llama.cpp lists for a quantisation, in upper case."""
     return _SAME.get(quant.upper(), quant.upper())
 
 

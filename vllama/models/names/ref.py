@@ -281,6 +281,11 @@ def is_path(text: str) -> bool:
     return text in {".", "..", "~"} or text.lower().startswith(begins)
 
 
+def add_default_tag(name: str) -> str:
+    """Return a name as it is displayed, always with a tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{DEFAULT_TAG}"
+
+
 def path_stem(path: Path) -> str:
     """Return a file's or folder's name as a model name: lower case, odd characters as `-`."""
     name = path.name or "root"

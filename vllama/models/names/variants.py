@@ -65,6 +65,11 @@ class GgufGroup:
     paths: tuple[str, ...]
     projector: str | None = None
 
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        """Its shards, and its projector at the end."""
+        return (*self.paths, self.projector) if self.projector else self.paths
+
 
 def parse_shard(path: str) -> tuple[str, int, int] | None:
     """Return (path without the number, index, count) of a shard's name, or None."""
@@ -282,11 +287,6 @@ def _choose_usual_weights(present: Sequence[str]) -> tuple[str, ...]:
     chosen = usual or [path for path in root if not _OTHER_WEIGHTS.match(path)]
     modules = [path for path in present if _MODULE.fullmatch(path)]
     return (*chosen, *modules) if chosen else ()
-
-
-def find_missing_weights(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the shards that a safetensors model lacks (`find_missing_shards`)."""
-    return find_missing_shards(choose_weights(paths))
 
 
 def find_missing_shards(weights: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@
 
 All forms of a model have the same shape, so one header describes them all: their weights differ as
 their file sizes do. `models` knows neither engines nor the machine: the composed program passes in
-a `Fits` (`plan.fitting`).
+a `Fits` (`plan.preview`).
 """
 
 from __future__ import annotations
@@ -296,14 +296,13 @@ class Fit:
     """What a model takes with a context of so many tokens, and what there is; bytes.
 
     `roomy`: it fits with a context that one can work with, not only with a shrunken one.
-    `weights_bytes` is a part of `needed_bytes`; `numbers` names all parts for people.
+    `numbers` names the parts of `needed_bytes` for people.
     """
 
     fits: bool
     roomy: bool
     needed_bytes: int
     usable_bytes: int
-    weights_bytes: int
     context_length: int
     numbers: str
 

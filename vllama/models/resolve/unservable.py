@@ -12,12 +12,17 @@ from pathlib import PurePosixPath
 from vllama.base.errors import ModelNotFound, NoPlan, SourceError
 from vllama.models.names.mistral_format import PARAMS
 from vllama.models.names.quant import UNDONE_BY_NOBODY, read_scheme
-from vllama.models.names.variants import explain_left_out, find_missing_weights, is_mistral_format
+from vllama.models.names.variants import (
+    INDEX,
+    choose_weights,
+    explain_left_out,
+    find_missing_shards,
+    is_mistral_format,
+)
 from vllama.models.resolve.candidates import suggest_conversion
 from vllama.models.types import Format, Repository
 
 ReadJson = Callable[[str], Mapping[str, object]]
-INDEX = "model.safetensors.index.json"
 _NAMES_SHOWN = 8
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".onnx", ".h5", ".npz", ".nemo", ".mlmodel", ".tflite")
 
@@ -44,7 +49,8 @@ def explain_missing_weights(repository: Repository, read: ReadJson) -> str | Non
     paths = [file.path for file in repository.files]
     index = read(INDEX).get("weight_map") if INDEX in paths else None
     named = {str(name) for name in index.values()} if isinstance(index, dict) else set()
-    missing = sorted(named.difference(paths)) if named else list(find_missing_weights(paths))
+    shards = find_missing_shards(choose_weights(paths))
+    missing = sorted(named.difference(paths)) if named else list(shards)
     if not missing:
         return None
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

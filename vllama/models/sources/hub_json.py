@@ -38,8 +38,8 @@ def read_repository(
     if hub_id is None or not _is_id(hub_id) or commit is None or not is_plain(commit):
         raise NotTheHub("it names no repository or no commit")
     files = read_files(row) if files is None else files
-    dtypes = _dtypes(about)
-    total = _count(_object(about.get("safetensors")).get("total"))
+    weights = _object(about.get("safetensors"))
+    is_packed = not _PACKED.isdisjoint(_object(weights.get("parameters")))
     return Repository(
         hub_id=hub_id,
         commit=commit,
@@ -51,8 +51,7 @@ def read_repository(
         bases=read_bases(about),
         pipeline=_text(about.get("pipeline_tag")),
         # meaningless if several parameters are packed into one number
-        parameter_count=_gguf_total(about) or (None if set(dtypes) & _PACKED else total),
-        dtypes=dtypes,
+        parameter_count=_gguf_total(about) or (None if is_packed else _count(weights.get("total"))),
     )
 
 
@@ -150,12 +149,11 @@ def build_variants(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
     by_path = {file.path: file for file in files}
     variants: list[Variant] = []
     for group in group_ggufs(by_path):
-        paths = (*group.paths, group.projector) if group.projector else group.paths
         variants.append(
             Variant(
                 format=Format.GGUF,
                 quant=group.quant,
-                files=tuple(by_path[path] for path in paths),
+                files=tuple(by_path[path] for path in group.all_paths),
                 label=group.label or "latest",
             )
         )
@@ -177,12 +175,6 @@ def _gated(about: Mapping[str, Any]) -> str | None:
 def _gguf_total(about: Mapping[str, Any]) -> int | None:
     """Return the number of parameters that the hub has read from one of the GGUF files."""
     return _count(_object(about.get("gguf")).get("total"))
-
-
-def _dtypes(about: Mapping[str, Any]) -> dict[str, int]:
-    given = _object(_object(about.get("safetensors")).get("parameters"))
-    counts = {name: _count(value) for name, value in given.items()}
-    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _tagged(about: Mapping[str, Any], prefix: str) -> Any:

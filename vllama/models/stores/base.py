@@ -1,67 +1,50 @@
-"""The protocols of model stores, and the digest that stores give a model."""
+"""What a store of models is, and the digest that stores give a model."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from vllama.models.names.ref import ModelRef
 from vllama.models.types import Bundle, Removed, Skipped
 
 
-class Store(Protocol):
-    """A place on this disk with models."""
+class Store(ABC):
+    """A place with models, on this disk unless it `is_elsewhere`."""
 
-    @property
-    def name(self) -> str:
-        """The store's name, as in `Bundle.store`."""
-        ...
+    name: str
+    """As in `Bundle.store`."""
+    is_elsewhere = False
 
+    @abstractmethod
     def list(self) -> list[Bundle]:
         """Return all complete models; none if the place cannot be read."""
-        ...
 
+    @abstractmethod
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with the name `ref`, or None."""
-        ...
-
-
-@runtime_checkable
-class RemovingStore(Store, Protocol):
-    """A store that vllama may delete from."""
-
-    def remove(self, bundle: Bundle) -> Removed:
-        """Delete a model; return its names and the freed bytes."""
-        ...
-
-
-@runtime_checkable
-class ForeignStore(Store, Protocol):
-    """A store of another program, with models that vllama does not delete."""
-
-    def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
-        """Return (why vllama does not delete it, what the user can do); None if vllama may."""
-        ...
-
-
-@runtime_checkable
-class SkippingStore(Store, Protocol):
-    """A store that may have models which cannot be served, and are not listed."""
-
-    def skipped(self) -> tuple[Skipped, ...]:
-        """Return the models that are not listed, with the reasons."""
-        ...
-
-
-@runtime_checkable
-class LinkingStore(Store, Protocol):
-    """A store of models on other servers, which links of fallback chains name."""
 
     def find_link(self, text: str) -> Bundle | None:
-        """Return the model of a link, None if it is no link to a server that the user named."""
-        ...
+        """Return the model of a link to a server that the user named, None if it is none."""
+        return None
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the models that cannot be served and are not listed, with the reasons."""
+        return ()
+
+    def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
+        """Return (why vllama does not delete a model, what the user can do); None if it does."""
+        return None
+
+
+class RemovingStore(Store):
+    """A store that vllama may delete from."""
+
+    @abstractmethod
+    def remove(self, bundle: Bundle) -> Removed:
+        """Delete a model; return its names and the freed bytes."""
 
 
 def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:

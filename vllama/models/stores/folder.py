@@ -22,11 +22,11 @@ from vllama.models.names.variants import (
     list_shard_paths,
     parse_shard,
 )
-from vllama.models.stores.base import compute_digest, sum_real_sizes
+from vllama.models.stores.base import RemovingStore, Store, compute_digest, sum_real_sizes
 from vllama.models.types import Bundle, Format, Removed, Skipped
 
 
-class FolderStore:
+class FolderStore(Store):
     """GGUF files and safetensors folders outside any managed cache."""
 
     name = "folder"
@@ -104,11 +104,10 @@ def find_gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...
 
 def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
     """Return the bundle of a GGUF model in a folder. Raises OSError."""
-    files = tuple(folder / path for path in group.paths)
-    projector = folder / group.projector if group.projector else None
-    everything = (*files, projector) if projector else files
+    files = tuple(folder / path for path in group.all_paths)
+    projector = files[-1] if group.projector else None
     name = path_stem(Path(get_stem(group.paths[0]) if files[0].suffix else group.paths[0]))
-    return _make_bundle(Format.GGUF, f"{name}:latest", files[0], everything, group.quant, projector)
+    return _make_bundle(Format.GGUF, f"{name}:latest", files[0], files, group.quant, projector)
 
 
 def make_safetensors_bundle(folder: Path) -> Bundle:
@@ -145,7 +144,7 @@ def _make_bundle(
 MLX = "it is in MLX's format, which only Apple's MLX engine reads"
 
 
-class LMStudioStore:
+class LMStudioStore(RemovingStore):
     """The models in LM Studio's folders; of equal names, the one in the first folder counts."""
 
     name = "lmstudio"

@@ -23,11 +23,11 @@ from vllama.models.names.variants import (
     find_missing_shards,
     group_ggufs,
 )
-from vllama.models.stores.base import compute_digest, sum_real_sizes
+from vllama.models.stores.base import RemovingStore, compute_digest, sum_real_sizes
 from vllama.models.types import Bundle, Format, Removed
 
 
-class HfCacheStore:
+class HfCacheStore(RemovingStore):
     """Models in a huggingface_hub cache folder (`HF_HUB_CACHE`)."""
 
     name = "hub"
@@ -146,10 +146,9 @@ def _files(snapshot: Path) -> list[str]:
 
 def _gguf(revision: _Revision, group: GgufGroup) -> Bundle:
     snapshot = revision.snapshot
-    files = [snapshot / path for path in group.paths]
-    projector = snapshot / group.projector if group.projector else None
-    everything = (*files, projector) if projector else tuple(files)
-    return _bundle(revision, Format.GGUF, group.label, files[0], everything, group.quant, projector)
+    files = tuple(snapshot / path for path in group.all_paths)
+    projector = files[-1] if group.projector else None
+    return _bundle(revision, Format.GGUF, group.label, files[0], files, group.quant, projector)
 
 
 def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:

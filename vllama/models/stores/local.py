@@ -31,7 +31,7 @@ from vllama.models.disk import (
     write_whole,
 )
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.stores.base import Store, sum_real_sizes
+from vllama.models.stores.base import RemovingStore, Store, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Format, Removed
 
@@ -40,7 +40,7 @@ _SHARED = ("system", "template", "license", "renderer", "parser", "requires")
 """Fields that a record and a model have alike."""
 
 
-class LocalStore:
+class LocalStore(RemovingStore):
     """The models created or copied on this machine; `bases` are the stores of their bases."""
 
     name = "created"

@@ -25,12 +25,13 @@ from vllama.models.ollama.manifest import (
     find_digests,
     parse_manifest,
 )
+from vllama.models.stores.base import RemovingStore
 from vllama.models.types import Bundle, Format, Removed, Skipped
 
 _MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licences and messages
 
 
-class OllamaStore:
+class OllamaStore(RemovingStore):
     """The models in folders with Ollama's layout; of equal names, the one in the first counts."""
 
     name = "ollama"

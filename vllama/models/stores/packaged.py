@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vllama.models.names.quant import find_quant
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.stores.base import compute_digest
+from vllama.models.stores.base import Store, compute_digest
 from vllama.models.types import Bundle, Format
 
 
@@ -35,7 +35,7 @@ PACKAGED: tuple[PackagedModel, ...] = (
 )
 
 
-class PackagedStore:
+class PackagedStore(Store):
     """The models in packages below `directories` (site-packages); None means `sys.path`."""
 
     name = "packaged"

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from vllama.models.names.ref import ModelRef
+from vllama.models.names.ref import ModelRef, add_default_tag
 from vllama.models.settings import UpstreamSettings, UpstreamTraits, find_root
+from vllama.models.stores.base import Store
 from vllama.models.stores.upstream_server import (
     SCHEME,
     STORE,
@@ -34,7 +35,7 @@ Row = Mapping[str, Any]
 _Found = dict[str, tuple["_Server", Bundle]]
 
 
-class UpstreamStore:
+class UpstreamStore(Store):
     """The models that the given servers list, or that the user named.
 
     `traits` are the user's settings, by the URL of a server or the id of a model; those of a model
@@ -42,6 +43,7 @@ class UpstreamStore:
     """
 
     name = STORE
+    is_elsewhere = True
 
     def __init__(
         self,
@@ -137,8 +139,7 @@ class UpstreamStore:
         bundle = describe_model(row, facts, shown, said)
         if name == id_:
             return bundle
-        shown_name = name if ":" in PurePosixPath(name).name else f"{name}:latest"
-        return replace(bundle, name=shown_name, path=Path(f"{SCHEME}{name}"))
+        return replace(bundle, name=add_default_tag(name), path=Path(f"{SCHEME}{name}"))
 
 
 class _Server:

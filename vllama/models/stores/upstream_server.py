@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from vllama.base.errors import SourceError
 from vllama.models.headers.chat_templates import read_template_capabilities
 from vllama.models.limits import MOST_JSON_BYTES, decode_json
+from vllama.models.names.ref import add_default_tag
 from vllama.models.settings import UpstreamTraits
 from vllama.models.stores.base import compute_digest
 from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
@@ -162,7 +163,7 @@ def describe_model(
         **{f"{arch}.{key}": value for key, value in numbers.items() if value},
     }
     return Bundle(
-        name=name if ":" in PurePosixPath(name).name else f"{name}:latest",
+        name=add_default_tag(name),
         store=STORE,
         format=Format.REMOTE,
         path=Path(f"{SCHEME}{name}"),

@@ -48,9 +48,8 @@ def list_models(
 
 def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
     """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
-    return any(
-        part in name for name in (bundle.name.lower(), *library.stored.list_asked_names(bundle))
-    )
+    asked = library.stored.names.list_asked(bundle.name)
+    return any(part in name for name in (bundle.name.lower(), *asked))
 
 
 def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
@@ -69,7 +68,7 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
         "files": [str(path) for path in bundle.files],
         "hub_id": bundle.hub_id,
         "revision": bundle.revision,
-        "asked_as": list(library.stored.list_asked_names(bundle)),
+        "asked_as": library.stored.names.list_asked(bundle.name),
         "base": bundle.base,
     }
 
