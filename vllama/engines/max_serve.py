@@ -16,9 +16,9 @@ from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.failures import make_patterns
-from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
+    OFFLINE,
     PARAMETERS,
     PackageServer,
     explain_mistral_only,
@@ -88,10 +88,7 @@ class MaxServe(PackageServer):
     needs: tuple[str, ...] = ("fastapi", "uvicorn")
     ready: HttpProbe = HttpProbe(path="/health", verify_path="/v1/models")
     grace: Grace = Grace(term_s=8.0, second_term_s=3.0, kill_s=10.0)
-
-    def offloads(self, location: PackageLocation) -> bool:
-        """Return True: one wheel has the code for all its GPUs."""
-        return True
+    always_offloads: bool = True  # one wheel has the code for all its GPUs
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: whether it can serve a model shows only after minutes."""
@@ -122,11 +119,7 @@ class MaxServe(PackageServer):
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network, and to one port."""
-        return {
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "MAX_SERVE_DISABLE_TELEMETRY": "1",
-        }
+        return OFFLINE | {"MAX_SERVE_DISABLE_TELEMETRY": "1"}
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what it does without the parsers that would have to be named at its start."""

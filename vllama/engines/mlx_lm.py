@@ -18,7 +18,7 @@ from vllama.chat.engine.traits import SchemaStyle, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.failures import GENERAL, make_patterns
 from vllama.engines.locate import PackageLocation
-from vllama.engines.package_server import PARAMETERS, PackageServer, explain_mistral_only
+from vllama.engines.package_server import OFFLINE, PARAMETERS, PackageServer, explain_mistral_only
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import add_fields
 from vllama.machine.environments.layout import Step
@@ -107,7 +107,7 @@ class MlxLm(PackageServer):
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network."""
-        return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        return OFFLINE
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what its handler reads.

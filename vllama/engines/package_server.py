@@ -46,6 +46,8 @@ PARAMETERS = {
     "stop": "stop",
     "max_tokens": "max_tokens",
 }
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""Variables that keep the hub's library off the network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class PackageServer(ABC):
     is run by the Python that has the package. `needs` are modules that must be importable too.
     `ready` is polled until it answers. `hopeless` is a pattern of `LaunchSpec`. `first_work_path`
     is set for a server that listens before it can work: its first answer there is waited for.
+    `always_offloads`: every build of it can use an accelerator.
     """
 
     name: str
@@ -72,6 +75,7 @@ class PackageServer(ABC):
     ready: HttpProbe = HttpProbe(path="/health")
     first_work_path: str | None = None
     hopeless: str | None = None
+    always_offloads: bool = False
     grace: Grace = Grace(term_s=3.0, second_term_s=2.0, kill_s=10.0)
 
     # -- what each adapter states --------------------------------------------------------------
@@ -100,7 +104,7 @@ class PackageServer(ABC):
 
     def offloads(self, location: PackageLocation) -> bool:
         """Tell whether the installed build can use an accelerator."""
-        return False
+        return self.always_offloads
 
     # -- what they share -----------------------------------------------------------------------
 

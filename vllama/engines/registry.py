@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 from importlib.metadata import EntryPoint, distributions
-from pathlib import Path
 
 from vllama.base.errors import ConfigError
 from vllama.base.spelling import suggest
@@ -45,7 +44,11 @@ def load_adapters() -> tuple[dict[str, Engine], dict[str, str]]:
     engines: dict[str, Engine] = {}
     broken: dict[str, str] = {}
     owners: dict[str, str] = {}  # every name and alias, and the package that has it
-    for point, package in sorted(list_points().items(), key=_load_order):
+    order = sorted(
+        (not point.value.startswith(BUILT_IN), point.name, package, point)
+        for point, package in list_points().items()
+    )
+    for _, _, package, point in order:
         try:
             engine = validate_adapter(point.load())
             if not point.value.startswith(BUILT_IN):
@@ -78,12 +81,6 @@ def list_points() -> dict[EntryPoint, str]:
             where = package.locate_file("")
             log.warning("cannot read a package in '%s': %s", where, describe_error(error))
     return found
-
-
-def _load_order(item: tuple[EntryPoint, str]) -> tuple[bool, str, str]:
-    """Sort built-in adapters first."""
-    point, package = item
-    return (not point.value.startswith(BUILT_IN), point.name, package)
 
 
 def _describe_package(point: EntryPoint) -> str:
@@ -202,10 +199,8 @@ def resolve_engine_paths(
     search_paths: SearchPaths, engines: Iterable[Engine], broken: Mapping[str, str] | None = None
 ) -> SearchPaths:
     """Return `search_paths` with aliases replaced by the engines' names. Raises ConfigError."""
-    known = list(engines)
-    paths: dict[str, Path] = {
-        find_engine(known, name, broken).name: path for name, path in search_paths.paths.items()
-    }
+    known, given = list(engines), search_paths.paths.items()
+    paths = {find_engine(known, name, broken).name: path for name, path in given}
     return replace(search_paths, paths=paths)
 
 

@@ -20,9 +20,9 @@ from typing import Any
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
 from vllama.engines.failures import make_patterns
-from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
+    OFFLINE,
     PARAMETERS,
     PackageServer,
     explain_mistral_only,
@@ -93,10 +93,7 @@ class Sglang(PackageServer):
     first_work_path: str | None = "/v1/chat/completions"
     grace: Grace = Grace(term_s=5.0, second_term_s=3.0, kill_s=10.0)
     module: str = "sglang.launch_server"
-
-    def offloads(self, location: PackageLocation) -> bool:
-        """Return True: it is made for GPUs."""
-        return True
+    always_offloads: bool = True
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come after vLLM on Linux with an NVIDIA GPU; elsewhere users have to name it."""
@@ -127,7 +124,7 @@ class Sglang(PackageServer):
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network."""
-        return {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        return OFFLINE
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what it does without the parsers that would have to be named at its start."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.base import FailurePattern, Overhead, Settings
 from vllama.engines.failures import make_patterns
-from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.machine.environments.layout import Step
@@ -82,10 +81,7 @@ class Tinygrad(PackageServer):
     distributions: tuple[str, ...] = ("tinygrad",)
     # any other path answers 200 with its page, this one only when the model was warmed up
     ready: HttpProbe = HttpProbe(path="/v1/models")
-
-    def offloads(self, location: PackageLocation) -> bool:
-        """Return True: it finds the machine's devices itself."""
-        return True
+    always_offloads: bool = True  # it finds the machine's devices itself
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: other engines do more with the same files."""

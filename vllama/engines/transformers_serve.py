@@ -24,6 +24,8 @@ from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
     GIB,
+    OFFLINE,
+    PARAMETERS,
     PackageServer,
     explain_mistral_only,
     explain_mlx_only,
@@ -36,16 +38,7 @@ from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault
 
-PARAMETERS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-}
+LACKING = ("presence_penalty", "frequency_penalty")
 IN_CONFIG = ("top_k", "min_p", "repetition_penalty")
 """Parameters that it reads only from the JSON in the field `generation_config`."""
 FIELDS = frozenset(
@@ -150,11 +143,7 @@ class TransformersServe(PackageServer):
 
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Keep it off the network, and to the planned threads, which spin while they wait."""
-        return {
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "OMP_NUM_THREADS": str(settings.threads),
-        }
+        return OFFLINE | {"OMP_NUM_THREADS": str(settings.threads)}
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what its handlers read.
@@ -165,7 +154,7 @@ class TransformersServe(PackageServer):
         return Traits(
             context_length=settings.context_length,
             model_name=str(bundle.path),
-            parameters=PARAMETERS,
+            parameters={k: v for k, v in PARAMETERS.items() if k not in LACKING},
             finish_body=partial(finish_body, limit=settings.context_length),
             schema_style=SchemaStyle.NONE,
             stops=Stops.KEPT,

@@ -77,10 +77,10 @@ LIMIT_S = 120.0
 
 def list_versions(
     package: str,
-    *,
-    python: Path | str | None = None,
-    compiled: bool = False,
     environ: Mapping[str, str],
+    python: Path | str | None = None,
+    *,
+    compiled: bool = False,
 ) -> list[str]:
     """Return the versions of a package, the oldest first, without those before a release.
 

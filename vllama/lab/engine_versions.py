@@ -111,9 +111,7 @@ def list_candidates(
     known = [split_version(one)[1] for one in named]
     good = split_version(good or (known[0] if known else ""))[1]
     bad = split_version(bad or (known[-1] if known else ""))[1]
-    known = known or list_versions(
-        package, python=offer.python, compiled=offer.wheels.compiled, environ=environ()
-    )
+    known = known or list_versions(package, environ(), offer.python, compiled=offer.wheels.compiled)
     for version in (good, bad):
         if version not in known:
             raise ConfigError(

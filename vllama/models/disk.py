@@ -1,10 +1,12 @@
-"""The disk: free space, finding files, atomic writes, removing empty folders."""
+"""The disk: free space, finding files, atomic writes, removing empty folders, storages of blobs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -72,3 +74,32 @@ def list_model_files(path: Path) -> tuple[Path, ...]:
     if not path.is_dir():
         return (path,)
     return tuple(sorted(inner for inner in path.iterdir() if inner.is_file()))
+
+
+class BlobStorage(ABC):
+    """A place on this disk where files lie by their etag: the hub's cache, Ollama's store."""
+
+    folder: Path
+    """The folder of all such files."""
+    variable: str
+    """Name of the environment variable with which users move `folder`."""
+
+    @abstractmethod
+    def blob(self, etag: str) -> Path:
+        """Return the path of the content with this etag, whether it is there or not."""
+
+    @abstractmethod
+    def partial(self, etag: str) -> Path:
+        """Return the path of an unfinished download: on the same file system as the blob."""
+
+    @abstractmethod
+    def lock(self, etag: str) -> Path:
+        """Return the lock file of a blob: of the hub's the one that huggingface_hub takes too."""
+
+    def has_blob(self, etag: str, size_bytes: int) -> bool:
+        """Tell whether a blob is complete (it only gets its name when it is)."""
+        try:
+            found = self.blob(etag).stat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes

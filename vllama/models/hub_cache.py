@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from vllama.base.errors import SourceError
-from vllama.models.disk import list_files_below, write_shared
+from vllama.models.disk import BlobStorage, list_files_below, write_shared
 
 MAIN = "main"
 _PREFIX = "models--"
@@ -36,7 +35,7 @@ _TAG = (
 )
 
 
-class HubRepo:
+class HubRepo(BlobStorage):
     """One model repository inside the cache."""
 
     variable = "HF_HUB_CACHE"
@@ -57,24 +56,13 @@ class HubRepo:
         (self.cache_dir / ".locks" / self._name).mkdir(parents=True, exist_ok=True)
 
     def blob(self, etag: str) -> Path:
-        """Return where the content with this etag lies."""
         return self.root / "blobs" / _one_name(etag)
 
     def partial(self, etag: str) -> Path:
-        """Return where the bytes of an unfinished download lie."""
         return self.root / "blobs" / f"{_one_name(etag)}.vllama-partial"
 
     def lock(self, etag: str) -> Path:
-        """Return the lock file of a blob: the one that huggingface_hub takes too."""
         return self.cache_dir / ".locks" / self._name / f"{_one_name(etag)}.lock"
-
-    def has_blob(self, etag: str, size_bytes: int) -> bool:
-        """Tell whether a blob is complete (it only gets its name when it is)."""
-        try:
-            found = self.blob(etag).stat()
-        except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
     def snapshot(self, commit: str) -> Path:
         """Return the folder of one commit's files."""

@@ -180,16 +180,8 @@ def has_unknown_thinking(template: str | None) -> bool:
     )
 
 
-def _reasoning_format(start: Start) -> str:
-    """Return where thinking goes: into a field of its own, or into the text as it was written."""
-    return "none" if has_unknown_thinking(start.settings.chat_template) else "deepseek"
-
-
-def _template_switches(start: Start) -> str | None:
-    """Return the template's default switches: the model may think."""
-    return (
-        '{"enable_thinking":true}' if has_unknown_thinking(start.settings.chat_template) else None
-    )
+def _leaves_thinking(start: Start) -> bool:
+    return has_unknown_thinking(start.settings.chat_template)
 
 
 def _template(start: Start) -> str | None:
@@ -257,8 +249,12 @@ FLAGS: tuple[Flag, ...] = (
     ("--mmproj", lambda start: start.bundle.projector if not start.embeds else None),
     ("--jinja", lambda start: True),
     ("--chat-template", _template),
-    ("--reasoning-format", _reasoning_format),
-    ("--chat-template-kwargs", _template_switches),
+    # thinking goes into a field of its own, or stays in the text as it was written
+    ("--reasoning-format", lambda start: "none" if _leaves_thinking(start) else "deepseek"),
+    (
+        "--chat-template-kwargs",
+        lambda start: '{"enable_thinking":true}' if _leaves_thinking(start) else None,
+    ),
     ("--embeddings", lambda start: (start.embeds and not start.settings.ranks) or None),
     ("--reranking", lambda start: (start.embeds and start.settings.ranks) or None),
     ("--pooling", _pooling),

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from vllama.base.errors import DiskFull, VllamaError
 from vllama.base.threads import in_parallel
 from vllama.base.units import format_bytes_decimal
-from vllama.models.disk import get_free_bytes
+from vllama.models.disk import BlobStorage, get_free_bytes
 from vllama.models.download.file_download import (
-    BlobStorage,
     FileDownload,
     choose_part_size,
     make_file_event,

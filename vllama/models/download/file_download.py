@@ -23,12 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 import filelock
 
 from vllama.base.errors import Cancelled, Offline, SourceError
+from vllama.models.disk import BlobStorage
 from vllama.models.download.partial_file import FileClosed, Part, PartialFile, count_saved_bytes
 from vllama.models.download.ranges import RangesUnsupported, RetryNeeded, stream_part
 from vllama.models.limits import check_registry, check_size
@@ -42,36 +41,6 @@ _HASH_STEP = 16 * 1024 * 1024
 _LEAST_PART = 4 * 1024 * 1024
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 120.0  # a server that asks for more counts as failed
-
-
-class BlobStorage(Protocol):
-    """A place on this disk where files lie by their etag: the hub's cache, Ollama's store."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder of all such files."""
-        ...
-
-    @property
-    def variable(self) -> str:
-        """Name of the environment variable with which users move `folder`."""
-        ...
-
-    def blob(self, etag: str) -> Path:
-        """Return the path of the content with this etag, whether it is there or not."""
-        ...
-
-    def partial(self, etag: str) -> Path:
-        """Return the path of an unfinished download: on the same file system as the blob."""
-        ...
-
-    def lock(self, etag: str) -> Path:
-        """Return the lock file of a blob."""
-        ...
-
-    def has_blob(self, etag: str, size_bytes: int) -> bool:
-        """Tell whether a blob is complete."""
-        ...
 
 
 def open_client(settings: ModelsSettings) -> Connections:

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from vllama.base import private
 from vllama.base.errors import BadRequest, ConfigError, VllamaError
-from vllama.models.disk import remove_empty, remove_older, write_shared
+from vllama.models.disk import BlobStorage, remove_empty, remove_older, write_shared
 from vllama.models.names.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
 from vllama.models.ollama.manifest import find_digests
 
@@ -77,8 +77,8 @@ class StoredName:
         )
 
 
-class OllamaModels:
-    """A store with this layout; also the target of downloads (`BlobPlace`)."""
+class OllamaModels(BlobStorage):
+    """A store with this layout; also the target of downloads."""
 
     variable = "OLLAMA_MODELS"
 
@@ -97,24 +97,14 @@ class OllamaModels:
     # -- blobs --------------------------------------------------------------------------------
 
     def blob(self, etag: str) -> Path:
-        """Return the path of the blob with this digest (64 hex digits), even if it is missing."""
         path, older = _blob_paths(self.folder, etag)
         return older if not path.exists() and older.exists() else path
 
     def partial(self, etag: str) -> Path:
-        """Return the file of an unfinished download."""
         return self._own / f"sha256-{etag}.partial"
 
     def lock(self, etag: str) -> Path:
-        """Return the lock file of a download."""
         return self._own / f"sha256-{etag}.lock"
-
-    def has_blob(self, etag: str, size_bytes: int) -> bool:
-        """Return whether a blob is complete; it has this name only if it is."""
-        try:
-            return self.blob(etag).stat().st_size == size_bytes
-        except OSError:
-            return False
 
     def prune(self, digests: Iterable[str]) -> int:
         """Delete the given blobs unless a manifest names them; return the freed bytes.
@@ -139,11 +129,10 @@ class OllamaModels:
 
     def names(self) -> Iterator[StoredName]:
         """Yield the names of all manifests, in order."""
-        for host in _list_names(self._manifests):
-            for namespace in _list_names(self._manifests / host):
-                for model in _list_names(self._manifests / host / namespace):
-                    for tag in _list_names(self._manifests / host / namespace / model):
-                        yield StoredName(host=host, namespace=namespace, model=model, tag=tag)
+        for path in sorted(self._manifests.glob("*/*/*/*")):
+            host, namespace, model, tag = parts = path.relative_to(self._manifests).parts
+            if not any(part.startswith(".") for part in parts):
+                yield StoredName(host=host, namespace=namespace, model=model, tag=tag)
 
     def spelled(self, name: StoredName) -> StoredName:
         """Return a name in the spelling on disk, which may have another case."""
@@ -206,13 +195,6 @@ class OllamaModels:
 
 def _blob_paths(folder: Path, digest: str) -> tuple[Path, Path]:
     return folder / "blobs" / f"sha256-{digest}", folder / "blobs" / f"sha256:{digest}"
-
-
-def _list_names(folder: Path) -> list[str]:
-    try:
-        return sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
-    except OSError:  # a file instead of a folder, or no permission
-        return []
 
 
 def _delete(path: Path) -> int:
