@@ -131,25 +131,6 @@ def validate_adapter(adapter: object) -> Engine:
     return cast("Engine", adapter)  # the checks above are what mypy checks for built-in adapters
 
 
-def load_built_in() -> tuple[Engine, ...]:
-    """Return the built-in adapters. mypy proves here that each of them is an `Engine`."""
-    from vllama.engines.external import ENGINE as EXTERNAL
-    from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP_PYTHON
-    from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
-    from vllama.engines.max_serve import ENGINE as MAX
-    from vllama.engines.mlx_lm import ENGINE as MLX_LM
-    from vllama.engines.sglang import ENGINE as SGLANG
-    from vllama.engines.sglang import JAX_ENGINE as SGLANG_JAX
-    from vllama.engines.tinygrad import ENGINE as TINYGRAD
-    from vllama.engines.transformers_serve import ENGINE as TRANSFORMERS
-    from vllama.engines.vllm.adapter import ENGINE as VLLM
-
-    return (
-        EXTERNAL, LLAMA_CPP_PYTHON, LLAMA_SERVER, MAX, MLX_LM, SGLANG, SGLANG_JAX, TINYGRAD,
-        TRANSFORMERS, VLLM,
-    )  # fmt: skip
-
-
 def _check_attribute(adapter: object, name: str) -> str:
     """Return what is wrong with an attribute, empty if nothing is or it is absent."""
     if not hasattr(adapter, name):

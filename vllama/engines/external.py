@@ -15,6 +15,7 @@ import msgspec
 from vllama.base.errors import ConfigError
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import (
+    Engine,
     FailurePattern,
     Installation,
     Missing,
@@ -226,4 +227,4 @@ def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
     )
 
 
-ENGINE = External()
+ENGINE: Engine = External()

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.engines.argv import has_flag
-from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.base import Engine, FailurePattern, Overhead, Settings
 from vllama.engines.failures import make_patterns
 from vllama.engines.package_server import (
     GIB,
@@ -143,4 +143,4 @@ class MaxServe(PackageServer):
         )
 
 
-ENGINE = MaxServe()
+ENGINE: Engine = MaxServe()

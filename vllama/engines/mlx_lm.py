@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.base import Engine, FailurePattern, Overhead, Settings
 from vllama.engines.failures import GENERAL, make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import OFFLINE, PARAMETERS, PackageServer, explain_mistral_only
@@ -139,4 +139,4 @@ class MlxLm(PackageServer):
         )
 
 
-ENGINE = MlxLm()
+ENGINE: Engine = MlxLm()

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.engines.base import FailurePattern, Mode, Overhead, Settings
+from vllama.engines.base import Engine, FailurePattern, Mode, Overhead, Settings
 from vllama.engines.failures import make_patterns
 from vllama.engines.package_server import (
     GIB,
@@ -193,5 +193,5 @@ class SglangJax(Sglang):
         return own if settings.gpu_layers else own | {"JAX_PLATFORMS": "cpu"}
 
 
-ENGINE = Sglang()
-JAX_ENGINE = SglangJax()
+ENGINE: Engine = Sglang()
+JAX_ENGINE: Engine = SglangJax()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
-from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.base import Engine, FailurePattern, Overhead, Settings
 from vllama.engines.failures import make_patterns
 from vllama.engines.package_server import PackageServer
 from vllama.engines.recipe import Recipe, Wheels
@@ -125,4 +125,4 @@ class Tinygrad(PackageServer):
         )
 
 
-ENGINE = Tinygrad()
+ENGINE: Engine = Tinygrad()

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
-from vllama.engines.base import FailurePattern, Overhead, Settings
+from vllama.engines.base import Engine, FailurePattern, Overhead, Settings
 from vllama.engines.failures import make_patterns
 from vllama.engines.locate import PackageLocation
 from vllama.engines.package_server import (
@@ -170,4 +170,4 @@ class TransformersServe(PackageServer):
         )
 
 
-ENGINE = TransformersServe()
+ENGINE: Engine = TransformersServe()

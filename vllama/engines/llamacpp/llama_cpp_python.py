@@ -23,7 +23,7 @@ from pathlib import Path
 
 from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
-from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
+from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
@@ -214,7 +214,7 @@ TRAITS = Traits(
     logged_usage=read_logged_usage,
 )  # fmt: skip
 
-ENGINE = LlamaCpp(
+ENGINE: Engine = LlamaCpp(
     name="llama-cpp-python",
     title="llama.cpp (llama-cpp-python)",
     aliases=("llama.cpp", "llamacpp", "llama-cpp", "llama_cpp"),

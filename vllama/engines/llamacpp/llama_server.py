@@ -36,7 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.engines.base import Installation, Missing, Overhead, SearchPaths
+from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
@@ -294,7 +294,7 @@ TRAITS = Traits(
     passed_fields=LLAMACPP | {"grammar"},
 )  # fmt: skip
 
-ENGINE = LlamaCpp(
+ENGINE: Engine = LlamaCpp(
     name="llama-server",
     title="llama.cpp (llama-server)",
     aliases=("llama_server", "xllamacpp", "llama.cpp-server"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import (
+    Engine,
     FailurePattern,
     Installation,
     Missing,
@@ -281,4 +282,4 @@ def parse_adapter_name(module: str | None) -> str | None:
     return str(parsed["name"]) if isinstance(parsed, dict) and parsed.get("name") else None
 
 
-ENGINE = Vllm()
+ENGINE: Engine = Vllm()
