@@ -17,7 +17,7 @@ from vllama.models.names.variants import (
     explain_left_out,
     group_ggufs,
     is_gguf_model,
-    list_shard_paths,
+    iterate_shard_paths,
 )
 
 
@@ -129,7 +129,7 @@ def test_groups() -> None:
 
 
 def test_single_file_before_split_at_one_quant() -> None:
-    names = [*list_shard_paths("a-Q8_0-00001-of-00002.gguf"), "b-Q8_0.gguf"]
+    names = [*iterate_shard_paths("a-Q8_0-00001-of-00002.gguf"), "b-Q8_0.gguf"]
     groups = group_ggufs(names)
     assert {g.label: g.paths[0] for g in groups} == {
         "a-Q8_0": "a-Q8_0-00001-of-00002.gguf",

@@ -356,13 +356,9 @@ OURS = ("VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     known = [FILE_VARIABLE, *(setting.env for setting in SETTINGS)]
+    own = {one.removeprefix(ENV_PREFIX): one for one in known}
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known and name not in OURS:
-            nearest = _nearest(name, known)
-            yield f"{name} is no setting" + (f"; did you mean {nearest}?" if nearest else "")
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """Return the name that a misspelt one means; the prefix that all share says nothing."""
-    own = {one.removeprefix(ENV_PREFIX): one for one in known}
-    return next((own[near] for near in find_similar(name.removeprefix(ENV_PREFIX), own)), None)
+            # the prefix that all share says nothing
+            near = find_similar(name.removeprefix(ENV_PREFIX), own)
+            yield f"{name} is no setting" + (f"; did you mean {own[near[0]]}?" if near else "")

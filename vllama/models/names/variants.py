@@ -80,12 +80,8 @@ def parse_shard(path: str) -> tuple[str, int, int] | None:
     return stem, int(match.group("index")), int(match.group("count"))
 
 
-def list_shard_paths(path: str) -> tuple[str, ...]:
-    """Return the names of all shards that belong to `path` (itself where it is no shard)."""
-    return tuple(_shards(path))
-
-
-def _shards(path: str) -> Iterator[str]:
+def iterate_shard_paths(path: str) -> Iterator[str]:
+    """Yield the names of all shards that belong to `path` (itself where it is no shard)."""
     match = _SHARD.fullmatch(path)
     if match is None:
         yield path
@@ -123,8 +119,10 @@ def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
         shard = parse_shard(path)
         if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
             continue
-        if all(part in known for part in _shards(path)):  # none is made after one that is missing
-            sets.append(list_shard_paths(path))
+        if all(
+            part in known for part in iterate_shard_paths(path)
+        ):  # none is made after one that is missing
+            sets.append(tuple(iterate_shard_paths(path)))
     groups: list[GgufGroup] = []
     labels: set[str | None] = set()
     for files in sorted(sets, key=lambda files: len(files) > 1):
@@ -155,7 +153,7 @@ def explain_left_out(paths: Iterable[str]) -> dict[str, str]:
         if shard is None or not is_gguf_model(path) or shard[0] in seen:
             continue
         seen.add(shard[0])
-        missing = [part for part in list_shard_paths(path) if part not in known]
+        missing = [part for part in iterate_shard_paths(path) if part not in known]
         if missing:
             count = f"{len(missing)} of {shard[2]}"
             reasons[shard[0]] = (

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 STEP = 1024 * 1024
 _LONGEST = 64 * STEP  # no real header is longer
 _SMALL = 32 * STEP
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
 _ABOUT = frozenset(
     {"config.json", PARAMS, "tokenizer_config.json", "chat_template.jinja", "modules.json"}
 )
@@ -147,7 +148,7 @@ def _safetensors(
 
         def rebuild(file: SourceFile) -> None:
             place = folder / file.path
-            if not _tells(file.path):
+            if not (file.path in _ABOUT or file.path.endswith(_WEIGHTS)):
                 place.touch()  # its name is enough: it says what kind of tokenizer there is
                 return
             remote = opened(file)
@@ -168,8 +169,3 @@ def _safetensors(
         except BadModelFile as error:
             message = error.message.replace(f"{folder}/", "").replace(str(folder), "the model")
             raise BadModelFile(message, hint=error.hint) from error
-
-
-def _tells(path: str) -> bool:
-    weights = path.endswith((".safetensors", ".safetensors.index.json"))
-    return weights or path in _ABOUT

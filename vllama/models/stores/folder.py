@@ -19,7 +19,7 @@ from vllama.models.names.variants import (
     choose_group,
     get_stem,
     group_ggufs,
-    list_shard_paths,
+    iterate_shard_paths,
     parse_shard,
 )
 from vllama.models.stores.base import RemovingStore, Store, compute_digest, sum_real_sizes
@@ -65,7 +65,7 @@ def _find_at_path(path: Path) -> Bundle | None:
         if path.suffix == ".safetensors" and is_model_folder(path.parent):
             return make_safetensors_bundle(path.parent)
         siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
-        wanted = list_shard_paths(path.name)
+        wanted = tuple(iterate_shard_paths(path.name))
         for group in group_ggufs(siblings):
             if group.paths == wanted:
                 return make_gguf_bundle(path.parent, group)
