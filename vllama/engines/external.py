@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from vllama.base.errors import ConfigError
-from vllama.chat.engine.traits import Tokenizer, Traits
+from vllama.chat.engine.traits import Traits
 from vllama.engines.base import (
     Engine,
     FailurePattern,
@@ -24,7 +24,7 @@ from vllama.engines.base import (
     SearchPaths,
     Settings,
 )
-from vllama.engines.package_server import PARAMETERS
+from vllama.engines.package_server import LLAMACPP_TOKENIZER, PARAMETERS, PROMPT_TOKENIZER
 from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM
 from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
@@ -33,12 +33,6 @@ from vllama.supervise.spec import Endpoint, LaunchSpec
 
 HEALTH_PATH = "/v1/models"
 AT_ONCE = 4096  # requests; a server elsewhere has a queue of its own
-PROMPT_TOKENIZER = Tokenizer(
-    tokenize_path="/tokenize",
-    detokenize_path="/detokenize",
-    input_field="prompt",
-    text_field="prompt",
-)
 # a complete OpenAI server; what its parsers were told to find is not known
 UNKNOWN = Traits(
     context_length=0,
@@ -90,13 +84,7 @@ KNOWN: Mapping[str, Traits] = {
         # a template without tools leaves a forced call to the model
         keeps_call_schema=False,
         silent_tool_choice="none",
-        tokenizer=Tokenizer(
-            tokenize_path="/tokenize",
-            detokenize_path="/detokenize",
-            input_field="content",
-            text_field="content",
-            special_field="add_special",
-        ),
+        tokenizer=LLAMACPP_TOKENIZER,
     ),
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.engines.base import (
     FailurePattern,
     Installation,
@@ -46,6 +46,17 @@ PARAMETERS = {
     "stop": "stop",
     "max_tokens": "max_tokens",
 }
+# routes of vLLM's server and of llama.cpp's, which upstreams have as well
+PROMPT_TOKENIZER, LLAMACPP_TOKENIZER = (
+    Tokenizer(
+        tokenize_path="/tokenize",
+        detokenize_path="/detokenize",
+        input_field=field,
+        text_field=field,
+        special_field=special,
+    )
+    for field, special in (("prompt", None), ("content", "add_special"))
+)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """Variables that keep the hub's library off the network."""
 

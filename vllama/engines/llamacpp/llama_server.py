@@ -35,12 +35,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.chat.engine.traits import Tokenizer, Traits
+from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
+from vllama.engines.package_server import LLAMACPP_TOKENIZER
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import LLAMACPP
 from vllama.machine.environments.layout import Step
@@ -283,13 +284,7 @@ TRAITS = Traits(
     chats_by_completion=True,
     reasoning_field="reasoning_content",
     seed_bits=32,
-    tokenizer=Tokenizer(
-        tokenize_path="/tokenize",
-        detokenize_path="/detokenize",
-        input_field="content",
-        text_field="content",
-        special_field="add_special",
-    ),
+    tokenizer=LLAMACPP_TOKENIZER,
     refused_fields=frozenset(),
     passed_fields=LLAMACPP | {"grammar"},
 )  # fmt: skip

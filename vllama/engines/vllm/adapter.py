@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from vllama.chat.engine.traits import Tokenizer, Traits
+from vllama.chat.engine.traits import Traits
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import (
     Engine,
@@ -29,7 +29,7 @@ from vllama.engines.capabilities import Tuning, TuningRequest
 from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
-from vllama.engines.package_server import PARAMETERS, explain_mlx_only
+from vllama.engines.package_server import PARAMETERS, PROMPT_TOKENIZER, explain_mlx_only
 from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import VLLM, add_fields
 from vllama.engines.vllm.arguments import (
@@ -234,12 +234,7 @@ class Vllm:
             rerank_path="/v1/rerank" if embeds else None,
             transcription_path="/v1/audio/transcriptions",
             translation_path="/v1/audio/translations",
-            tokenizer=Tokenizer(
-                tokenize_path="/tokenize",
-                detokenize_path="/detokenize",
-                input_field="prompt",
-                text_field="prompt",
-            ),
+            tokenizer=PROMPT_TOKENIZER,
             seed_bits=63,
         )
 
