@@ -11,6 +11,7 @@ from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.cli.options import AsJson, argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside, show_json, show_table, show_warning
+from vllama.config.report import file_schema, report_settings
 
 EXAMPLES = """\
 \b
@@ -45,8 +46,6 @@ def configure(
 
 def show(file: Path | None, as_json: bool) -> None:
     """Print every setting with its value and its source; secrets are not shown."""
-    from vllama.config.report import report_settings
-
     settings = config.load({}, config.environ(), file)
     for note in settings.notes:
         show_warning(note)
@@ -109,8 +108,6 @@ def read_text(path: Path) -> str | None:
 
 def print_schema(file: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of the config file."""
-    from vllama.config.report import file_schema
-
     show_json(file_schema())
 
 
