@@ -1,6 +1,6 @@
 """NVIDIA GPUs, from NVML if the `nvidia-ml-py` package is installed, or else from `nvidia-smi`.
 
-All GPUs of the machine are reported; `hardware.visible` knows `CUDA_VISIBLE_DEVICES`.
+All GPUs of the machine are reported; `visible` knows `CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations
