@@ -9,7 +9,8 @@ import pytest
 
 from tests.chat.parsers.test_families import FAMILIES, SCHEMAS
 from vllama.chat.parsers.call_values import Form, Toolset
-from vllama.chat.parsers.scan import ends_in_code, find_markers
+from vllama.chat.parsers.quoting import Before
+from vllama.chat.parsers.scan import find_markers
 from vllama.chat.parsers.tool_calls import CallScanner
 
 CALLS = [(form, text) for _, form, text, _, calls in FAMILIES if calls]
@@ -17,6 +18,12 @@ CALLS = [(form, text) for _, form, text, _, calls in FAMILIES if calls]
 
 def one_line(text: str) -> str:
     return " ".join(text.replace("`", "").split())
+
+
+def cut_begin(text: str) -> str:
+    """Return a call without the words before it."""
+    found = (text.find(marker) for marker in (*find_markers(text), ">>>"))
+    return text[min((at for at in found if at >= 0), default=0) :]
 
 
 WAYS = {
@@ -40,7 +47,25 @@ WAYS = {
     "a quoted block": lambda text: f"> {one_line(text)}\n",
     "a list": lambda text: f"- {one_line(text)}\n",
     "bold": lambda text: f"**{one_line(text)}** is it.",
+    "an HTML comment": lambda text: f"So:\n<!--\n{text}\n-->\n",
+    "a comment within a line": lambda text: f"So: <!-- that is\n{text}\n--> it.",
+    "preformatted HTML": lambda text: f'<pre class="a">\n{text}\n</pre>\n',
+    "code in HTML": lambda text: f"<pre><code>\n{text}\n</code></pre>\n",
+    "an example in tags": lambda text: f"<example>\n{text}\n</example>",
+    "a table": lambda text: f"| Form | Call |\n|---|---|\n| x | {one_line(text)} |\n",
+    "a list item of lines": lambda text: f"- A call:\n  {one_line(cut_begin(text))}\n",
+    "a quotation that goes on": lambda text: f"> A call:\n{one_line(cut_begin(text))}\n",
+    "quotation marks over lines": lambda text: f'It writes "\n{one_line(text)}\n" then.',
+    "a string of Python": lambda text: f'x = """\n{text}\n"""',
+    "a code block that begins": lambda text: f"    {one_line(text)}\n",
+    "an escaped backtick before code": lambda text: f"A \\` and `{one_line(text)}`.",
 }
+# what a model says right before a call, if the text before is not to be known
+TALK = (
+    "I look it up.", "I look it up:", "See `a.py`\n", 'I search for "a".\n', "- a\n- b\n\n",
+    "```\na\n```\n", "<!-- a -->\n", "a <code> tag\n", "> a\n\n", "***\n", "It is 5\" wide.\n",
+    "<pre>a</pre>\n", "| a | b |\n\n", "It is (so)\n", " ", "\n\n ",
+)  # fmt: skip
 
 
 def make_toolset(form: Form, text: str, *, known: bool) -> Toolset:
@@ -75,14 +100,51 @@ def test_no_quotation_is_a_call_and_the_text_is_unchanged(way: str, known: bool)
 def test_a_call_after_quotations_is_one(known: bool) -> None:
     """What quotes the form first and then calls is understood."""
     for form, call in CALLS:
-        begins = [at for marker in find_markers(call) if (at := call.find(marker)) >= 0]
-        if not begins:
+        if not find_markers(call):
             continue  # it is a call only as the whole answer, or begins with a word
-        begin = call[min(begins) :]
+        begin = cut_begin(call)
         said = f"As in `{one_line(begin)}` and\n```\n{begin}\n```\nI call:\n"
         for seed in range(4):
             content, calls = scan(make_toolset(form, call, known=known), said + begin, seed)
             assert calls and content.startswith(said), call
+
+
+def test_a_call_after_any_other_text_is_one() -> None:
+    for _, form, call, content, calls in FAMILIES:
+        for said in TALK if calls and not content and find_markers(call) else ():
+            text = said + cut_begin(call)
+            for seed in range(4):
+                assert scan(make_toolset(form, call, known=True), text, seed)[1], text
+                if said[-1].isspace():
+                    assert scan(make_toolset(form, call, known=False), text, seed)[1], text
+
+
+@pytest.mark.parametrize("sign", ["", "|", "=", "->", "„", "「", "(", "<code>", '{"a": "', "//"])
+def test_what_opens_a_quotation_is_no_sentence(sign: str) -> None:
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    assert scan(Toolset(schemas=SCHEMAS), f"So {sign}{call}", 2)[1] == (not sign and 0)
+    assert scan(Toolset(schemas=SCHEMAS), f"`a`{sign}{call}", 2)[1] == (not sign)
+
+
+def test_text_may_be_read_piece_by_piece() -> None:
+    chance = random.Random(5)
+    signs = [*"` \n\\a>", "```", "~~~", "    ", "<pre>", "</pre>", "<!--", "-->", '"""', "- ", "“"]
+    for _ in range(2_000):
+        text = "".join(chance.choices(signs, k=12))
+        pieces = Before()
+        for character in text:
+            pieces.feed(character)
+            pieces.ends_in_code()
+        for tools in (Toolset(), Toolset(after_text=False)):
+            assert pieces.find_place(tools) is Before(text).find_place(tools), text
+
+
+def test_a_line_that_goes_on_is_a_sentence() -> None:
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    unknown = Toolset(schemas=SCHEMAS, after_text=False)
+    for text in (f"So:\n{call}, {call}.", f"{call} is a call.", f"{call}: a call"):
+        assert scan(unknown, text, 3) == (text, 0)
+    assert scan(Toolset(schemas=SCHEMAS), f"{call}.", 3) == (f"{call}.", 0)
 
 
 def test_forms_of_other_families_are_text() -> None:
@@ -134,6 +196,22 @@ def test_an_answer_of_quotations_takes_no_long() -> None:
     assert scan(Toolset(schemas=SCHEMAS), text, 2) == (text, 0)
 
 
+def test_the_text_before_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many markers a text quotes: to read all before each takes seconds."""
+    read = 0
+    feed = Before.feed
+
+    def count(self: Before, text: str) -> None:
+        nonlocal read
+        read += len(text)
+        feed(self, text)
+
+    monkeypatch.setattr(Before, "feed", count)
+    text = "`a`\n" * 10_000 + "a `<tool_call>` b " * 100
+    assert scan(Toolset(schemas=SCHEMAS), text, 2) == (text, 0)
+    assert 0 < read <= len(text)
+
+
 @pytest.mark.parametrize(
     ("text", "inside"),
     [
@@ -146,4 +224,9 @@ def test_an_answer_of_quotations_takes_no_long() -> None:
     ],
 )  # fmt: skip
 def test_code(text: str, inside: bool) -> None:
-    assert ends_in_code(text) is inside
+    assert Before(text).ends_in_code() is inside
+    before = Before()
+    for character in text:
+        before.feed(character)
+        before.ends_in_code()
+    assert before.ends_in_code() is inside

@@ -24,6 +24,7 @@ from vllama.chat.parsers.json_calls import (
     read_values,
 )
 from vllama.chat.parsers.python_calls import list_begins, read_gemma, read_python
+from vllama.chat.parsers.quoting import Before, Place, is_indented
 from vllama.chat.parsers.tag_calls import read_function, read_invoke, read_keyed
 
 Reader: TypeAlias = Callable[[str, int, Toolset], Found | None]
@@ -80,15 +81,11 @@ _CLOSING = (
     "<｜tool▁sep｜>", "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>", "<|call|>",
     "<end_function_call>", "<tool_call|>", "<|eom_id|>", "<|eot_id|>", "[ARGS]", "[CALL_ID]",
 )  # fmt: skip
-_QUOTES = "`\"'*([{<“‘«"
 # what follows a tag in a sentence: punctuation, or the next word
+_STOP = re.compile(r"[.,;:!?)]")
 _TALK = re.compile(r"[.,;:!?)]|[ \t]++[^\W\d_][\w'-]*+(?:[ \t.,;:!?)]|$)")
 # a form's own marker may as well be text, as `>>>` is in Python; it stays if no call follows
 _PLAIN = frozenset({">>>", "Action:"})
-_FENCE = re.compile(r"[ \t>*+\-\d.)]*+(`{3,}+|~{3,}+)(.*+)")  # also in lists and quotations
-_TICKS = re.compile("`++")
-_BLOCK = re.compile(r" {0,3}\t| {4}|\s*+(?:>|[*+-]\s|\d++[.)]\s)")
-_FENCE_TICKS, _CODE_INDENT = 3, 4
 
 
 class Markers:
@@ -119,21 +116,24 @@ class Markers:
                 return size
         return 0
 
-    def ends(self, text: str, at: int, tools: Toolset) -> bool:
-        """Tell whether nothing but calls, and what closes them, stands in `text` from `at` on."""
+    def pass_calls(self, text: str, at: int, tools: Toolset) -> int | None:
+        """Return where the calls from `at` on, and what closes them, end; None: the text is cut."""
+        end = at
         while True:
             while found := self._between.match(text, at):
                 at = found.end()
+                end = end if found[0].isspace() else at
             marker = self._first.match(text, at)
             if marker is None:
-                return any(tag.startswith(text[at:]) for tag in (*self._opening, *_CLOSING))
+                is_cut = any(tag.startswith(text[at:]) for tag in (*self._opening, *_CLOSING))
+                return None if is_cut else end
             read = self._opening[marker[0]](text, marker.end(), tools)
             if read is None:
-                return True  # the answer was cut in a call
-            at = read[1]
+                return None  # the answer was cut in a call
+            at = end = read[1]
 
-    def read(self, text: str, at: int, tools: Toolset) -> tuple[list[Named], str]:
-        """Return the calls from `at` on, and the text around them, as it was.
+    def read(self, text: str, at: int, tools: Toolset, before: Before) -> tuple[list[Named], str]:
+        """Return the calls from `at` on, and the text around them, as it was; it is `before` it.
 
         A marker that is only talked about stays in the text, and so does what closes it. As in
         Ollama, a call of a tool that nobody has offered is text. Of a call that cannot be read,
@@ -141,7 +141,7 @@ class Markers:
         """
         calls: list[Named] = []
         texts: list[str] = []
-        tries = 0
+        tries = fed = 0
         state = _State.TEXT
         while marker := self._all.search(text, at):
             start, end = marker.span()
@@ -158,15 +158,18 @@ class Markers:
                     state = _State.CALL
                     at = skip(text, at) if calls else at
                 continue
-            place, read = _Place.QUOTED, None
+            place, read = Place.QUOTED, None
             if tries < MAX_TRIES:
-                place = _Place.LINE if follows else find_place(text[:start], tools)
-            if place is not _Place.QUOTED:
+                before.feed(text[fed:start])
+                fed = start
+                place = Place.LINE if follows else before.find_place(tools)
+            if place is not Place.QUOTED:
                 read = reader(text, end, tools)
-                if read and place is _Place.AFTER_TEXT and not self.ends(text, read[1], tools):
-                    place = _Place.QUOTED
             tries += read is None or not follows
-            if place is _Place.QUOTED or (read is None and _TALK.match(text, end)):
+            if read and not follows and (quoted := self._find_quoted(text, read[1], place, tools)):
+                state, at = _State.TEXT, quoted
+                texts.append(text[start:at])
+            elif place is Place.QUOTED or (read is None and _TALK.match(text, end)):
                 state = _State.TEXT
                 texts.append(marker[0])
             elif read is None:
@@ -186,58 +189,20 @@ class Markers:
         texts.append(text[at:])
         return calls, "".join(texts)
 
+    def _find_quoted(self, text: str, at: int, place: Place, tools: Toolset) -> int:
+        """Return where the calls from `at` on end, if the text goes on so that they are quoted."""
+        end = self.pass_calls(text, at, tools)
+        if end is None:
+            return 0
+        if place is Place.AFTER_TEXT:
+            return end if text[end:].strip() else 0
+        return end if (_STOP if tools.after_text else _TALK).match(text, end) else 0
+
 
 class _State(Enum):
     TEXT = 1  # the latest marker was talked about
     CALL = 2
     BROKEN = 3
-
-
-class _Place(Enum):
-    QUOTED = 1
-    LINE = 2  # at the start of a line
-    AFTER_TEXT = 3
-
-
-def find_place(before: str, tools: Toolset) -> _Place:
-    """Tell what a marker is that stands after `before`: one in code or in a sentence is quoted."""
-    line = before[before.rfind("\n") + 1 :]
-    if ends_in_code(before):
-        return _Place.QUOTED
-    if not line.strip():
-        return _Place.LINE if len(line) < _CODE_INDENT and "\t" not in line else _Place.QUOTED
-    if _BLOCK.match(line) or any(marker in line for marker in _READERS):
-        return _Place.QUOTED
-    last = line.rstrip()[-1]
-    is_after = last in ".!?" or (line[-1] == last and last not in _QUOTES)
-    return _Place.AFTER_TEXT if tools.after_text and is_after else _Place.QUOTED
-
-
-def may_begin(before: str, tools: Toolset) -> bool:
-    """Tell whether a marker that stands after `before` may begin a call."""
-    return find_place(before, tools) is not _Place.QUOTED
-
-
-def ends_in_code(text: str) -> bool:
-    """Tell whether a text ends inside a fence or inline code (CommonMark, sections 4.5 and 6.1).
-
-    A fence may also begin within a line, as models have it.
-    """
-    fence, ticks = "", 0
-    lines = text.split("\n") if "`" in text or "~~~" in text else []
-    for number, line in enumerate(lines, 1):
-        found = _FENCE.match(line)
-        if fence:
-            if found and found[1].startswith(fence) and not found[2].strip():
-                fence = ""
-        elif found and not ticks and ("`" not in found[2] or "~" in found[1]):
-            fence = found[1]
-        else:
-            if ticks < _FENCE_TICKS and not line.strip() and number < len(lines):
-                ticks = 0
-            for run in map(len, _TICKS.findall(line)):
-                ticks = 0 if run == ticks else ticks or run
-    return bool(fence or ticks)
 
 
 def _any(markers: Iterable[str]) -> re.Pattern[str]:
@@ -271,18 +236,24 @@ def begins_bare(start: str, tools: Toolset) -> bool | None:
     return True if True in answers else None if None in answers and early else False
 
 
-def read_calls(text: str, tools: Toolset, before: str = "") -> tuple[list[Named], str]:
+def read_calls(text: str, tools: Toolset, before: Before | None) -> tuple[list[Named], str]:
     """Return all calls of a held text, and what of it is text; `before` it the answer had more."""
     markers = markers_of(tools)
-    if before:
-        calls, rest = markers.read(before + text, len(before), tools)
-        return calls[: tools.most], rest if rest.strip() or not calls else ""
+    bare = _read_bare(text, tools) if before is None else None
+    if bare and bare[0] and not tools.forced:
+        end = markers.pass_calls(text, bare[1], tools)
+        if end is not None and text[end:].strip():
+            bare = None  # more than a call, so a text that begins like one
+    calls, at = bare or ([], 0)
+    more, rest = markers.read(text, skip(text, at) if calls else at, tools, before or Before())
+    calls += more
+    return calls[: tools.most], rest if rest.strip() or not calls else ""
+
+
+def _read_bare(text: str, tools: Toolset) -> Found | None:
+    if not tools.forced and is_indented(text[: skip(text, 0)]):
+        return None
     bare = read_bare(text, tools)
     if bare is None and list_begins(text.lstrip()[:LONGEST_START], tools):
         bare = read_python(text, 0, tools)
-    if bare and bare[0] and not (tools.forced or markers.ends(text, bare[1], tools)):
-        bare = None  # more than a call, so a text that begins like one
-    calls, at = bare or ([], 0)
-    more, rest = markers.read(text, skip(text, at) if calls else at, tools)
-    calls += more
-    return calls[: tools.most], rest if rest.strip() or not calls else ""
+    return bare

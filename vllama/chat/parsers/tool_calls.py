@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllama.chat.parsers.call_values import ToolCall, Toolset, make_call
-from vllama.chat.parsers.scan import MAX_TRIES, begins_bare, markers_of, may_begin, read_calls
+from vllama.chat.parsers.quoting import Before, Place, is_indented
+from vllama.chat.parsers.scan import MAX_TRIES, begins_bare, markers_of, read_calls
 
 _ANY = Toolset()
 
@@ -25,16 +26,21 @@ class CallScanner:
     The result is the same wherever the text was cut. White space before a call is not content.
     """
 
-    __slots__ = ("_blank", "_held", "_holding", "_markers", "_quoted", "_said", "_tools")
+    __slots__ = (
+        "_before", "_begun", "_blank", "_held", "_holding", "_markers", "_quoted", "_said",
+        "_tools",
+    )  # fmt: skip
 
     def __init__(self, tools: Toolset | bool = True) -> None:
         """`tools` are those of the request; True: they are not known."""
         self._tools = tools = tools if isinstance(tools, Toolset) else _ANY
         self._markers = markers_of(tools)
         self._blank: list[str] = []  # white space at the start: content, unless a call follows
+        self._begun = False  # more than that was let through
         self._held = ""  # what may become a marker, or show that the answer begins with a call
         self._holding: list[str] | None = [] if tools.forced else None  # all that follows a call
-        self._said: list[str] = []  # what was let through: a tag in it may be quoted
+        self._before = Before()  # the text up to the latest marker, which may be quoted
+        self._said: list[str] = []  # the text since then
         self._quoted = 0
 
     def feed(self, text: str) -> str:
@@ -44,40 +50,48 @@ class CallScanner:
             return ""
         held = self._held + text
         self._held = ""
-        if not self._said:
+        if not self._begun:
             start = held.lstrip()
             if len(start) < len(held):
                 self._blank.append(held[: len(held) - len(start)])
+                self._said.append(self._blank[-1])
                 held = start
             bare = begins_bare(held, self._tools) if held else None
+            if bare and is_indented("".join(self._blank)):
+                bare = False
             if bare is None:
                 self._held = held
                 return ""
             if bare:
                 self._holding = [*self._blank, held]
                 return ""
-        at = self._find(held)
+        at, looked_at = self._find(held)
         if at >= 0:
             self._holding = [held[at:]] if at else [*self._blank, held]
             certain = held[:at]
         else:
             certain = held[: len(held) - self._markers.partial(held)]
             self._held = held[len(certain) :]
-        if certain:
-            certain = "".join((*self._blank, certain))
-            self._blank.clear()
-            self._said.append(certain)
+        if not certain:
+            return ""
+        self._said.append(certain[looked_at:])
+        self._begun = True
+        certain = "".join((*self._blank, certain))
+        self._blank.clear()
         return certain
 
-    def _find(self, held: str) -> int:
-        """Return where a marker is that may begin a call, -1 if there is none."""
-        at = self._markers.find(held)
+    def _find(self, held: str) -> tuple[int, int]:
+        """Return where a marker is that may begin a call, or -1, and up to where it was looked."""
+        at, looked_at = self._markers.find(held), 0
         while at >= 0 and self._quoted < MAX_TRIES:
-            if may_begin("".join((*self._blank, *self._said, held[:at])), self._tools):
-                return at
+            self._before.feed("".join((*self._said, held[looked_at:at])))
+            self._said.clear()
+            looked_at = at
+            if self._before.find_place(self._tools) is not Place.QUOTED:
+                return at, at
             self._quoted += 1
             at = self._markers.find(held, at + 1)
-        return -1
+        return -1, looked_at
 
     def release(self) -> str:
         """Return all that was held back, as text."""
@@ -88,7 +102,8 @@ class CallScanner:
     def finish(self) -> tuple[list[ToolCall], str]:
         """Return the calls, and the text that turned out to be none."""
         text = self.release()
-        found, rest = read_calls(text, self._tools, "".join(self._said))
+        before = self._before if self._begun else None
+        found, rest = read_calls(text, self._tools, before)
         return [make_call(named, position) for position, named in enumerate(found)], rest
 
 
