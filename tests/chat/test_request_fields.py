@@ -16,6 +16,7 @@ from vllama.chat.engine.request_fields import (
 )
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prepare import prepare_chat
+from vllama.dialects.ollama.read import parse_chat
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.rerank import parse_rerank
@@ -35,6 +36,11 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
         ('{"vllm_xargs": null, "VLLM_XARGS": {"a": 1}}', "VLLM_XARGS"),
         ('{"extra_body": {"kv_transfer_params": {}}}', "extra_body.kv_transfer_params"),
         ('{"options": {"lora_path": "/x"}}', "options.lora_path"),
+        ('{"extra_body": {"Extra_Body": {"lora": 1}}}', "extra_body.Extra_Body.lora"),
+        (
+            '{"extra_body": {"chat_template_kwargs": {"tokenize": 0}}}',
+            "extra_body.chat_template_kwargs.tokenize",
+        ),
         ('{"chat_template_kwargs": {"chat_template": "x"}}', "chat_template_kwargs.chat_template"),
         ('{"chat_template_kwargs": {"tokenize": false}}', "chat_template_kwargs.tokenize"),
         ('{"Chat_Template_Kwargs": {"chat_template": ""}}', "Chat_Template_Kwargs.chat_template"),
@@ -70,6 +76,9 @@ def test_only_who_may_send_code_passes_the_gate_and_the_list() -> None:
         ({"type": "local_shell"}, "tools[0] of type local_shell"),
         ({"type": "function", "server_url": "http://x"}, "tools[0].server_url"),
         ({"connector_id": "x"}, "tools[0].connector_id"),
+        ({"function": {"name": "f"}, "Server_URL": "http://x"}, "tools[0].Server_URL"),
+        ({"function": {"name": "f", "server_url": "http://x"}}, "tools[0].server_url"),
+        ({"function": {"name": "f"}, "vllm_xargs": 1}, "tools[0].vllm_xargs"),
     ],
 )
 def test_tools_that_an_engine_would_run_are_for_administrators(tool, found) -> None:
@@ -81,6 +90,51 @@ def test_tools_that_an_engine_would_run_are_for_administrators(tool, found) -> N
         assert read_chat(body).tools == (tool,)
     finally:
         may_send_code.reset(token)
+
+
+MCP = {"type": "mcp", "server_url": "http://169.254.169.254/"}
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [MCP]}}},
+            "tool_choice.allowed_tools.tools[0] of type mcp",
+        ),
+        ({"tool_choice": {"type": "function", "vllm_xargs": 1}}, "tool_choice.vllm_xargs"),
+        (
+            {"messages": [{"role": "user", "content": "", "lora_path": "x"}]},
+            "messages[0].lora_path",
+        ),
+        (
+            {"messages": [{"role": "developer", "content": "", "tools": [MCP]}]},
+            "messages[0].tools[0] of type mcp",
+        ),
+        (
+            {"messages": [{"role": "a", "tool_calls": [{"function": {"name": "f"}, "lora": 1}]}]},
+            "messages[0].tool_calls[0].lora",
+        ),
+    ],
+)
+def test_what_may_be_code_is_found_in_the_parts_of_a_body(more, found) -> None:
+    with pytest.raises(Forbidden, match=re.escape(f"pass on '{found}'")):
+        read_chat(CHAT | more)
+
+
+def test_the_tools_of_ollama_s_clients_are_functions_of_the_client() -> None:
+    tool = {"function": {"name": "f", "parameters": {"type": "object"}}}
+    body = CHAT | {"tools": [tool | {"type": "web_search"}]}
+    assert parse_chat(json.dumps(body).encode()).tools == (tool | {"type": "function"},)
+    with pytest.raises(Forbidden, match="server_url"):
+        parse_chat(json.dumps(CHAT | {"tools": [tool | {"server_url": "http://x"}]}).encode())
+
+
+@pytest.mark.parametrize("data", ["/etc/passwd", "http://x/a.wav", "../a.wav", "data:,x", "a"])
+def test_sound_is_never_a_path_or_an_address(data: str) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    with pytest.raises(BadRequest, match="input_audio"):
+        read_chat(CHAT | {"messages": [{"role": "user", "content": [sound]}]})
 
 
 def test_tools_that_the_client_runs_are_passed_on() -> None:
@@ -144,9 +198,14 @@ def test_parts_of_a_form() -> None:
         {"image": "http://169.254.169.254/"},
         {"content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]},
         json.loads('{"image": "ftp:\\/\\/x"}'),
+        {"image": "/etc/passwd"},
+        {"Image_URL": "../a.png"},
+        {"content": [{"type": "video_url", "video_url": {"url": "a.mp4"}}]},
     ],
 )
 def test_no_engine_opens_addresses_in_documents(document) -> None:
     with pytest.raises(BadRequest, match="addresses in 'documents'"):
         parse_rerank({"query": "q", "documents": ["a", document]})
-    parse_rerank({"query": "q", "documents": ["http://x is a text", {"text": "http://x"}]})
+    fine = ["http://x is a text", {"text": "http://x"}, {"image": "data:image/png;base64,aaaa"}]
+    fine += [{"image": "aaaa"}, {"title": "a.b", "body": "/x"}]
+    assert parse_rerank({"query": "q", "documents": fine}).documents == tuple(fine)

@@ -268,7 +268,7 @@ def test_errors(fields: dict[str, Any], text: str) -> None:
         ),
         (
             VLLM,
-            {"messages": [{"role": "u", "content": [{"type": "input_audio", "input_audio": {"data": "A"}}]}]},
+            {"messages": [{"role": "u", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA"}}]}]},
             '"m" does not support audio',
         ),
     ],

@@ -72,12 +72,12 @@ def test_the_bare_form():
 
 def test_an_engine_gets_texts_and_the_fields_that_are_its_own():
     body = {
-        "model": "m", "query": "q", "documents": ["a", {"text": "b", "id": 3}, {"image": "x"}],
+        "model": "m", "query": "q", "documents": ["a", {"text": "b"}, {"image": "data:,x"}],
         "top_n": 1, "truncate_prompt_tokens": 100,
     }  # fmt: skip
     asked = parse_rerank(body)
     assert write_rerank_body(asked.query, asked.documents, asked.fields, "theirs") == {
-        "model": "theirs", "query": "q", "documents": ["a", "b", {"image": "x"}],
+        "model": "theirs", "query": "q", "documents": ["a", "b", {"image": "data:,x"}],
         "truncate_prompt_tokens": 100,
     }  # fmt: skip
 

@@ -104,6 +104,10 @@ def test_what_is_left_out_is_named(server):
         "POST", "/v1/completions", {"model": "plain", "prompt": "a", "best_of": 2, "provider": 1}
     )
     assert (status, headers["x-vllama-ignored"]) == (200, "best_of, provider")
+    for path in ("/v1/embeddings", "/v1/messages/count_tokens"):
+        body = {"model": "plain", **BODIES[path], "provider": 1}
+        status, headers, _ = server.request("POST", path, body)
+        assert (status, headers["x-vllama-ignored"]) == (200, "provider")
 
 
 @pytest.mark.slow

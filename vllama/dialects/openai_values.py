@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.chat.go_json import kind
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
+
+
+def is_base64(text: str) -> bool:
+    """Tell whether a text is a file, and not where one is: no path has this form by chance."""
+    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
 
 
 def read_integer(name: str, value: object) -> int:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.engine.claims import read_usage
-from vllama.chat.go_json import encode_json, has_too_many_values
+from vllama.chat.go_json import has_too_many_values
 from vllama.dialects.openai.answer_types import (
     PairScore,
     RankedDocument,
@@ -24,6 +24,7 @@ from vllama.dialects.openai.answer_types import (
     Scores,
     Usage,
 )
+from vllama.dialects.openai_values import is_base64
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",
@@ -33,6 +34,11 @@ _SCORE_FIELDS = ("model", "text_1", "text_2", "queries", "documents", "items", "
 _PAIRS = (
     ("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"),
 )  # fmt: skip
+
+
+_MEDIA = frozenset({
+    "url", "image", "image_url", "audio", "audio_url", "video", "video_url", "file", "path",
+})  # fmt: skip
 
 
 class _Row(msgspec.Struct):
@@ -117,7 +123,7 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
     if not all(isinstance(item, str if bare else str | dict) for item in documents):
         wanted = "strings" if bare else "strings or objects"
         raise BadRequest(f"Invalid type for '{name}': expected {wanted}.")
-    if any(b"://" in encode_json(item) for item in documents if _find_text(item) is None):
+    if any(map(_has_address, documents)):
         raise BadRequest("addresses in 'documents' are not supported, use base64 data instead")
     top_n = data.get("top_n", data.get("top_k", 0))
     if isinstance(top_n, float) and top_n.is_integer():
@@ -185,6 +191,24 @@ def _find_text(document: Any) -> str | None:
     """Return a document's text; None: it has none, and goes to the engine as it is."""
     text = document.get("text") if isinstance(document, dict) else document
     return text if isinstance(text, str) else None
+
+
+def _has_address(document: Any) -> bool:
+    """Tell whether a document names a file or an address where an engine would open it."""
+    if _find_text(document) is not None:
+        return False
+    todo = [("", document)]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.items()
+        elif isinstance(value, list):
+            todo += [(name, item) for item in value]
+        elif isinstance(value, str):
+            is_data = value.startswith("data:") or is_base64(value)
+            if "://" in value or (name.lower() in _MEDIA and not is_data):
+                return True
+    return False
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ _UNPACKED: Mapping[str, Collection[str]] = {
     "extra_body": CODE_FIELDS,
     "options": CODE_FIELDS,
 }
-_RUN_ELSEWHERE = frozenset(("server_url", "connector_id", "tunnel_id"))
+_RUN_ELSEWHERE = CODE_FIELDS | {"server_url", "connector_id", "tunnel_id"}
 
 STANDARD = frozenset((
     # chats and completions
@@ -74,13 +74,15 @@ HARMLESS = frozenset((
 
 def find_code_field(body: Mapping[str, Any]) -> str | None:
     """Return the first of `CODE_FIELDS` in a body, also inside what servers unpack."""
-    for key, value in body.items():
-        name = key.lower()
-        if name in CODE_FIELDS and value is not None:
-            return key
-        for inner in value if name in _UNPACKED and isinstance(value, Mapping) else ():
-            if inner.lower() in _UNPACKED[name]:
-                return f"{key}.{inner}"
+    todo: list[tuple[str, Collection[str], Mapping[str, Any]]] = [("", CODE_FIELDS, body)]
+    while todo:
+        where, names, fields = todo.pop()
+        for key, value in fields.items():
+            name = key.lower()
+            if name in names and value is not None:
+                return f"{where}{key}"
+            if name in _UNPACKED and isinstance(value, Mapping):
+                todo.append((f"{where}{key}.", _UNPACKED[name], value))
     return None
 
 
@@ -90,13 +92,29 @@ def check_code(body: Mapping[str, Any]) -> None:
         _refuse_code(found)
 
 
-def check_tool_types(tools: Iterable[Mapping[str, Any]]) -> None:
+def check_tools_run_here(tools: Iterable[object], where: str = "tools") -> None:
     """Raise Forbidden for tools that an engine, and not the client, would run, as those of MCP."""
     for number, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            continue
         if (tool.get("type") or "function") not in ("function", "custom"):
-            _refuse_code(f"tools[{number}] of type {tool['type']}")
-        if found := _RUN_ELSEWHERE & tool.keys():
-            _refuse_code(f"tools[{number}].{min(found)}")
+            _refuse_code(f"{where}[{number}] of type {tool['type']}")
+        function = tool.get("function")
+        for fields in (tool, function if isinstance(function, Mapping) else {}):
+            for name in fields:
+                if name.lower() in _RUN_ELSEWHERE:
+                    _refuse_code(f"{where}[{number}].{name}")
+
+
+def check_nested(where: str, fields: Mapping[str, Any]) -> None:
+    """Raise Forbidden for the same in the parts of a body: a message, a call, a choice of tools."""
+    if (found := find_code_field(fields)) is not None:
+        _refuse_code(f"{where}.{found}")
+    for name, value in fields.items():
+        if name.lower() == "tools" and isinstance(value, list):
+            check_tools_run_here(value, f"{where}.{name}")
+        elif name.lower() == "allowed_tools" and isinstance(value, Mapping):
+            check_nested(f"{where}.{name}", value)
 
 
 def _refuse_code(found: str) -> None:

@@ -19,13 +19,11 @@ _SIGN = re.compile(rf'`++|"""|<!--|-->|</?{_ELEMENTS}', re.IGNORECASE)
 _SIGNS = re.compile(rf'`|~~~|"""|<!--|-->|</?{_ELEMENTS}', re.IGNORECASE)
 _FENCE_TICKS, _CODE_INDENT, _INDENT = 3, 4, 2
 _BLOCK = re.compile(r" {0,3}\t| {4}|\s*+(?:>|[*+-]\s|\d++[.)]\s)")
-_BLANK = re.compile(r"^[^\S\n]*+$", re.MULTILINE)
 _LAZY = re.compile(r" {0,3}>")
-# what opens a quotation: a bracket, a quotation mark after white space, an arrow, an opening tag
-_OPENS = re.compile(
-    r"""[(\[{<“‘«„‚「『《【|=#/\\+-]$|[-=]>$|<\w[^<>]*>$|(?:^|[\s(\[{=:,|])["'*_~]++$"""
-)
-_OPENS_LINES = re.compile(r"""[(\[{“‘«„‚「『《【]$|(?:^|[\s(\[{=:,|])["']++$""")
+# what opens a quotation: a bracket, an arrow, or a quotation mark after white space
+_OPENS = re.compile(r"""[(\[{<“‘«„‚「『《【|=#/\\+-]$|[-=]>$|(?:^|[\s(\[{=:,|])["'*_~]{1,3}$""")
+_TAG = re.compile(r"<\w")
+_OPENS_LINES = re.compile(r"""[(\[{“‘«„‚「『《【]$|(?:^|[\s(\[{=:,|])["']{1,3}$""")
 _LOOKED_AT = 200  # characters before a marker
 
 
@@ -93,7 +91,8 @@ class Before:
         if not tools.after_text or is_marked or _BLOCK.match(line) or line.count('"') % 2:
             return Place.QUOTED
         end = line[-_LOOKED_AT:].rstrip()
-        is_tight = not line[-1].isspace() and _OPENS.search(end) is None
+        opens = _OPENS.search(end) or (end[-1] == ">" and _TAG.match(end, end.rfind("<")))
+        is_tight = not line[-1].isspace() and not opens
         return Place.AFTER_TEXT if is_tight or end[-1:] in (".", "!", "?") else Place.QUOTED
 
     def _end_line(self) -> None:
@@ -113,7 +112,7 @@ class Before:
     def _pass_plain(self, lines: str) -> None:
         """Pass over lines without any sign."""
         full = lines.rstrip()
-        if self._ticks < _FENCE_TICKS and _BLANK.search(lines):
+        if 0 < self._ticks < _FENCE_TICKS and not all(map(str.strip, lines.split("\n"))):
             self._ticks = 0
         if full:
             self._note(full[full.rfind("\n") + 1 :])

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import check_tools_run_here
 from vllama.chat.go_json import encode_json
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import ChatRequest, Message
@@ -152,7 +153,10 @@ def _read_call(position: int, call: CallStruct) -> ToolCall:
 
 
 def _read_tool(item: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function"} | {name: value for name, value in item.items() if value is not None}
+    """Return a tool, always of the one type that Ollama knows. Raises Forbidden."""
+    tool = {name: value for name, value in item.items() if value is not None} | {"type": "function"}
+    check_tools_run_here([tool])
+    return tool
 
 
 def _read_images(images: Images | None) -> tuple[str, ...]:

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.base.errors import BadRequest
+from vllama.chat.engine.request_fields import check_nested
 from vllama.chat.go_json import encode_json, kind
 from vllama.chat.parsers.call_values import ToolCall, object_of
 from vllama.chat.request import Message
+from vllama.dialects.openai_values import is_base64
 
 _READ = frozenset(
     ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")
@@ -59,6 +61,8 @@ def _message(number: int, item: object) -> Message:
         text = content or ""
     else:
         raise BadRequest(f"invalid message content type: {GO_TYPES[kind(content)]}")
+    extra = {k: v for k, v in item.items() if k not in _READ and v is not None}
+    check_nested(where, extra)
     return Message(
         role=role,
         content=text,
@@ -68,7 +72,7 @@ def _message(number: int, item: object) -> Message:
         tool_calls=_tool_calls(where, item.get("tool_calls") or ()),
         tool_call_id=_text(item, "tool_call_id"),
         tool_name=_text(item, "name"),
-        extra={k: v for k, v in item.items() if k not in _READ and v is not None},
+        extra=extra,
     )
 
 
@@ -91,6 +95,8 @@ def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
             text = encode_json(given).decode()
         if not (name or text):
             raise BadRequest("invalid tool call arguments")
+        extra = {k: v for k, v in call.items() if k not in _OF_CALLS and v is not None}
+        check_nested(f"{where}.tool_calls[{number}]", extra)
         out.append(
             ToolCall(
                 id=_text(call, "id") or "",
@@ -98,7 +104,7 @@ def _tool_calls(where: str, calls: object) -> tuple[ToolCall, ...]:
                 arguments=object_of(text) or {},
                 index=number,
                 text=text,
-                extra={k: v for k, v in call.items() if k not in _OF_CALLS and v is not None},
+                extra=extra,
             )
         )
     return tuple(out)
@@ -149,5 +155,7 @@ def _audio(value: object) -> dict[str, Any]:
         raise BadRequest("invalid input_audio format")
     if not isinstance(value.get("data"), str):
         raise BadRequest("invalid input_audio format: missing data")
+    if not is_base64(value["data"]):
+        raise BadRequest("invalid input_audio format: data is not base64")
     audio = {"data": value["data"], "format": str(value.get("format") or "wav")}
     return {"type": "input_audio", "input_audio": audio}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.engine.request_fields import check_tool_types
+from vllama.chat.engine.request_fields import check_nested, check_tools_run_here
 from vllama.chat.go_json import check_messages, check_tools, kind
 from vllama.chat.request import ChatRequest
 from vllama.dialects.go_structs import Struct, decode_body
@@ -85,7 +85,7 @@ def read_chat(
         include_usage=_include_usage(rest),
         response_format=_response_format(rest),
         tools=_tools(rest),
-        tool_choice=rest.pop("tool_choice", None),
+        tool_choice=_tool_choice(rest),
         parallel_tool_calls=rest.pop("parallel_tool_calls", None),
         logprobs=logprobs,
         top_logprobs=top_logprobs if logprobs else 0,
@@ -127,6 +127,13 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
             return None
 
 
+def _tool_choice(rest: dict[str, Any]) -> object:
+    choice = rest.pop("tool_choice", None)
+    if isinstance(choice, dict):
+        check_nested("tool_choice", choice)
+    return choice
+
+
 def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
     if not isinstance(tools, list | tuple) or not all(
@@ -138,7 +145,7 @@ def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         )
     check_tools(tools)
     given = tuple(tool for tool in tools if tool is not None)
-    check_tool_types(given)
+    check_tools_run_here(given)
     return given
 
 

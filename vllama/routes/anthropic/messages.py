@@ -31,6 +31,7 @@ from vllama.routes.openai.common import (
     check_blocks,
     find_v1_model,
     make_seed,
+    name_ignored,
     read_truncate,
     relay_blocks,
 )
@@ -74,6 +75,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
     checked = await _check(gateway, request, asked)
     whole = msgspec.structs.replace(checked.asked, truncate=False)
     uncut = dataclasses.replace(checked, asked=whole)
+    name_ignored(request, [*asked.ignored, *asked.unknown])
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         try:

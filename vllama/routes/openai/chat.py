@@ -101,6 +101,7 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
     """
     body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
     asked = parse_embeddings(body)
+    name_ignored(request, [each for each in body if each not in {*EMBEDDING.fields, "user"}])
     entry = await find_text_model(gateway, asked.model, NOT_FOUND)
     name = str(asked.model)
     check_inputs(asked.inputs, name, entry.info.vocab_size)
