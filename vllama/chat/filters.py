@@ -7,7 +7,7 @@ filter sees decoded events, never bytes. Each choice of an answer has a state of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -142,17 +142,14 @@ class TextClassifier:
 
     def take(self, event: Event) -> None:
         """Move what is thinking or a call out of the text; hold back what may become either."""
-        choices = event.chunk.choices
-        if not choices or self._is_plain(choices):
+        choices = event.chunk.choices or ()
+        known = (self._choices.get(choice.index) for choice in choices)
+        if all(text is not None and text.is_plain for text in known):
             return
         event.changed = event.silent = True
         for choice in choices:
             if not self._is_silent(choice):
                 event.silent = False
-
-    def _is_plain(self, choices: Sequence[Choice]) -> bool:
-        known = (self._choices.get(choice.index) for choice in choices)
-        return all(text is not None and text.is_plain for text in known)
 
     def _is_silent(self, choice: Choice) -> bool:
         """Change one choice; return whether it has nothing to say for now."""

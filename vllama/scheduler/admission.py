@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vllama.base.clock import wait_for
@@ -228,7 +228,8 @@ class Admission:
         table, entry, name = self._table, self._entries[instance], instance.bundle.name
         instance.waits_for = decision.reason
         if decision.waits_for:
-            instance.waits_for += f": {', '.join(self._list_names(decision.waits_for))}"
+            awaited = (one for one in table.list_all() if str(one.key) in decision.waits_for)
+            instance.waits_for += f": {', '.join(sorted({one.bundle.name for one in awaited}))}"
         if decision.action is not Action.LOAD:
             instance.waited_for = decision.reason
         if decision.action is not Action.REFUSE:
@@ -255,9 +256,6 @@ class Admission:
             if str(other.key) in decision.retire:
                 reason = f"its turn is over and {name} is waiting"
                 table.retire(other, reason, MarkKind.EVICT)
-
-    def _list_names(self, keys: Collection[str]) -> list[str]:
-        return sorted({one.bundle.name for one in self._table.list_all() if str(one.key) in keys})
 
     def _may_refuse(self, instance: Instance, entry: _Entry) -> bool:
         """Return whether a load that does not fit is refused now, or measured again first.

@@ -76,7 +76,8 @@ class AttachedProcess:
         """Probe all endpoints, at first and whenever one has failed, until stopped."""
         self._state = State.STARTING
         while not self._stop.is_set():
-            await self._probe_all()
+            probes = (self.check_health(item, PROBE_TIMEOUT_S) for item in self._all)
+            self._set_up(tuple(itertools.compress(self._all, await asyncio.gather(*probes))))
             self._probed.set()
             down = len(self._up) < len(self._all)
             await wait_for(self._probe_wanted, RETRY_S if down else math.inf)
@@ -140,12 +141,6 @@ class AttachedProcess:
     def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
         """Return None, because an external server is never killed."""
         return None
-
-    async def _probe_all(self) -> None:
-        answers = await asyncio.gather(
-            *(self.check_health(item, PROBE_TIMEOUT_S) for item in self._all)
-        )
-        self._set_up(tuple(itertools.compress(self._all, answers)))
 
     def _set_up(self, up: tuple[Endpoint, ...]) -> None:
         """Set the endpoints that answer, and notify the listener if others answer than before.

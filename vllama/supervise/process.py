@@ -111,7 +111,8 @@ class Child:
 
     def remember(self) -> tuple[psutil.Process, ...]:
         """Add a snapshot of the tree to the known processes; return those that are alive."""
-        below = self._list_below()
+        guard = None if self._guard_ended.is_set() else tree.find_process(self.guard_pid)
+        below = tree.list_below(guard) if guard is not None else []
         with self._known_lock:
             old = self._known.difference(below)
             self._known = {*below, *(proc for proc in old if tree.is_alive(proc))}
@@ -177,10 +178,6 @@ class Child:
             post(self._loop, partial(self._on_gone, code))
 
     # --- in threads of their own -------------------------------------------------------------
-
-    def _list_below(self) -> list[psutil.Process]:
-        guard = None if self._guard_ended.is_set() else tree.find_process(self.guard_pid)
-        return tree.list_below(guard) if guard is not None else []
 
     def _terminate(self) -> None:
         if not self.exited.done():

@@ -129,14 +129,11 @@ def _measure_memory(proc: psutil.Process) -> tuple[int, int]:
         text = Path(f"/proc/{proc.pid}/smaps_rollup").read_text()
     except OSError:
         return proc.memory_info().rss, 0
-    sizes = {name: rest.split() for name, _, rest in map(_split, text.splitlines()[1:])}
+    parts = (line.partition(":") for line in text.splitlines()[1:])
+    sizes = {name: rest.split() for name, _, rest in parts}
     if "Pss" not in sizes:
         return proc.memory_info().rss, 0
     return _kilobytes(sizes["Pss"]), _kilobytes(sizes.get("Pss_File", ["0"]))
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    return line.partition(":")
 
 
 def _kilobytes(words: list[str]) -> int:

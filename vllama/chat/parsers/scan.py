@@ -209,9 +209,7 @@ def _any(markers: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
 
 
-@lru_cache(maxsize=64)
-def _markers(form: Form, family: frozenset[str]) -> Markers:
-    return Markers(form, family)
+_markers = lru_cache(maxsize=64)(Markers)
 
 
 def markers_of(tools: Toolset) -> Markers:
