@@ -16,7 +16,13 @@ import urllib.request
 from pathlib import Path
 
 MODEL = "smollm2:135m"
-SERVE = ["serve", "--engine", "llama.cpp", "--model", MODEL]  # the engine that the demo brings
+SERVE = [
+    "serve",
+    "--engine",
+    "llama-cpp-python",
+    "--model",
+    MODEL,
+]  # the engine that the demo brings
 QUESTION = "Explain in two sentences why the sky is blue."
 VLLAMA = [sys.executable, "-m", "vllama"]
 READY_LIMIT_S = 180

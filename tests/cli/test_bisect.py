@@ -151,7 +151,7 @@ def test_arguments_are_divided_as_a_shell_would(text, groups):
         (["--good", "1", "--bad", "2", "--bad-set", "ctx=5"], "at once"),
         (["--good-set", "ctx=5", "--bad-set", "ctx=5"], "both ends are the same"),
         (["--good", "1", "--bad", "2"], "no engine is named"),
-        (["--good", "1", "--bad", "2", "--engine", "llama.cpp"], "--compile"),
+        (["--good", "1", "--bad", "2", "--engine", "llama-cpp-python"], "--compile"),
     ],
 )
 def test_mistakes(home, arguments, text):

@@ -16,7 +16,7 @@ from tests.lacking import lacking
 from tests.server_process import Server
 
 MODEL = "smollm2:135m"
-ENGINE = ("--engine", "llama.cpp")
+ENGINE = ("--engine", "llama-cpp-python")
 """Named, since a llama-server on PATH would come before it."""
 COUNTS = "counts"
 SMILES = "smiles"

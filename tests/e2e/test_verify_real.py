@@ -43,17 +43,17 @@ def check_numbers(told) -> None:
 
 def test_two_servers_of_llama_cpp(tmp_path):
     weights()
-    arguments = (MODEL, "--engines", "llama.cpp,llama-server", "--max-tokens", "12")
+    arguments = (MODEL, "--engines", "llama-cpp-python,llama-server", "--max-tokens", "12")
     status, told = verify(tmp_path, *arguments, paths=f"llama-server={engine_at()}")
     check_numbers(told)
     assert status == 0, told["reason"]  # the weights are the same, whatever the texts are
-    assert [one["engine"] for one in told["engines"]] == ["llama.cpp", "llama-server"]
+    assert [one["engine"] for one in told["engines"]] == ["llama-cpp-python", "llama-server"]
 
 
 @pytest.mark.parametrize(("model", "said"), [(COUNTS, " one two three four"), (SMILES, "😀")])
 def test_two_servers_that_cannot_but_agree(counting, tmp_path, model, said):
     """One of them drops characters of several tokens from answers with log probabilities."""
-    arguments = (str(counting / f"{model}.gguf"), "--engines", "llama.cpp,llama-server")
+    arguments = (str(counting / f"{model}.gguf"), "--engines", "llama-cpp-python,llama-server")
     limits = ("--max-tokens", "4", "--min-agreement", "1")
     status, told = verify(tmp_path, *arguments, *limits, paths=f"llama-server={engine_at()}")
     assert (status, told["agreement"], told["same_answers"]) == (0, 1.0, len(PROMPTS))
@@ -65,7 +65,7 @@ def test_two_servers_that_cannot_but_agree(counting, tmp_path, model, said):
 @pytest.mark.vllm
 def test_vllm_and_llama_cpp(environment, tmp_path):  # noqa: F811
     folder = make_folder(environment, weights(), tmp_path / "smol")
-    engines = f"vllm={folder},llama.cpp={MODEL}"
+    engines = f"vllm={folder},llama-cpp-python={MODEL}"
     status, told = verify(tmp_path, "--engines", engines, paths=f"vllm={environment}")
     check_numbers(told)
     assert status == 0, told["reason"]  # the weights are the same, whatever the texts are

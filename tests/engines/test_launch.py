@@ -171,7 +171,7 @@ def test_engines_are_found_by_entry_point():
     assert set(load_engines()) >= {"llama-cpp-python", "vllm"}
 
 
-@pytest.mark.parametrize("name", ["llama.cpp", "LLAMACPP", " llama-cpp-python "])
+@pytest.mark.parametrize("name", ["llama_cpp", "LLAMA_CPP", " llama-cpp-python "])
 def test_an_engine_has_the_names_that_people_type(name):
     assert find_engine([LLAMA_CPP, VLLM], name) is LLAMA_CPP
 

@@ -12,6 +12,7 @@ from tests.facts import (
     INFO,
     LLAMA_CPP_GPU,
     LLAMA_CPP_HERE,
+    LLAMA_SERVER_HERE,
     MAC,
     VLLM_HERE,
     bundle,
@@ -22,6 +23,7 @@ from vllama.base.errors import BadModelFile, ConfigError, EngineMissing, NoPlan,
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Mode, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
+from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.max_serve import ENGINE as MAX
 from vllama.engines.mlx_lm import ENGINE as MLX
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
@@ -57,7 +59,28 @@ def test_the_users_engine_is_never_replaced():
         choose_engine(facts(H100, (LLAMA_CPP_GPU,), engine="vllm"))
     assert caught.value.exit_code == 3
     assert "vllama engines install vllm" in str(caught.value.hint)
-    assert choose_engine(facts(H100, BOTH, engine="llama.cpp")).engine == "llama-cpp-python"
+    assert choose_engine(facts(H100, BOTH, engine="llama_cpp")).engine == "llama-cpp-python"
+
+
+@pytest.mark.parametrize(
+    ("platform", "installed", "engine"),
+    [
+        (CPU, (LLAMA_CPP_HERE,), "llama-cpp-python"),
+        (CPU, (LLAMA_CPP_HERE, LLAMA_SERVER_HERE), "llama-server"),
+        (H100, (LLAMA_CPP_GPU, LLAMA_SERVER_HERE), "llama-cpp-python"),
+    ],
+)
+def test_a_family_means_its_best_engine_here(platform, installed, engine):
+    assert choose_engine(facts(platform, installed, engine="llama.cpp")).engine == engine
+
+
+def test_a_family_of_which_nothing_is_here_is_offered_by_its_best_engine():
+    known = facts(CPU, (VLLM_HERE,), engine="llama.cpp")
+    absent = known.found.missing | {LLAMA_SERVER.name: missing(LLAMA_SERVER)}
+    engines = known.found.engines | {LLAMA_SERVER.name: LLAMA_SERVER}
+    found = replace(known.found, engines=engines, missing=absent)
+    with pytest.raises(EngineMissing, match="llama-server"):
+        choose_engine(replace(known, found=found))
 
 
 def test_with_no_engine_at_all_the_best_for_the_platform_is_named():

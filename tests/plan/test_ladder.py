@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle, facts
+from tests.facts import (
+    CPU,
+    GIB,
+    H100,
+    INFO,
+    LLAMA_CPP_HERE,
+    LLAMA_SERVER_HERE,
+    VLLM_HERE,
+    bundle,
+    facts,
+)
 from vllama.base.errors import NotEnoughMemory
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
@@ -30,7 +40,6 @@ from vllama.plan.types import Need
 from vllama.supervise.spec import Diagnosis, Fault
 
 CAUSE = "it fell over"
-LLAMA_SERVER_HERE = Installation(engine="llama-server", version="b1", executable=Path("/ls"))
 TRANSFORMERS_HERE = Installation(engine="transformers", version="5", python=Path("/p"))
 FOLDER = {"format": Format.SAFETENSORS, "path": Path("/models/m"), "files": (Path("/models/m/a"),)}
 SMALL = bundle("other:Q2_K", path=Path("/models/s.gguf"), quant="Q2_K", size_bytes=5_000_000)

@@ -204,6 +204,15 @@ def resolve_engine_paths(
     return replace(search_paths, paths=paths)
 
 
+def find_engines(
+    engines: Iterable[Engine], wanted: str, broken: Mapping[str, str] | None = None
+) -> list[Engine]:
+    """Return the engines of a family, such as `llama.cpp`, or what `find_engine` returns."""
+    known, folded = list(engines), wanted.strip().casefold()
+    family = [engine for engine in known if folded in getattr(engine, "family_names", ())]
+    return family or [find_engine(known, wanted, broken)]
+
+
 def find_engine(
     engines: Iterable[Engine], wanted: str, broken: Mapping[str, str] | None = None
 ) -> Engine:

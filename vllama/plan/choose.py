@@ -10,7 +10,7 @@ from vllama.engines.base import Engine, Missing, Mode, Settings
 from vllama.engines.capabilities import Drafting, Limited
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
-from vllama.engines.registry import ask_preference, find_engine
+from vllama.engines.registry import ask_preference, find_engines
 from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
@@ -44,7 +44,8 @@ def choose_engine(
 ) -> Choice:
     """Choose an installed engine, for a model of `format_`, or for this very model, if given.
 
-    1. An engine named by the user is taken or refused, never replaced.
+    1. An engine named by the user is taken or refused, never replaced. Of a family (`llama.cpp`)
+       it is the best that is installed.
     2. Else the best for this platform that is installed, reads the format, uses the GPU if there
        is one, and lacks nothing that the model or the number of requests at once wants; if a
        better one can be installed here, the reason says so and how.
@@ -55,7 +56,7 @@ def choose_engine(
     """
     found, wanted = facts.found, facts.settings.engine
     if wanted:
-        engine = find_engine(found.engines.values(), wanted, found.broken)
+        engine = find_named_engine(facts, wanted)
         if format_ and format_ not in engine.formats:
             raise NoPlan(
                 f"cannot serve a {format_} model with {engine.title}: it reads "
@@ -100,6 +101,16 @@ def choose_engine(
             reason="; ".join([reason, f"it {lack}", *better]),
         )
     raise make_nothing_found_error(facts, format_)
+
+
+def find_named_engine(facts: Facts, wanted: str) -> Engine:
+    """Return the engine that the user means; of a family, one that uses the GPU comes first."""
+    found = facts.found
+    named = find_engines(found.engines.values(), wanted, found.broken)
+    ranked = [engine for engine, _, _ in rank_engines(facts) if engine in named]
+    here = [engine for engine in ranked if engine.name in found.installations]
+    fast = [engine for engine in here if found.installations[engine.name].offloads]
+    return (fast if facts.platform.accelerators and fast else here or ranked or named)[0]
 
 
 def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:

@@ -34,6 +34,8 @@ from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
+FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
+"""The names that stand for whichever of its servers is the best one here."""
 BACKENDS = ("*cuda*", "*hip*", "*vulkan*", "*metal*", "*sycl*")
 """File names of the libraries that use an accelerator."""
 
@@ -107,6 +109,7 @@ class LlamaCpp:
     grace: Grace = Grace(term_s=1.0, second_term_s=1.0, kill_s=5.0)
     formats: tuple[Format, ...] = (Format.GGUF,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
+    family_names: tuple[str, ...] = FAMILY_NAMES
     overhead: Overhead
     sets_threads: bool = True
     caches_prompts: bool = False

@@ -37,7 +37,7 @@ from pathlib import Path
 
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
-from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llamacpp.driver import BACKENDS, FAMILY_NAMES, MIB, Flag, LlamaCpp, Start
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
@@ -292,7 +292,7 @@ TRAITS = Traits(
 ENGINE: Engine = LlamaCpp(
     name="llama-server",
     title="llama.cpp (llama-server)",
-    aliases=("llama_server", "xllamacpp", "llama.cpp-server"),
+    aliases=("llama_server", "xllamacpp", "llama.cpp-server", *FAMILY_NAMES),
     locate=locate,
     program=get_program,
     flags=FLAGS,
