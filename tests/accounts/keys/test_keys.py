@@ -261,6 +261,8 @@ def test_only_the_command_opens_a_server_again(tmp_path: Path) -> None:
     for one in (ring, KeyRing((), file, ManualClock(NOW_S))):
         assert not one.is_required
         one.check(None)
+    change_keys(file, lambda keys: changes.remove_key(keys, "ann"))
+    assert not ring.is_required, "a key that leaves closes nothing"
     file.unlink()
     assert not ring.is_required
     add(file, "bob")

@@ -70,14 +70,16 @@ def wants_keys(path: Path) -> bool:
 def change_keys(path: Path, change: Callable[[dict[str, Key]], T], *, opens: bool = False) -> T:
     """Have `change` modify the keys by name, and write them; return what it returns.
 
-    With `opens`, requests need no key from then on; else they need one. Other commands wait
-    meanwhile, and no reader sees half of a change. Raises ConfigError, and what `change` raises.
+    With `opens`, requests need no key until a key is added. Other commands wait meanwhile,
+    and no reader sees half of a change. Raises ConfigError, and what `change` raises.
     """
     try:
         with private.lock_file(path.with_suffix(".lock"), LOCK_LIMIT_S):
-            keys = {key.name: key for key in read_keys(path)}
+            before = read_file(path)
+            keys = {key.name: key for key in before.keys}
             changed = change(keys)
-            content = msgspec.json.encode(KeyFile(tuple(keys.values()), open=opens))
+            is_open = opens or (before.open and keys.keys() <= {key.name for key in before.keys})
+            content = msgspec.json.encode(KeyFile(tuple(keys.values()), open=is_open))
             private.replace(path, msgspec.json.format(content, indent=2) + b"\n")
         return changed
     except OSError as error:

@@ -57,7 +57,7 @@ def keys(
     ] = None,
     rate: Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")] = None,
     tokens: Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")] = None,
-    concurrent: Annotated[str | None, option("--concurrent N", "Requests at once.")] = None,
+    concurrent: Annotated[str | None, option("--concurrent N", "Concurrent requests.")] = None,
     priority: Annotated[
         str | None, option("--priority N", "Turns in a queue, for each turn of another key.")
     ] = None,
@@ -65,11 +65,11 @@ def keys(
         str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")
     ] = None,
     overlap: Annotated[
-        str | None, option("--overlap AGE", "How long a rotated key's old secret works.")
+        str | None, option("--overlap AGE", "How long the old secret keeps working.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Manage the keys of the server: list, add, change, rotate, revoke, rm, open."""
+    """Manage the server's API keys."""
     action = ALIASES.get(action, action)
     check_action(action, ACTIONS, "keys")
     settings = load_settings()
@@ -104,7 +104,7 @@ def change_file(
     file = keys_file(settings.data_dir)
     if action == "add":
         offer_admin(settings, fields)
-    is_first = not settings.wants_keys
+    is_first = action == "add" and not settings.wants_keys
     if action == "open":
         change_keys(file, lambda _: None, opens=True)
         say("requests without a key are accepted again")
@@ -131,8 +131,8 @@ def change_file(
     else:
         say(f"{DONE[action]} key '{name}'")
     if is_first:
-        say_aside("the server refuses requests without a key from now on, also those of this user;")
-        say_aside("for the commands: export OLLAMA_API_KEY=KEY, of a key with --scope admin")
+        say_aside("from now on the server refuses requests without a key, including your own;")
+        say_aside("for the commands: export OLLAMA_API_KEY=KEY (a key with --scope admin)")
     if secret:
         warn_of_other_server(settings, secret)
     if action in ("revoke", "rm"):
@@ -162,8 +162,8 @@ def show_way_out(settings: Config) -> None:
     if content.open or settings.api_key or settings.require_keys:
         return
     if all(key.find_fault(time.time()) for key in content.keys):
-        say_aside("no key can be used, and the server still refuses requests without one;")
-        say_aside("to accept them again: vllama keys open")
+        say_aside("no key is valid, and the server still refuses requests without one;")
+        say_aside("to accept requests without a key: vllama keys open")
 
 
 def read_fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
         return
     show_table(COLUMNS, [list_cells(key) for key in found], optional=OPTIONAL_COLUMNS)
     if not found:
-        say_aside(f"there are no keys in '{file}'; to add one: vllama keys add NAME")
+        say_aside(f"no keys in '{file}'; to add one: vllama keys add NAME")
     show_way_out(settings)
 
 
