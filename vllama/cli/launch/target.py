@@ -29,9 +29,9 @@ def choose_target(
     A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
     is known. Raises VllamaError.
     """
-    from vllama.cli.launch.types import TOKEN, Target
+    from vllama.cli.launch.types import Target
 
-    key = settings.key_to_send or TOKEN
+    key = settings.key_to_send
     with connect(settings) as client:
         if model is None:
             model = _chosen(client)
@@ -42,10 +42,10 @@ def choose_target(
             if needs_server:
                 raise
             show_warning(f"no server at {settings.url}: the model's context is not known")
-            return Target(url=settings.url, model=model, key=key)
+            return Target(url=settings.url, model=model, server_key=key)
     target = Target(
         url=settings.url,
-        key=key,
+        server_key=key,
         model=model,
         context=_context(shown, loaded_now, model),
         capabilities=frozenset(map(str, shown.get("capabilities") or ())),

@@ -21,19 +21,24 @@ class Target:
     """The server and the model that a tool is to use.
 
     `url` is the server's root without a trailing slash. `context` is in tokens, None if unknown;
-    `capabilities` are those of `/api/show`; `key` is one that the server accepts.
+    `capabilities` are those of `/api/show`; `server_key` is None if the server requires no key.
     """
 
     url: str
     model: str
-    key: str = field(default=TOKEN, repr=False)
+    server_key: str | None = field(default=None, repr=False)
     context: int | None = None
     capabilities: frozenset[str] = frozenset()
 
     @property
     def has_key(self) -> bool:
         """Whether the server requires a key."""
-        return self.key != TOKEN
+        return self.server_key is not None
+
+    @property
+    def key(self) -> str:
+        """The key to send: tools require one even where the server does not."""
+        return self.server_key or TOKEN
 
     @property
     def openai_url(self) -> str:
