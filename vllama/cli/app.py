@@ -35,15 +35,30 @@ WORDS = (
 )
 """What the parser says, and how we say it."""
 OTHER_WORDS = {
-    "models": "list the models of this machine: vllama list",
-    "chat": "converse with a model: vllama run MODEL",
-    "status": "see the loaded models: vllama ps; check this machine: vllama doctor",
-    "install": "an engine: vllama engines install ENGINE; a model: vllama pull MODEL",
-    "update": "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull MODEL",
-    "upgrade": "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull MODEL",
-    "search": "search the hub on huggingface.co, and download what you find: vllama pull ORG/REPO",
+    "list the models on this machine: vllama list": "models model images tags",
+    "talk to a model: vllama run MODEL": "chat ask prompt generate complete exec",
+    "see the loaded models: vllama ps; check this machine: vllama doctor": "status health check",
+    "see what runs: vllama ps --requests": "top stats",
+    "an engine: vllama engines install ENGINE; a model: vllama pull MODEL": "install add",
+    "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull": "update upgrade",
+    "search huggingface.co, then run: vllama pull ORG/REPO": "search find",
+    "download a model: vllama pull MODEL": "get download fetch clone",
+    "a request loads its model; at the start: vllama serve MODEL": "load preload warmup",
+    "unload a model: vllama stop MODEL": "unload eject kill",
+    "a model: vllama rm MODEL; an engine: vllama engines remove E": "remove delete uninstall rmi",
+    "see what a model is: vllama show MODEL": "inspect info describe",
+    "make a model from a Modelfile: vllama create MODEL -f Modelfile": "build",
+    "give a model a second name: vllama cp MODEL NAME": "copy rename tag mv",
+    "make a smaller GGUF: vllama convert MODEL -q QUANT": "quantize quantise",
+    "run the server as a service: vllama service install": "daemon up",
+    "Ctrl-C ends a server, and systemctl a service: vllama service status": "restart down quit",
+    "open the server in a browser, as http://127.0.0.1:11434": "ui web webui gui open dashboard",
+    "ask a model that makes vectors: vllama run MODEL TEXT": "embed embedding embeddings",
+    "list the engines: vllama engines": "runtime runtimes backend backends",
+    "change the config file: vllama config edit": "settings set env",
+    "measure a server: vllama bench MODEL": "benchmark benchmarks perf",
 }
-"""Commands of other tools, and what does their work here."""
+"""What to do here for each of the commands that other tools have."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -158,8 +173,9 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:
     if named in COMMANDS or named in ALIASES:
         page = f"see 'vllama {named} --help'"
         return _option_hint(named, option, page) if option and "No such option" in problem else page
-    if named in OTHER_WORDS:
-        return OTHER_WORDS[named]
+    for hint, words in OTHER_WORDS.items():
+        if named in words.split():
+            return hint
     nearest = find_similar(named, [*COMMANDS, *ALIASES])
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
 
