@@ -352,15 +352,16 @@ def test_a_server_that_is_not_there() -> None:
 
 PAGE = b"<!DOCTYPE html><html><body>a page of secrets</body></html>"
 LISTENERS = {
-    "a web page": (b"HTTP/1.0 200 OK\r\n\r\n" + PAGE, "a web page, with status 200"),
-    "no such page": (b"HTTP/1.0 404 Not Found\r\n\r\n" + PAGE, "a web page, with status 404"),
+    "a web page": (b"HTTP/1.0 200 OK\r\n\r\n" + PAGE, r"a web page \(status 200\)"),
+    "no such page": (b"HTTP/1.0 404 Not Found\r\n\r\n" + PAGE, r"a web page \(status 404\)"),
     "a proxy": (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", "status 502"),
-    "JSON": (b'HTTP/1.0 200 OK\r\n\r\n{"secrets": 1}', "other JSON, with status 200"),
+    "JSON": (b'HTTP/1.0 200 OK\r\n\r\n{"secrets": 1}', r"other JSON \(status 200\)"),
     "a version": (b'HTTP/1.0 200 OK\r\n\r\n{"version": "1", "secrets": 1}', "other JSON"),
-    "a list": (b'HTTP/1.0 200 OK\r\n\r\n["secrets"]', "other JSON, with status 200"),
-    "an API": (b'HTTP/1.0 404 No\r\n\r\n{"error": "secrets"}', "other JSON, with status 404"),
-    "text": (b"HTTP/1.0 200 OK\r\n\r\nsecrets", "something else, with status 200"),
-    "nothing": (b"HTTP/1.0 200 OK\r\n\r\n", "something else, with status 200"),
+    "a list": (b'HTTP/1.0 200 OK\r\n\r\n["secrets"]', r"other JSON \(status 200\)"),
+    "an API": (b'HTTP/1.0 404 No\r\n\r\n{"error": "secrets"}', r"other JSON \(status 404\)"),
+    "another API": (b'HTTP/1.0 401 No\r\n\r\n{"error": {"reason": "secrets"}}', "other JSON"),
+    "text": (b"HTTP/1.0 200 OK\r\n\r\nsecrets", r"something else \(status 200\)"),
+    "nothing": (b"HTTP/1.0 200 OK\r\n\r\n", r"something else \(status 200\)"),
     "a redirect": (b"HTTP/1.0 302 Found\r\nLocation: /secrets\r\n\r\n", "to another address"),
     "ssh": (b"SSH-2.0-OpenSSH_9.2 secrets\r\n", "it does not speak HTTP"),
     "TLS": (b"\x15\x03\x01\x00\x02\x02F", "it does not speak HTTP"),
@@ -403,7 +404,7 @@ ASKING = (
 def test_another_program_on_the_port_is_named(words: tuple[str, ...], vllama: Vllama) -> None:
     with listen(LISTENERS["a web page"][0]) as address:
         done = vllama(*words, OLLAMA_HOST=address)
-    assert done.returncode == 1 and "is no vllama and no Ollama: it sends a web" in done.stderr
+    assert done.returncode == 1 and "not a vllama or Ollama server; it sends a" in done.stderr
     assert "Hint: " in done.stderr and "secrets" not in done.stderr + done.stdout
 
 

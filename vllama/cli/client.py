@@ -154,9 +154,9 @@ class Client:
                         fault = "it does not speak HTTP"
         if fault:
             raise ServerUnreachable(
-                f"what listens at {self.url} is no vllama and no Ollama: {fault}",
-                hint="see which program uses that port; OLLAMA_HOST says where the server is, "
-                "as https://… if it uses TLS",
+                f"cannot use {self.url}: it is not a vllama or Ollama server; {fault}",
+                hint="find out which program uses that port; OLLAMA_HOST sets the server's address "
+                "(https://… for TLS)",
             )
 
     @contextmanager
@@ -202,13 +202,13 @@ def _find_fault(status: int, content: bytes) -> str | None:
     """Return why this is no answer of Ollama's API to `GET /api/version`; None if it is."""
     value = _parse(content)
     if isinstance(value, dict):
-        refuses = status in (401, 403, 503) and "error" in value
+        refuses = status in (401, 403, 503) and isinstance(value.get("error"), str)
         if refuses or (status == 200 and {"version"} <= value.keys() <= {"version", "vllama"}):
             return None
     if 300 <= status < 400:
-        return "it leads to another address"
+        return "it redirects to another address"
     sent = "a web page" if content.lstrip().startswith(b"<") else "something else"
-    return f"it sends {sent if value is None else 'other JSON'}, with status {status}"
+    return f"it sends {sent if value is None else 'other JSON'} (status {status})"
 
 
 def _unreachable(url: str, reason: object) -> ServerUnreachable:

@@ -95,7 +95,7 @@ EXAMPLES = {
     "vllama list": "list the models here",
 }
 EXIT_CODES = {
-    "1": "it failed; the error says why",
+    "1": "the command failed; the error says why",
     "2": "the command line or a setting is wrong",
     "3": "nothing here can serve the model, or a check has failed",
     "4": "another program listens on the port",

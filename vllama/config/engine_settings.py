@@ -43,11 +43,11 @@ class EngineSettings:
         example="4096", flag="--max-tokens",
     )  # fmt: skip
     gpu_layers: int | None = setting(
-        None, kinds.auto(kinds.LAYERS), "layers to put on the GPU; all, or 0 for none",
+        None, kinds.auto(kinds.LAYERS), "layers to put on the GPU: all, or a number; 0: none",
         example="all", flag="--gpu-layers", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     threads: int | None = setting(
-        None, kinds.auto(kinds.number(1), "0"), "CPU threads of an engine",
+        None, kinds.auto(kinds.number(1), "0"), "CPU threads for an engine",
         example="8", flag="--threads", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     keep_alive_s: float = setting(
@@ -60,7 +60,7 @@ class EngineSettings:
     )  # fmt: skip
     num_parallel: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"),
-        "requests at once per model; auto: by engine (llama-server: 1, 4 if several arrive)",
+        "concurrent requests per model; auto: by engine (llama-server: 1, or 4 if several come)",
         example="4", flag="--parallel", foreign="OLLAMA_NUM_PARALLEL", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     max_loaded_models: int | None = setting(
@@ -68,11 +68,11 @@ class EngineSettings:
         example="3", flag="--max-loaded-models", foreign="OLLAMA_MAX_LOADED_MODELS",
     )  # fmt: skip
     max_queue: int = setting(
-        512, kinds.number(0), "requests that may wait for a model; more are refused",
+        512, kinds.number(0), "requests that may wait for a model; others are refused",
         example="512", flag="--max-queue", foreign="OLLAMA_MAX_QUEUE",
     )  # fmt: skip
     max_answer_size_bytes: int = setting(
-        128 * 1024 * 1024, kinds.SIZE, "what an engine may send for an answer that is not streamed",
+        128 * 1024 * 1024, kinds.SIZE, "largest answer of an engine that is not streamed",
         example="128MiB", effect=Effect.RESTART,
     )  # fmt: skip
     replicas: int = setting(
@@ -81,7 +81,7 @@ class EngineSettings:
     )  # fmt: skip
     hang_timeout_s: float | None = setting(
         30.0, kinds.TIMEOUT,
-        "how long an engine may be silent in an answer before it is restarted; 0: never",
+        "how long an engine may be silent during an answer before it is restarted; 0: never",
         example="30s", flag="--hang-timeout",
     )  # fmt: skip
     models: tuple[tuple[str, ModelSettings], ...] = setting(
@@ -95,7 +95,7 @@ class EngineSettings:
         example="true", foreign="OLLAMA_GO_TEMPLATE", effect=Effect.RESTART,
     )  # fmt: skip
     flash_attention: bool | None = setting(
-        None, kinds.auto(kinds.SWITCH), "flash attention; auto where it works",
+        None, kinds.auto(kinds.SWITCH), "flash attention; auto: where it works",
         example="auto", foreign="OLLAMA_FLASH_ATTENTION", effect=Effect.NEXT_LOAD,
     )  # fmt: skip
     kv_cache_type: str | None = setting(
@@ -108,11 +108,11 @@ class EngineSettings:
     )  # fmt: skip
     engine_paths: tuple[tuple[str, Path], ...] = setting(
         (), kinds.table("engine=path", parse.path),
-        "where engines are: an environment's folder, or a program",
+        "paths of engines: the folder of an environment, or a program",
         example="llama-server=/opt/llama/llama-server", effect=Effect.RESTART,
     )  # fmt: skip
     engine_args: tuple[str, ...] = setting(
         (), kinds.many(kinds.text("ARGUMENT", str), shlex.split, shlex.join),
-        "further arguments for the engine, as after --",
+        "more arguments for the engine, like those after --",
         example="--seed 1", effect=Effect.NEXT_LOAD,
     )  # fmt: skip

@@ -31,7 +31,7 @@ class ServerSettings:
         example="0.0.0.0:11434", flag="--host", foreign="OLLAMA_HOST", effect=Effect.RESTART,
     )  # fmt: skip
     port: int = setting(
-        11434, kinds.number(0, 65535), "port to listen on; 0 takes any free one",
+        11434, kinds.number(0, 65535), "port to listen on; 0: any free port",
         example="11434", flag="--port", effect=Effect.RESTART,
     )  # fmt: skip
     watch: bool = setting(
@@ -45,18 +45,17 @@ class ServerSettings:
     )  # fmt: skip
     shutdown_delay_s: float = setting(
         0.0, kinds.DURATION,
-        "how long a server that is told to stop still accepts requests while /readyz says no, for "
-        "load balancers that have to notice",
+        "how long a stopping server accepts requests while /readyz fails, so that load balancers "
+        "notice",
         example="10s", effect=Effect.RESTART,
     )  # fmt: skip
     max_buffer_size_bytes: int = setting(
         512 * 1024 * 1024, kinds.SIZE,
-        "memory for all requests that arrive or wait, and answers that clients do not read; what "
-        "does not fit is refused",
+        "memory for request bodies and unread answers; requests beyond it are refused",
         example="512MiB", effect=Effect.RESTART,
     )  # fmt: skip
     origins: tuple[str, ...] = setting(
-        (), kinds.many(kinds.URL), "further origins that browsers may call from",
+        (), kinds.many(kinds.URL), "further origins that browsers may send requests from",
         example="https://chat.example", foreign="OLLAMA_ORIGINS",
     )  # fmt: skip
     api_key: tuple[str, ...] = setting(
@@ -71,21 +70,21 @@ class ServerSettings:
     )  # fmt: skip
     require_keys: bool = setting(
         False, kinds.SWITCH,
-        "accept no request without a key, even if the file of the named keys is gone or empty",
+        "refuse requests without a key, even if the file of named keys is missing or empty",
         example="true", flag="--require-keys", effect=Effect.RESTART,
     )  # fmt: skip
     client_key: str | None = setting(
         None, kinds.KEY,
-        "key that the commands show to the server; the first api_key where there is one",
+        "API key that the commands send to the server; default: the first api_key",
         example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=Effect.COMMANDS,
     )  # fmt: skip
     tls_cert: Path | None = setting(
         None, kinds.FILE,
-        "certificate to serve https with, and its chain (PEM); SIGHUP reads it again",
+        "TLS certificate and its chain (PEM), to serve https; SIGHUP reloads it",
         example="/etc/vllama/cert.pem", flag="--tls-cert", effect=Effect.RESTART,
     )  # fmt: skip
     tls_key: Path | None = setting(
-        None, kinds.FILE, "private key of the certificate (PEM), if it is not in the same file",
+        None, kinds.FILE, "private key (PEM) of the certificate, if it is in another file",
         example="/etc/vllama/key.pem", flag="--tls-key", effect=Effect.RESTART,
     )  # fmt: skip
     read_only: bool = setting(
@@ -105,7 +104,7 @@ class ServerSettings:
     )  # fmt: skip
     searxng: str | None = setting(
         None, kinds.HTTP_URL,
-        "SearXNG that /api/web_search asks; with it clients may also fetch public pages",
+        "SearXNG server for /api/web_search; also lets clients fetch public web pages",
         example="http://127.0.0.1:8888", flag="--searxng", effect=Effect.RESTART,
     )  # fmt: skip
 
@@ -119,7 +118,7 @@ class SourceSettings:
 
     upstreams: tuple[UpstreamSettings, ...] = setting(
         (), tables.UPSTREAMS,
-        "running OpenAI servers to put this API in front of: URLs, or tables [upstreams.NAME]",
+        "OpenAI-compatible servers to forward requests to: URLs, or tables [upstreams.NAME]",
         example="http://127.0.0.1:8000", flag="--upstream",
     )  # fmt: skip
     upstream_key: str | None = setting(
@@ -128,19 +127,19 @@ class SourceSettings:
     )  # fmt: skip
     upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
         (), kinds.UPSTREAM_TRAITS,
-        "what an upstream, or one of its models, is like where it does not tell: tool_calls "
+        "properties of an upstream, or of one of its models, that it does not report: tool_calls "
         "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
         example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
     )  # fmt: skip
     allow_registry: tuple[str, ...] = setting(
         (), kinds.many(kinds.text("HOST", parse.registry)),
-        "hosts that models may be pulled from, and no others (the hub: huggingface.co, Ollama's "
+        "the only hosts that models may be pulled from (the hub: huggingface.co, Ollama's "
         "registry: registry.ollama.ai)",
         example="huggingface.co", flag="--allow-registry",
     )  # fmt: skip
     max_blob_size_bytes: int | None = setting(
         None, kinds.auto(kinds.SIZE, "0"),
-        "size of the largest file that may be uploaded or pulled; 0 for any",
+        "largest file that may be uploaded or pulled; 0: no limit",
         example="20GB", flag="--max-blob-size",
     )  # fmt: skip
     folders: tuple[Path, ...] = setting(
@@ -150,7 +149,7 @@ class SourceSettings:
     )  # fmt: skip
     aliases: tuple[tuple[str, str], ...] = setting(
         (), kinds.table("name=model", parse.plain),
-        "names of your own for models of the hub, or other models for Ollama's names",
+        "your own names for models, or other models for Ollama's names",
         example="mine=hf.co/org/repo:Q4_K_M",
     )  # fmt: skip
     models_dir: Path = setting(
@@ -158,7 +157,7 @@ class SourceSettings:
         example="~/.ollama/models", factory=default_models_dir, foreign="OLLAMA_MODELS",
     )  # fmt: skip
     ollama_registry: str | None = setting(
-        None, kinds.URL, "registry of Ollama's kind to take library names from, instead of the hub",
+        None, kinds.URL, "Ollama registry to look up library names in, instead of the hub",
         example="https://registry.example",
     )  # fmt: skip
     lmstudio_dir: Path | None = setting(
@@ -193,7 +192,7 @@ class OutputSettings:
     """The part of `Config` that says where to write, and how much."""
 
     data_dir: Path = setting(
-        None, kinds.FOLDER, "where vllama keeps what it writes",
+        None, kinds.FOLDER, "folder for everything that vllama writes",
         example="~/.local/share/vllama", factory=default_data_dir, effect=Effect.RESTART,
     )  # fmt: skip
     log_dir: Path = setting(
@@ -207,11 +206,11 @@ class OutputSettings:
         effect=Effect.RESTART,
     )  # fmt: skip
     nohistory: bool = setting(
-        False, kinds.SWITCH, "keep no history of what is typed",
+        False, kinds.SWITCH, "keep no history of the prompts that you type",
         example="true", foreign="OLLAMA_NOHISTORY", effect=Effect.COMMANDS,
     )  # fmt: skip
     debug: bool = setting(
-        False, kinds.SWITCH, "log more",
+        False, kinds.SWITCH, "log details",
         example="true", flag="--debug", foreign="OLLAMA_DEBUG",
     )  # fmt: skip
     debug_log_requests: bool = setting(

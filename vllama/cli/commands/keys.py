@@ -69,7 +69,7 @@ def keys(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Manage the server's API keys."""
+    """Manage the keys of the server: list, add, change, rotate, revoke, rm, open."""
     action = ALIASES.get(action, action)
     check_action(action, ACTIONS, "keys")
     settings = load_settings()

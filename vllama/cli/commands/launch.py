@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama launch                                   what there is, and its state
+  vllama launch                                   list the tools and their state
   vllama launch codex --model qwen3:8b
   vllama launch claude --model qwen3:8b -- -p "What does this project do?"
   vllama launch vscode --config                   write the settings only

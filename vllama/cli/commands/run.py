@@ -29,7 +29,7 @@ LEVELS = ("low", "medium", "high", "max")
 def run(
     model: Annotated[str, model_argument("Name of the model; pulled if it is missing.")],
     prompt: Annotated[
-        list[str] | None, argument("PROMPT", "The question; text on stdin comes before it.")
+        list[str] | None, argument("PROMPT", "The prompt; text from stdin is put before it.")
     ] = None,
     verbose: Annotated[bool, option("--verbose", "Show times and rates.")] = False,
     keepalive: Annotated[

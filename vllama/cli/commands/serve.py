@@ -21,7 +21,7 @@ Examples:
   vllama serve Qwen/Qwen3-0.6B --ctx 8192 --port 8080
   vllama serve ./model.gguf -- --seed 1
 
-What comes after -- goes to the engine as it is. Every flag has a variable (VLLAMA_PORT, …) and a
+Arguments after -- are passed to the engine. Every flag has a variable (VLLAMA_PORT, …) and a
 line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ollama work too.
 """
 
@@ -30,7 +30,9 @@ line in the config file (port = 8080); OLLAMA_HOST and the other variables of Ol
 def serve(
     context: typer.Context,
     flags: Flags,
-    name: Annotated[str | None, model_argument("The model to load at once, as --model.")] = None,
+    name: Annotated[
+        str | None, model_argument("Model to load at the start, as with --model.")
+    ] = None,
     config_file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
     yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,
 ) -> int:

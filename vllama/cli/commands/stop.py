@@ -23,9 +23,7 @@ Examples:
 
 def stop(
     model: Annotated[str | None, model_argument("Name of the model, as in ps.")] = None,
-    request: Annotated[
-        str | None, option("--request ID", "End this request instead of a model.")
-    ] = None,
+    request: Annotated[str | None, option("--request ID", "Cancel this request instead.")] = None,
 ) -> None:
     """Unload a model, or end a request; the server keeps running."""
     if (model is None) == (request is None):

@@ -52,8 +52,8 @@ class Ends:
 
 def bisect(
     name: Annotated[str, argument("ID|FILE", "The captured request to ask.", complete_capture)],
-    good: Annotated[str | None, option("--good VERSION", "Version that is good.")] = None,
-    bad: Annotated[str | None, option("--bad VERSION", "Version that is bad.")] = None,
+    good: Annotated[str | None, option("--good VERSION", "A good version.")] = None,
+    bad: Annotated[str | None, option("--bad VERSION", "A bad version.")] = None,
     versions: Annotated[
         str,
         option(
@@ -61,11 +61,9 @@ def bisect(
             "Versions or paths of builds, from good to bad. [those of the package index]",
         ),
     ] = "",
-    good_set: Annotated[
-        list[str] | None, option("--good-set KEY=VALUE", "Setting that is good.")
-    ] = None,
+    good_set: Annotated[list[str] | None, option("--good-set KEY=VALUE", "A good setting.")] = None,
     bad_set: Annotated[
-        list[str] | None, option("--bad-set KEY=VALUE", "Setting that may be bad.")
+        list[str] | None, option("--bad-set KEY=VALUE", "A setting that may be bad.")
     ] = None,
     engine: Annotated[
         str | None,

@@ -50,7 +50,7 @@ def convert(
         ),
     ] = None,
     output: Annotated[
-        str | None, option("--output -o NAME", "The new model's name, or a file ….gguf.")
+        str | None, option("--output -o NAME", "Name of the new model, or of a .gguf file.")
     ] = None,
     mmproj: Annotated[
         bool | None,
