@@ -108,6 +108,13 @@ class ModelInfo:
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 
     @property
+    def cached_heads(self) -> tuple[int, ...]:
+        """The heads in the cache of each layer; empty if the model does not say."""
+        layers = self.block_count or 0
+        heads = self.head_count_kv or ((self.head_count,) if self.head_count else ())
+        return heads if len(heads) == layers else heads[:1] * layers
+
+    @property
     def ranks(self) -> bool:
         """Whether it scores documents (4 is "rank" of llama.cpp's `llama_pooling_type`)."""
         return self.metadata.get(f"{self.architecture}.pooling_type") == 4

@@ -106,17 +106,16 @@ def kv_bytes(
         return 0
     if info.metadata.get(f"{info.architecture}.attention.causal") is False:
         return 0
-    heads = info.head_count_kv or ((info.head_count,) if info.head_count else ())
+    heads = info.cached_heads
     if not heads:
         return 0
-    per_layer = heads if len(heads) == info.block_count else heads[:1] * info.block_count
     width = info.key_length + (info.value_length or info.key_length)
     whole, narrow = count_cells(info, context_length, overhead)
     # of each layer, whether its cache holds a window only
     windowed = [False] * info.block_count if overhead.whole_windows else windowed_layers(info)
     values = sum(
         (narrow if is_windowed else whole) * count
-        for count, is_windowed in zip(per_layer, windowed, strict=True)
+        for count, is_windowed in zip(heads, windowed, strict=True)
     )
     return int(values * width * VALUE_BYTES.get(cache_type or DEFAULT_CACHE_TYPE, 2.0))
 

@@ -16,6 +16,7 @@ from vllama.models.convert.tools import (
 )
 from vllama.models.convert.work import parse_converter_progress, parse_quantiser_progress
 from vllama.models.names.quant import _FILE_TYPES
+from vllama.models.types import ModelInfo
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_is_written_on_the_way(stored, via):
 
 @given(st.integers(1, 10**12), st.sampled_from(sorted(BITS)))
 def test_an_estimate_is_never_too_small_nor_larger_than_16_bits(parameters, quant):
-    size = estimate_size(parameters, quant)
+    size = estimate_size(ModelInfo(architecture="x", parameter_count=parameters), quant)
     assert size >= int(parameters * BITS[quant] / 8)
     assert size <= parameters * max(BITS[quant], 16) / 8
 
@@ -80,7 +81,8 @@ def test_an_estimate_is_never_too_small_nor_larger_than_16_bits(parameters, quan
     [("BF16", 270_885_728), ("Q8_0", 144_811_296), ("Q4_K_M", 105_453_920), ("Q3_K_M", 93_509_984)],
 )
 def test_the_estimate_of_a_small_model_is_near(quant, real):
-    assert real * 0.9 <= estimate_size(134_515_008, quant) + 2_000_000 <= real * 1.35
+    info = ModelInfo(architecture="llama", parameter_count=134_515_008)
+    assert real * 0.9 <= estimate_size(info, quant) + 2_000_000 <= real * 1.35
 
 
 @pytest.mark.parametrize(

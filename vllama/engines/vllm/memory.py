@@ -68,11 +68,11 @@ def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
     if isinstance(latent, int):
         rotary = info.metadata.get(f"{info.architecture}.rope.dimension_count")
         return layers * (latent + (rotary if isinstance(rotary, int) else 0)) * size
-    heads = info.head_count_kv or ((info.head_count,) if info.head_count else ())
-    if not heads or not info.key_length:
+    if not info.key_length:
         return 0
-    per_layer = heads if len(heads) == layers else heads[:1] * layers
-    return sum(per_layer) * (info.key_length + (info.value_length or info.key_length)) * size
+    return (
+        sum(info.cached_heads) * (info.key_length + (info.value_length or info.key_length)) * size
+    )
 
 
 def supports_seeds(context_length: int, args: Sequence[str]) -> bool:

@@ -80,8 +80,7 @@ class ConversionJob:
     @property
     def needed_bytes(self) -> int:
         """How much disk it takes while it is done, without what is pulled."""
-        parameters = self.info.parameter_count or self.info.weights_bytes // 2
-        return sum(estimate_size(parameters, step) for step in {self.quant, self.via} if step)
+        return sum(estimate_size(self.info, step) for step in {self.quant, self.via} if step)
 
     @property
     def pulled_bytes(self) -> int:

@@ -36,7 +36,7 @@ from vllama.models.disk import get_free_bytes
 from vllama.models.library import Library
 from vllama.models.names.ref import path_stem
 from vllama.models.stores.folder import make_safetensors_bundle
-from vllama.models.types import Bundle, Format, ModelInfo, Progress
+from vllama.models.types import Bundle, Format, Progress
 
 FindQuantiser = Callable[[], Quantiser]
 
@@ -70,9 +70,7 @@ async def requantise(
     quantiser = find_quantiser()
     info = await executors.storage.run(library.info, base)
     parent = library.local.blobs.folder
-    check_free_space(
-        parent, estimate_size(_parameters(info), quant), f"quantize '{base.name}'", free_space
-    )
+    check_free_space(parent, estimate_size(info, quant), f"quantize '{base.name}'", free_space)
     with open_workspace(parent) as folder:
         has = info.quant or base.quant or "F16"
         model = await quantise(
@@ -137,7 +135,7 @@ async def _converted(
     check_folder(base.path, name)
     info = await executors.storage.run(library.info, base)
     via = quant if quant in DIRECT else choose_intermediate(info.quant)
-    sizes = {step: estimate_size(_parameters(info), step) for step in (via, quant)}
+    sizes = {step: estimate_size(info, step) for step in (via, quant)}
     parent = library.local.blobs.folder
     check_free_space(parent, sum(sizes.values()), f"convert '{name}'", free_space)
     order = ConversionOrder(folder=base.path, name=name, quant=quant, via=via, via_bytes=sizes[via])
@@ -145,7 +143,3 @@ async def _converted(
     with open_workspace(parent) as folder:
         made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
         return await executors.storage.run(move_to_store, library.local, made, base)
-
-
-def _parameters(info: ModelInfo) -> int:
-    return info.parameter_count or info.weights_bytes // 2

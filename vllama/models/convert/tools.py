@@ -29,6 +29,7 @@ from vllama.machine.environments.failures import Row, find_last_error, match_out
 from vllama.machine.environments.layout import Step, find_existing
 from vllama.machine.environments.make import GRACE, install_steps, remove, run_to_end
 from vllama.models.names.quant import UNQUANTISED, normalise_quant
+from vllama.models.types import ModelInfo
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 
@@ -172,9 +173,9 @@ def choose_intermediate(stored: str | None) -> str:
     return "F16" if stored == "F16" else "BF16"
 
 
-def estimate_size(parameters: int, quant: str) -> int:
+def estimate_size(info: ModelInfo, quant: str) -> int:
     """Return the expected bytes of a model's weights, for the choice of a disk: rather too many."""
-    bits = BITS[quant]
+    bits, parameters = BITS[quant], info.parameter_count or info.weights_bytes // 2
     return int(parameters * min(bits * SPARE, max(bits, 16.0)) / 8)
 
 
