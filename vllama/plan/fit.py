@@ -102,17 +102,15 @@ def kv_bytes(
 
     Encoders have none; a header that lacks the needed numbers gives 0.
     """
-    if not info.block_count or not info.key_length:
+    heads = info.cached_heads
+    if not heads or not info.key_length:
         return 0
     if info.metadata.get(f"{info.architecture}.attention.causal") is False:
-        return 0
-    heads = info.cached_heads
-    if not heads:
         return 0
     width = info.key_length + (info.value_length or info.key_length)
     whole, narrow = count_cells(info, context_length, overhead)
     # of each layer, whether its cache holds a window only
-    windowed = [False] * info.block_count if overhead.whole_windows else windowed_layers(info)
+    windowed = [False] * len(heads) if overhead.whole_windows else windowed_layers(info)
     values = sum(
         (narrow if is_windowed else whole) * count
         for count, is_windowed in zip(heads, windowed, strict=True)

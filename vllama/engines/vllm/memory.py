@@ -68,11 +68,9 @@ def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
     if isinstance(latent, int):
         rotary = info.metadata.get(f"{info.architecture}.rope.dimension_count")
         return layers * (latent + (rotary if isinstance(rotary, int) else 0)) * size
-    if not info.key_length:
+    if not (keys := info.key_length):
         return 0
-    return (
-        sum(info.cached_heads) * (info.key_length + (info.value_length or info.key_length)) * size
-    )
+    return sum(info.cached_heads) * (keys + (info.value_length or keys)) * size
 
 
 def supports_seeds(context_length: int, args: Sequence[str]) -> bool:

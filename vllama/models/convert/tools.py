@@ -181,7 +181,6 @@ def estimate_size(info: ModelInfo, quant: str) -> int:
 
 _UPDATE = "a newer converter may know it: add --update"
 
-
 PATTERNS: tuple[Row, ...] = (
     (r"No space left on device|Errno 28", "no space is left on the disk",
      "free some space: vllama rm, or --output on a larger disk"),
