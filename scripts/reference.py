@@ -40,7 +40,7 @@ def tables() -> str:
 
 def routes() -> str:
     """Return the routes by their APIs, as the description of the API has them."""
-    from vllama.routes.operation import Tag
+    from vllama.routes.route import Tag
     from vllama.routes.route_table import ROUTES
 
     sections = []

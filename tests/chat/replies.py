@@ -11,8 +11,7 @@ from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.chat.stops import StopFilter, make_stop_filter
 from vllama.dialects.ollama.write import ChatWriter, GenerateWriter, OllamaWriter
 from vllama.dialects.openai.choices import Part
-from vllama.dialects.openai.whole import WholeWriter
-from vllama.dialects.openai.write import StreamWriter
+from vllama.dialects.openai.write import StreamWriter, WholeWriter
 
 
 def ollama(

@@ -17,9 +17,8 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from vllama.accounts.keys.key import digest_secret
-from vllama.accounts.keys.limits import name_day
 from vllama.accounts.keys.store import read_keys
-from vllama.accounts.usage.entries import Amounts, Served, encode_entry
+from vllama.accounts.usage.entries import Amounts, Served, encode_entry, name_day
 
 NOWHERE = "127.0.0.1:9"
 LIMITS = ("--scope", "infer,read", "--models", "qwen3*", "--models", "smollm2:*", "--rate")

@@ -38,7 +38,7 @@ def turns(*messages: Any, **fields: Any) -> Any:
 def test_the_least() -> None:
     asked = parse()
     assert asked.chat == {"model": "m", "max_tokens": 10, "messages": HI, "stream": False}
-    assert (asked.stream, asked.stop, asked.hide_thinking, asked.ignored) == (False, (), False, ())
+    assert (asked.stop, asked.hide_thinking, asked.ignored) == ((), False, ())
 
 
 def test_parameters() -> None:
@@ -46,7 +46,7 @@ def test_parameters() -> None:
         stream=True, temperature=0.2, top_p=0.5, top_k=3, stop_sequences=["a", "", "b"],
         metadata={"user_id": "x"}, service_tier="auto", nobody_knows={"x": 1}, container=None,
     )  # fmt: skip
-    assert asked.stream and asked.stop == ("a", "b")
+    assert asked.chat["stream"] and asked.stop == ("a", "b")
     body, _ = adapt_chat(asked.chat, VLLM)
     sent = body
     assert (sent["temperature"], sent["top_p"], sent["top_k"]) == (0.2, 0.5, 3)

@@ -20,8 +20,7 @@ from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
 from vllama.dialects.anthropic.read import parse_messages
-from vllama.dialects.decisions.openai import parse_decisions
-from vllama.dialects.decisions.systemone import parse_systemone
+from vllama.dialects.decisions.forms import parse_decisions, parse_systemone
 from vllama.dialects.ollama.embeddings import parse_embeddings
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import parse_generate
@@ -29,12 +28,13 @@ from vllama.dialects.openai.choices import reseed
 from vllama.dialects.openai.completions import parse_completion
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
+from vllama.dialects.openai.request_types import CHAT, COMPLETION, EMBEDDING
 from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.request_types import DECISIONS
 
 
 def chat(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body))
+    data, extras = take_extras(parse_openai(body, CHAT))
     defaults, _ = resolve_options({}, extras.options)
     asked = read_chat(data, extras)
     sampling = replace(defaults, **{**asked.assumed, **asked.parameters})
@@ -43,7 +43,7 @@ def chat(body: bytes, traits: Traits) -> None:
 
 
 def completion(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body))
+    data, extras = take_extras(parse_openai(body, COMPLETION))
     defaults, _ = resolve_options({}, extras.options)
     asked = parse_completion(data)
     for prompt in asked.prompts:
@@ -56,7 +56,7 @@ def completion(body: bytes, traits: Traits) -> None:
 
 
 def embeddings(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body))
+    data, extras = take_extras(parse_openai(body, EMBEDDING))
     resolve_options({}, extras.options)
     parse_embeddings(data)
 

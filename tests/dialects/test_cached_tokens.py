@@ -15,7 +15,7 @@ from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
 from vllama.dialects.anthropic.write import MessagesWriter
 from vllama.dialects.openai.choices import Part, merge_choices
-from vllama.dialects.openai.write_text import TextWriter
+from vllama.dialects.openai.completions import TextWriter
 from vllama.dialects.responses.write import ResponsesWriter
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}

@@ -6,9 +6,13 @@ import pytest
 from msgspec import to_builtins
 
 from vllama.base.errors import BadRequest
-from vllama.dialects.decisions.openai import parse_decisions, write_decisions
+from vllama.dialects.decisions.forms import (
+    parse_decisions,
+    parse_systemone,
+    write_decisions,
+    write_systemone,
+)
 from vllama.dialects.decisions.questions import Counts, Distribution, read_distribution
-from vllama.dialects.decisions.systemone import parse_systemone, write_systemone
 
 NOUL = {"type": "noul", "instructions": "Is it urgent?"}
 CHOICE = {

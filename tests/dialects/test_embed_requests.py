@@ -3,8 +3,7 @@
 import pytest
 
 from vllama.base.errors import BadRequest
-from vllama.chat.request import EmbedRequest
-from vllama.dialects.ollama.embeddings import read_embed, read_legacy_embed
+from vllama.dialects.ollama.embeddings import EmbedRequest, read_embed, read_legacy_embed
 from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody, Options
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +20,9 @@ from vllama.base.errors import (
 )
 from vllama.dialects.errors import (
     clean_engine_error,
-    write_anthropic_error,
-    write_ollama_error,
-    write_openai_error,
+    make_anthropic_error,
+    make_ollama_error,
+    make_openai_error,
 )
 
 LCP_TYPE = rb"""{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number, unable to parse string as a number', 'input': 'x'}\n\n  File \"/opt/engine/lib/python3.11/site-packages/llama_cpp/server/app.py\", line 376, in create_chat_completion\n    POST /v1/chat/completions","type":"internal_server_error","param":null,"code":null}}"""
@@ -84,8 +85,8 @@ OURS = [
 
 @pytest.mark.parametrize(("error", "status", "text"), OURS)
 def test_ollama(error: VllamaError, status: int, text: str) -> None:
-    got, body = write_ollama_error(error)
-    assert got == status and json.loads(body)["error"] == text
+    body = msgspec.json.encode(make_ollama_error(error))
+    assert error.status == status and json.loads(body)["error"] == text
     # the hint is told apart only where the text has it
     assert json.loads(body).get("hint") == (error.hint if text.endswith(str(error.hint)) else None)
 
@@ -101,9 +102,8 @@ def test_ollama(error: VllamaError, status: int, text: str) -> None:
     ],
 )
 def test_openai(error: VllamaError, status: int, kind: str, code: str | None) -> None:
-    got, body = write_openai_error(error)
-    assert got == status
-    assert json.loads(body) == {
+    assert error.status == status
+    assert json.loads(msgspec.json.encode(make_openai_error(error))) == {
         "error": {"message": "x", "type": kind, "param": None, "code": code}
     }
 
@@ -118,13 +118,11 @@ def test_openai(error: VllamaError, status: int, kind: str, code: str | None) ->
     ],
 )
 def test_anthropic(error: VllamaError, kind: str) -> None:
-    status, body = write_anthropic_error(error)
-    answer = json.loads(body)
-    assert status == error.status
+    answer = json.loads(msgspec.json.encode(make_anthropic_error(error)))
     assert answer["type"] == "error"
     assert answer["error"] == {"type": kind, "message": error.message}
     assert answer["request_id"].startswith("req_") and len(answer["request_id"]) == 28
-    assert json.loads(write_anthropic_error(error, request_id="req_1")[1])["request_id"] == "req_1"
+    assert make_anthropic_error(error, "req_1").request_id == "req_1"
 
 
 @pytest.mark.parametrize(

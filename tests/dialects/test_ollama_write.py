@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.chat import transcripts as streams
@@ -13,8 +14,9 @@ from tests.chat.test_engine_request import LCP, VLLM
 from vllama.base.errors import BadRequest, EngineCrashed, UpstreamError
 from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
+from vllama.dialects.ollama.answer_types import EmbedAnswer
 from vllama.dialects.ollama.embeddings import finish_vector
-from vllama.dialects.ollama.objects import write_embed, write_legacy_embed, write_load
+from vllama.dialects.ollama.write import write_without_text
 
 NOW = 1_795_264_126_000_000_000
 TIMED = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
@@ -372,21 +374,22 @@ def test_names_are_escaped() -> None:
     assert json.loads(line)["model"] == 'we"ird %b\n'
 
 
-def test_load() -> None:
-    assert json.loads(write_load("m", NOW, "chat", "load")) == {
+def test_without_text() -> None:
+    loaded = write_without_text("m", NOW, "chat", role="assistant", done=True, done_reason="load")
+    assert json.loads(loaded) == {
         "model": "m",
         "created_at": "2026-11-21T12:28:46.000000000Z",
         "message": {"role": "assistant", "content": ""},
         "done": True,
         "done_reason": "load",
     }
-    unload = json.loads(write_load("m", NOW, "generate", "unload"))
-    assert (unload["response"], unload["done_reason"]) == ("", "unload")
+    unloaded = write_without_text("m", NOW, "generate", role="", done=True, done_reason="unload")
+    assert json.loads(unloaded)["response"] == ""
 
 
 def test_embed() -> None:
     vector = finish_vector([0.5])
-    assert json.loads(write_embed("m", [vector], total_ns=5, load_ns=2, prompt_tokens=3)) == {
+    assert json.loads(msgspec.json.encode(EmbedAnswer("m", [vector], 5, 2, 3))) == {
         "model": "m",
         "embeddings": [[1]],
         "total_duration": 5,
@@ -394,6 +397,4 @@ def test_embed() -> None:
         "prompt_eval_count": 3,
     }
     nothing = {"model": "m", "embeddings": []}  # Go leaves out numbers that are 0
-    assert json.loads(write_embed("m", [], total_ns=0, load_ns=0, prompt_tokens=0)) == nothing
-    assert write_legacy_embed([vector]) == b'{"embedding":[1]}'
-    assert write_legacy_embed([]) == b'{"embedding":[]}'
+    assert json.loads(msgspec.json.encode(EmbedAnswer("m", [], 0, 0, 0))) == nothing

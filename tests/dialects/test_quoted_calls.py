@@ -18,8 +18,7 @@ from vllama.chat.parsers.call_values import Toolset
 from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.dialects.anthropic.write import MessagesWriter
 from vllama.dialects.ollama.write import ChatWriter
-from vllama.dialects.openai.whole import WholeWriter
-from vllama.dialects.openai.write import StreamWriter
+from vllama.dialects.openai.write import StreamWriter, WholeWriter
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.engines.external import UNKNOWN
 

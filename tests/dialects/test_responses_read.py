@@ -8,8 +8,8 @@ import pytest
 from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
 from vllama.base.errors import BadRequest
+from vllama.dialects.responses.items import make_input_items
 from vllama.dialects.responses.read import ResponsesRequest, continue_from, parse_responses
-from vllama.dialects.responses.stored import make_input_items
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "description": "d", "strict": True,
@@ -38,7 +38,7 @@ def test_the_least() -> None:
     assert asked.echo["temperature"] == 1.0
     assert asked.echo["tool_choice"] == "auto" and asked.echo["tools"] == []
     assert asked.echo["text"] == {"format": {"type": "text"}}
-    assert not asked.stream and not asked.truncate and not asked.ignored
+    assert not asked.chat["stream"] and not asked.truncate and not asked.ignored
 
 
 def test_parameters() -> None:
@@ -49,7 +49,7 @@ def test_parameters() -> None:
         prompt_cache_key="x", previous_response_id=None, conversation=None, user="me",
         background=True, presence_penalty=0.5,
     )  # fmt: skip
-    assert asked.stream and asked.truncate and asked.ignored == ("background",)
+    assert asked.chat["stream"] and asked.truncate and asked.ignored == ("background",)
     assert asked.chat["messages"][0] == {"role": "system", "content": "be kind"}
     assert asked.chat["reasoning_effort"] == "low"
     sent = adapt_chat(asked.chat, VLLM)[0]

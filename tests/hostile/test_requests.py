@@ -30,6 +30,7 @@ from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.ollama.read import parse_chat
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
+from vllama.dialects.openai.request_types import CHAT
 from vllama.dialects.responses.read import parse_responses
 from vllama.models.names.ref import MAX_NAME, ModelRef
 from vllama.net.http.head_cache import Head
@@ -119,7 +120,7 @@ MESSAGES = {"messages": [{"role": "user", "content": "x"}]}
     [
         (parse_chat, {"type": "function", "function": {"name": "f", "parameters": {}}}, MESSAGES),
         (
-            lambda body: read_chat(*take_extras(parse_openai(body))),
+            lambda body: read_chat(*take_extras(parse_openai(body, CHAT))),
             {"type": "function", "function": {"name": "f"}},
             MESSAGES,
         ),

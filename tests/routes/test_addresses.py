@@ -10,7 +10,7 @@ from tests.ports import free_port
 from tests.routes.test_ollama_chat import until, user
 from tests.scripted import Scripted, list_models
 from tests.server_process import Server
-from vllama.routes.addresses import make_pattern
+from vllama.routes.guards import make_pattern
 from vllama.supervise.spec import Endpoint
 
 ADMIN = "a" * 20

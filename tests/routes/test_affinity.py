@@ -1,7 +1,7 @@
 """Which requests begin alike."""
 
 from vllama.chat.request import Message
-from vllama.routes.inference.affinity import hash_messages, hash_text
+from vllama.routes.inference.demand import hash_messages, hash_text
 
 SYSTEM = {"role": "system", "content": "be brief"}
 FIRST = {"role": "user", "content": "hello"}

@@ -181,7 +181,10 @@ def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
 
 def _count(*numbers: object) -> int | None:
     """Return the first that is a number."""
-    return next((number for number in numbers if type(number) is int), None)
+    for number in numbers:
+        if type(number) is int:
+            return number
+    return None
 
 
 class Writer(Protocol):
@@ -275,7 +278,7 @@ class Reply:
             raise self._failure
         plain = not self._reader.pending and self._stops is None
         plain = plain and isinstance(self._reader, SseReader)
-        plain = plain and all(step.is_idle for step in self._filters)
+        plain = plain and not [step for step in self._filters if not step.is_idle]
         text: str | None = None  # of the first event
         out: list[bytes] = []
         try:

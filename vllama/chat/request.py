@@ -79,12 +79,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def media(self) -> tuple[Mapping[str, Any], ...]:
         """The parts that are no text."""
-        return tuple(part for part in self.parts if part["type"] != "text")
+        return tuple([part for part in self.parts if part["type"] != "text"])
 
     @property
     def media_count(self) -> int:
         """How many pictures and sounds it has."""
-        return len(self.images) + len(self.media)
+        return len(self.images) + (len(self.media) if self.parts else 0)
 
     def with_text(self, text: str) -> Message:
         """Return the message with another text; its media stay."""
@@ -168,18 +168,6 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     toolset: Toolset | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-
-
-class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /api/embed`, or with `legacy` `POST /api/embeddings`. `dimensions` 0: all."""
-
-    model: str
-    inputs: tuple[str, ...] = ()
-    truncate: bool = True
-    dimensions: int = 0
-    keep_alive: float | None = None
-    options: Mapping[str, object] = msgspec.field(default_factory=dict)
-    legacy: bool = False
 
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):

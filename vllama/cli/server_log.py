@@ -19,7 +19,7 @@ from pathlib import Path
 
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
-from vllama.observe.tracing.current import trace
+from vllama.observe.tracing.setup import trace
 from vllama.supervise.logs import get_rotated_path
 
 SHOWN = {"shown": True}

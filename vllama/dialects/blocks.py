@@ -17,7 +17,7 @@ from vllama.chat.call_collector import MAX_CALLS, MAX_TEXT, TOO_LONG, TOO_MANY_C
 from vllama.chat.engine.events import Choice, Event, ToolDelta
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.go_json import decode_value
-from vllama.chat.parsers.call_values import ToolCall, make_call_id
+from vllama.chat.parsers.call_values import make_call_id
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 
 
@@ -199,12 +199,9 @@ class BlockWriter(ABC):
                 self._open(Block(kind=BlockKind.TEXT, index=len(self._blocks)), out), rest, out
             )
         for call in collected:
-            self._whole_call(call, out)
+            block = Block(kind=BlockKind.CALL, index=len(self._blocks), id=call.id, name=call.name)
+            self._add(self._open(block, out), msgspec.json.encode(call.arguments).decode(), out)
         self._close(out)
-
-    def _whole_call(self, call: ToolCall, out: list[bytes]) -> None:
-        block = Block(kind=BlockKind.CALL, index=len(self._blocks), id=call.id, name=call.name)
-        self._add(self._open(block, out), msgspec.json.encode(call.arguments).decode(), out)
 
     @abstractmethod
     def fail(self, error: VllamaError) -> bytes:

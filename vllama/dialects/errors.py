@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.errors import (
@@ -121,37 +120,27 @@ class AnthropicError(Struct, tag="error"):
     request_id: Annotated[str | UnsetType | None, says("the request's id")] = UNSET
 
 
-def write_ollama_error(error: VllamaError) -> tuple[int, bytes]:
-    """Return status and body `{"error": text}`."""
-    return error.status, msgspec.json.encode(make_ollama_error(error, _text(error)))
-
-
-def make_ollama_error(error: VllamaError, text: str) -> OllamaError:
+def make_ollama_error(error: VllamaError, text: str | None = None) -> OllamaError:
     """Return Ollama's object; `hint` repeats the end of the text, for those who show it apart."""
+    text = _text(error) if text is None else text
     hint = error.hint or ""
     return OllamaError(text, hint if text.endswith(hint) else "")
 
 
-def write_openai_error(error: VllamaError) -> tuple[int, bytes]:
-    """Return status and body in OpenAI's shape."""
-    return error.status, msgspec.json.encode(make_openai_error(error))
-
-
 def make_openai_error(error: VllamaError) -> OpenAIError:
-    """Return the object of `write_openai_error`, also used inside streams."""
+    """Return OpenAI's object."""
     own = error.code if isinstance(error, UpstreamError) else None
     code = next((name for kind, name in _OPENAI_CODES.items() if isinstance(error, kind)), own)
     kind = _OPENAI_TYPES.get(error.status, "api_error")
     return OpenAIError(ErrorDetails(_text(error), kind, None, code))
 
 
-def write_anthropic_error(error: VllamaError, *, request_id: str = "") -> tuple[int, bytes]:
-    """Return status and body in Anthropic's shape; an id is made from the text if none is given."""
+def make_anthropic_error(error: VllamaError, request_id: str = "") -> AnthropicError:
+    """Return Anthropic's object; an id is made of the text if none is given."""
     text = _text(error)
     made = hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-    body = AnthropicError(AnthropicErrorDetails(kind, text), request_id or f"req_{made}")
-    return error.status, msgspec.json.encode(body)
+    return AnthropicError(AnthropicErrorDetails(kind, text), request_id or f"req_{made}")
 
 
 def clean_engine_error(

@@ -60,7 +60,7 @@ class Struct(Generic[T]):
     def fields(self) -> Mapping[str, GoType]:
         """The types of the fields, by their JSON names."""
         found = msgspec.structs.fields(self.type)
-        return {field.encode_name: find_go_type(field.type) for field in found}
+        return {field.encode_name: _find_named(field.type)[0] for field in found}
 
     @cached_property
     def _exact(self) -> dict[str, str]:
@@ -165,13 +165,8 @@ _PLAIN: Mapping[Any, tuple[GoType, str]] = {
 }
 
 
-def find_go_type(hint: Any) -> GoType:
-    """Return the type of Go's that the hint of a field stands for."""
-    return _find_named(hint)[0]
-
-
 def _find_named(hint: Any) -> tuple[GoType, str]:
-    """Return a type with its name in Go."""
+    """Return the type of Go's that the hint of a field stands for, with its name in Go."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and issubclass(hint, GoStruct):

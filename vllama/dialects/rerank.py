@@ -24,7 +24,7 @@ from vllama.dialects.openai.answer_types import (
     Scores,
     Usage,
 )
-from vllama.dialects.openai_values import is_base64
+from vllama.dialects.openai.extras import is_base64
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",

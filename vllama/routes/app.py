@@ -13,8 +13,10 @@ import math
 import time
 from functools import partial
 
-from vllama.accounts.keys.current import current_key
+from msgspec import Struct, json
+
 from vllama.accounts.keys.key import Key, Scope
+from vllama.accounts.keys.ring import current_key
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
     Busy,
@@ -27,14 +29,13 @@ from vllama.base.errors import (
 from vllama.base.log_context import Trace, model, trace
 from vllama.base.outcome import Outcome
 from vllama.chat.engine.request_fields import may_send_code
-from vllama.dialects.errors import write_anthropic_error, write_ollama_error, write_openai_error
+from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
-from vllama.routes.addresses import mask_addresses
 from vllama.routes.context import Gateway
-from vllama.routes.guards import cors_headers
+from vllama.routes.events.activity import log_access
+from vllama.routes.guards import cors_headers, mask_addresses
 from vllama.routes.inference.fallback import answer_by_chain
 from vllama.routes.openai.common import make_seed
-from vllama.routes.recording.access_log import log_access
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import begin_trace, end_trace
 from vllama.routes.route import Dialect, Route, RouteKind
@@ -90,7 +91,7 @@ class App:
 
     def _describe(self, *, needs_key: bool) -> bytes:
         """Return the description of the API; the first time this takes some tenths of a second."""
-        from vllama.routes.openapi import (
+        from vllama.routes.describe.document import (
             encode_document,  # large, and most servers are never asked
         )
 
@@ -100,43 +101,114 @@ class App:
         """Serve one request."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
-        origin = request.header(b"origin") if b"origin" in request.headers else ""
-        host = request.header(b"host")
-        guards, keys = self._gateway.guards, self._gateway.keys
         route = self._table.find(request.method, request.path)
+        if not self._admit(request, route):
+            return
+        gateway = self._gateway
+        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
+        key = gateway.keys.find(authorization, api_key)
+        running = gateway.running.begin(request, route, key)
+        current_key.set(key)
+        request.mask = partial(self._mask, key)
+        may_send_code.set(
+            gateway.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)
+        )
+        trace.set(Trace(request.id, running.id))
+        if gateway.tracing is not None:
+            begin_trace(gateway.tracing, request, route)
+        try:
+            await self._check(request, running)
+            if route.kind is RouteKind.MODEL:
+                await self._begin_work(request, running)
+            if route.kind is RouteKind.MODEL and gateway.catalog.has_fallbacks:
+                await answer_by_chain(gateway, request, route.handler)
+            else:
+                await route.handler(gateway, request)
+        except ClientGone:
+            pass  # there is nobody to answer; see `_note`
+        except asyncio.CancelledError:
+            if not running.claims_cancellation():
+                raise
+            self._fail(request, route.dialect, running.make_error())
+        except VllamaError as error:
+            self._fail(request, route.dialect, error)
+        except Exception:
+            # boundary: a bug in one request must not end the server
+            log.exception("%s %s: unexpected error", request.method, request.path)
+            unknown = VllamaError("internal error", hint="see the server's log and report it")
+            self._fail(request, route.dialect, unknown)
+        finally:
+            outcome = self._end(request, running)
+        self._note(request, running, outcome)
+        end_trace(running, model.get(), outcome)
+
+    def _admit(self, request: Request, route: Route) -> bool:
+        """Return whether a page of its origin may ask; else, or if it only asks that, answer."""
+        origin = request.header(b"origin") if b"origin" in request.headers else ""
+        host, guards = request.header(b"host"), self._gateway.guards
         if not guards.host_allowed(host) or (
-            origin and not guards.origin_allowed(origin, host, keyed=keys.is_required)
+            origin and not guards.origin_allowed(origin, host, keyed=self._gateway.keys.is_required)
         ):
             self._forbid(request, route.dialect, origin, host)
             self._count(request, route, 0.0, find_outcome(request))
-            return
-        if origin:
-            preflight = request.method == "OPTIONS"
-            for name, value in cors_headers(origin, preflight=preflight).items():
-                request.set_header(name, value)
-            if preflight:
-                request.respond(204, b"")
-                return
-        authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-        running = self._gateway.running.begin(request, route, keys.find(authorization, api_key))
-        key = running.access
-        current_key.set(key)
-        request.mask = partial(mask_addresses, self._gateway, key)
-        may_send_code.set(guards.inspect_code and key is not None and key.allows(Scope.ADMIN))
-        trace.set(Trace(request.id, running.id))
-        if self._gateway.tracing is not None:
-            begin_trace(self._gateway.tracing, request, route)
-        try:
-            await self._handle(request, running)
-        finally:
-            if running.is_metered:
-                self._gateway.meter.finish(running)
-            self._gateway.running.finish(running)
-            outcome = find_outcome(request)
-            if running.recorder is not None and self._gateway.captures is not None:
-                self._gateway.captures.end(running, outcome)
-        self._note(request, running, outcome)
-        end_trace(running, model.get(), outcome)
+            return False
+        if not origin:
+            return True
+        is_preflight = request.method == "OPTIONS"
+        for name, value in cors_headers(origin, preflight=is_preflight).items():
+            request.set_header(name, value)
+        if is_preflight:
+            request.respond(204, b"")
+        return not is_preflight
+
+    async def _check(self, request: Request, running: RunningRequest) -> None:
+        """Raise what keeps a request from its handler; wait until the server has started."""
+        gateway, route = self._gateway, running.route
+        guards = gateway.guards
+        if not route.keyless:
+            gateway.keys.check(running.access)
+        if route.kind is RouteKind.WRITES and guards.read_only:
+            raise Forbidden(
+                f"cannot serve {request.method} {request.path}: this server is read-only",
+                hint="start it without --read-only, or use the commands on its machine: "
+                "vllama pull, create, cp, rm",
+            )
+        if not (route.starting or gateway.is_complete):
+            await gateway.completed()
+        check_scope(running.access, route)
+        if not (guards.loopback or gateway.keys.is_required):
+            check_open(route, is_stranger=guards.is_stranger(request, keyed=False))
+
+    async def _begin_work(self, request: Request, running: RunningRequest) -> None:
+        """Admit a request to a model, and keep of it what is wanted."""
+        gateway, route = self._gateway, running.route
+        if route.is_free is None or not await route.is_free(request):
+            gateway.meter.admit(request, running)
+        if gateway.request_log is not None and route.task and route.task.generates_text:
+            await gateway.request_log.keep(request)
+        if gateway.captures is not None and route.captured:
+            await gateway.captures.begin(request, running)
+
+    def _end(self, request: Request, running: RunningRequest) -> Outcome:
+        """Forget a request that has ended; return how it did."""
+        gateway = self._gateway
+        if running.is_metered:
+            gateway.meter.finish(running)
+        gateway.running.finish(running)
+        outcome = find_outcome(request)
+        if running.recorder is not None and gateway.captures is not None:
+            gateway.captures.end(running, outcome)
+        return outcome
+
+    def _mask(self, key: Key | None, data: bytes) -> bytes:
+        """Return what `key` may see of `data`; without keys, clients here see all."""
+        gateway = self._gateway
+        sees_all = gateway.guards.loopback and not gateway.keys.is_required
+        if key is not None:
+            sees_all = key.allows(Scope.ADMIN)
+        if sees_all or not gateway.is_complete:
+            return data
+        return mask_addresses(gateway.watch.endpoints, data)
 
     def _note(self, request: Request, running: RunningRequest, outcome: Outcome) -> None:
         """Count an answer that has ended, and log it in a line, with the error it ended with."""
@@ -186,56 +258,6 @@ class App:
             reason=reason,
         )
 
-    async def _handle(self, request: Request, running: RunningRequest) -> None:
-        """Run the handler of the route; the one place where a request's errors end."""
-        gateway, route = self._gateway, running.route
-        guards = gateway.guards
-        try:
-            if not route.keyless:
-                gateway.keys.check(running.access)
-            if route.kind is RouteKind.WRITES and guards.read_only:
-                raise Forbidden(
-                    f"cannot serve {request.method} {request.path}: this server is read-only",
-                    hint="start it without --read-only, or use the commands on its machine: "
-                    "vllama pull, create, cp, rm",
-                )
-            if not (route.starting or gateway.is_complete):
-                await gateway.completed()
-            check_scope(running.access, route)
-            if not (guards.loopback or gateway.keys.is_required):
-                check_open(route, is_stranger=guards.is_stranger(request, keyed=False))
-            if route.kind is RouteKind.MODEL:
-                await self._serve_model(request, running)
-            else:
-                await route.handler(gateway, request)
-        except ClientGone:
-            pass  # there is nobody to answer; see `_note`
-        except asyncio.CancelledError:
-            if not running.claims_cancellation():
-                raise
-            self._fail(request, route.dialect, running.make_error())
-        except VllamaError as error:
-            self._fail(request, route.dialect, error)
-        except Exception:
-            # boundary: a bug in one request must not end the server
-            log.exception("%s %s: unexpected error", request.method, request.path)
-            unknown = VllamaError("internal error", hint="see the server's log and report it")
-            self._fail(request, route.dialect, unknown)
-
-    async def _serve_model(self, request: Request, running: RunningRequest) -> None:
-        """Run the handler of a request to a model, and keep of it what is wanted."""
-        gateway, route = self._gateway, running.route
-        if route.is_free is None or not await route.is_free(request):
-            gateway.meter.admit(request, running)
-        if gateway.request_log is not None and route.task and route.task.generates_text:
-            await gateway.request_log.keep(request)
-        if gateway.captures is not None and route.captured:
-            await gateway.captures.begin(request, running)
-        if gateway.catalog.has_fallbacks:
-            await answer_by_chain(gateway, request, route.handler)
-        else:
-            await route.handler(gateway, request)
-
     @staticmethod
     def _fail(request: Request, dialect: Dialect, error: VllamaError) -> None:
         """Answer with an error in the dialect of the route; too late if the head is out."""
@@ -244,13 +266,13 @@ class App:
             if not request.done:
                 request.fail()
             return
+        body: Struct
         if dialect is Dialect.ANTHROPIC:
-            id_ = f"req_{make_seed(request)}"
-            status, body = write_anthropic_error(error, request_id=id_)
+            body = make_anthropic_error(error, f"req_{make_seed(request)}")
         elif dialect in (Dialect.OPENAI, Dialect.RESPONSES):
-            status, body = write_openai_error(error)
+            body = make_openai_error(error)
         else:
-            status, body = write_ollama_error(error)
+            body = make_ollama_error(error)
         own = {name.decode() for name, _ in request.extra}  # limits of the client's own key
         headers: dict[str, str] = {}
         if isinstance(error, UpstreamError):
@@ -259,7 +281,7 @@ class App:
             headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         if isinstance(error, Unauthorized):
             headers["www-authenticate"] = 'Bearer realm="vllama"'
-        request.respond(status, request.mask(body), headers=headers)
+        request.respond(error.status, request.mask(json.encode(body)), headers=headers)
 
     def _forbid(self, request: Request, dialect: Dialect, origin: str, host: str) -> None:
         """Answer 403 and, unlike Ollama, say why and what to do."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vllama.accounts.keys.current import check_model, check_path
+from vllama.accounts.keys.ring import check_model, check_path
 from vllama.base import executors, log_context
 from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
@@ -61,7 +61,7 @@ class Entry:
     def limit_answer(self, asked: int | None) -> int | None:
         """Return the most tokens of an answer: the least of what is asked for and the ceilings."""
         limits = (asked, self.bundle.settings.max_tokens, self.max_tokens)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return min([limit for limit in limits if limit is not None], default=None)
 
     @property
     def full_name(self) -> str:
@@ -147,7 +147,7 @@ class Catalog:
     @property
     def has_fallbacks(self) -> bool:
         """Whether any model has a fallback chain."""
-        return self.library.has_fallbacks
+        return self._in_use.library.has_fallbacks
 
     def forget(self) -> None:
         """Drop what is kept or on its way: the library has changed."""

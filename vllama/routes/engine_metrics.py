@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from vllama.base import executors
 from vllama.base.errors import VllamaError
 from vllama.net.upstream.pool import Upstream
-from vllama.observe.metrics.engine_text import parse_text
-from vllama.observe.metrics.instruments import Labels
+from vllama.observe.metrics.exposition import parse_text
+from vllama.observe.metrics.server_metrics import Labels
 from vllama.supervise.spec import Endpoint
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One process to ask; `labels` are the values of `engine_text.TARGET_LABELS`."""
+    """One process to ask; `labels` are the values of `exposition.TARGET_LABELS`."""
 
     labels: Labels
     endpoint: Endpoint

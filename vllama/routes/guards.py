@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ from vllama.config.address import is_loopback
 if TYPE_CHECKING:
     from vllama.config import Config
     from vllama.net.http.request import Request
+    from vllama.supervise.spec import Endpoint
+
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
@@ -101,6 +104,29 @@ class Guards(Struct, frozen=True, kw_only=True):
     def host_allowed(self, host: str) -> bool:
         """Return True unless the Host header looks like DNS rebinding (loopback only)."""
         return not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
+
+
+USUAL_PORTS = {"http": 80, "https": 443}
+
+
+def mask_addresses(endpoints: Iterable[Endpoint], data: bytes) -> bytes:
+    """Return `data` with the names of upstreams in place of their addresses.
+
+    They come into answers in many ways: in versions, plans, errors, and names of models
+    (`URL#MODEL`). So what a server says of itself is masked as a whole, before it is sent.
+    """
+    for endpoint in endpoints:
+        data = make_pattern(endpoint).sub(endpoint.upstream.encode() or b"upstream", data)
+    return data
+
+
+@lru_cache(maxsize=256)
+def make_pattern(endpoint: Endpoint) -> re.Pattern[bytes]:
+    """Return what matches an address as users write it, and as it is shown."""
+    host, port = rf"\[?{re.escape(endpoint.host)}\]?", f"(?::{endpoint.port})"
+    usual = "?" if USUAL_PORTS[endpoint.scheme] == endpoint.port else ""
+    place = rf"(?:https?://{host}{port}{usual}|(?<!\w){host}{port})(?![\w-]|[.:]\w)"
+    return re.compile(f"{place}(?:{re.escape(endpoint.prefix)})?".encode(), re.IGNORECASE)
 
 
 def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:

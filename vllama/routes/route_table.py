@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from vllama.routes.anthropic import messages
-from vllama.routes.ollama import chat, cloud, create, embed, models, web
-from vllama.routes.openai import audio, completions, decisions, media, rerank, responses
+from vllama.routes import anthropic, embeddings
+from vllama.routes.ollama import chat, cloud, create, models
 from vllama.routes.openai import chat as openai_chat
+from vllama.routes.openai import media, responses, scores
 from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
 from vllama.routes.server import health, logs, metrics, planning, state, tokens, ui
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 _MODULES = (
     *(health, ui, metrics, state, logs, planning),
-    *(models, create, cloud, web, tokens, chat, embed),
-    *(openai_models, openai_chat, completions, responses, messages),
-    *(rerank, decisions, audio, media),
+    *(models, create, cloud, tokens, chat, embeddings),
+    *(openai_models, openai_chat, responses, anthropic, scores, media),
 )
 ROUTES: tuple[Route, ...] = tuple(route for module in _MODULES for route in module.ROUTES)
 

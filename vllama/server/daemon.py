@@ -39,9 +39,8 @@ from vllama.observe.tracing.setup import Tracing
 from vllama.plan.choose import choose_engine
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
-from vllama.routes.events.changes import Changes
-from vllama.routes.events.disk import Disk
-from vllama.routes.events.history import History
+from vllama.routes.events.activity import History
+from vllama.routes.events.changes import Changes, Disk
 from vllama.routes.events.hub import Hub
 from vllama.routes.in_use import InUse
 from vllama.routes.pulls import Pulls

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.manual_clock import ManualClock
-from vllama.accounts.keys import changes
+from vllama.accounts.keys import store
 from vllama.accounts.keys.key import Key, Scope, digest_secret, make_secret, mask_secret
 from vllama.accounts.keys.ring import KeyRing
 from vllama.accounts.keys.store import change_keys, read_keys
@@ -24,7 +24,7 @@ NOW_S = 1_000_000.0
 
 def add(file: Path, name: str, **fields) -> str:
     secret = make_secret()
-    change_keys(file, lambda keys: changes.add_key(keys, name, secret, fields, NOW_S))
+    change_keys(file, lambda keys: store.add_key(keys, name, secret, fields, NOW_S))
     return secret
 
 
@@ -79,16 +79,16 @@ def test_changes_hold_at_once(tmp_path: Path) -> None:
     assert ring.find("", ann) == ring.find("Bearer wrong", ann) == found
     assert bearer(ring, ann[:-1]) is None and bearer(ring, "\udcff") is None
     new = make_secret()
-    change_keys(file, lambda keys: changes.rotate_key(keys, "ann", new))
+    change_keys(file, lambda keys: store.rotate_key(keys, "ann", new))
     rotated = bearer(ring, new)
     assert bearer(ring, ann) is None and rotated is not None and rotated.owner == found.owner
-    change_keys(file, lambda keys: changes.revoke_key(keys, "ann", NOW_S))
+    change_keys(file, lambda keys: store.revoke_key(keys, "ann", NOW_S))
     with pytest.raises(Unauthorized, match="'ann' has been revoked"):
         ring.check(bearer(ring, new))
     assert ring.is_required, "a server whose last key was revoked must not be open to everybody"
     with pytest.raises(ConfigError, match="one of that name has been revoked"):
         add(file, "ann")
-    change_keys(file, lambda keys: changes.remove_key(keys, "ann"))
+    change_keys(file, lambda keys: store.remove_key(keys, "ann"))
     assert ring.is_required
     again = add(file, "ann")
     found_again = bearer(ring, again)
@@ -162,9 +162,9 @@ def test_names_that_cannot_be_added(name: str, message: str, tmp_path: Path) -> 
 def test_a_key_that_does_not_exist_cannot_be_changed(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     for change in (
-        lambda keys: changes.rotate_key(keys, "bob", "x"),
-        lambda keys: changes.revoke_key(keys, "bob", NOW_S),
-        lambda keys: changes.change_key(keys, "bob", {"concurrent": 1}),
+        lambda keys: store.rotate_key(keys, "bob", "x"),
+        lambda keys: store.revoke_key(keys, "bob", NOW_S),
+        lambda keys: store.change_key(keys, "bob", {"concurrent": 1}),
     ):
         with pytest.raises(ConfigError, match="cannot find the key 'bob'"):
             change_keys(file, change)
@@ -174,10 +174,10 @@ def test_a_key_that_does_not_exist_cannot_be_changed(tmp_path: Path) -> None:
     ("values", "scopes"), [(["infer,read"], "infer read"), (["ADMIN", "infer"], "infer admin")]
 )
 def test_scopes_are_read(values: list[str], scopes: str) -> None:
-    assert " ".join(changes.read_scopes(values)) == scopes
+    assert " ".join(store.read_scopes(values)) == scopes
     for wrong in ([""], ["root"], ["infer,root"]):
         with pytest.raises(ValueError, match="no scope"):
-            changes.read_scopes(wrong)
+            store.read_scopes(wrong)
 
 
 def test_a_rotated_secret_may_go_on_working_for_a_while(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_rotated_secret_may_go_on_working_for_a_while(tmp_path: Path) -> None:
         new, now_s = make_secret(), clock.time()
         change_keys(
             file,
-            lambda keys: changes.rotate_key(keys, "ci", new, overlap_s=overlap_s, now_s=now_s),
+            lambda keys: store.rotate_key(keys, "ci", new, overlap_s=overlap_s, now_s=now_s),
         )
         secrets.append(new)
 
@@ -202,7 +202,7 @@ def test_a_rotated_secret_may_go_on_working_for_a_while(tmp_path: Path) -> None:
     assert list_working() == [0, 1]
     old, new = (bearer(ring, secret) for secret in secrets)
     assert old and new and (old.identity, old.concurrent) == (new.identity, 2)
-    change_keys(file, lambda keys: changes.change_key(keys, "ci", {"concurrent": 3}))
+    change_keys(file, lambda keys: store.change_key(keys, "ci", {"concurrent": 3}))
     assert (old := bearer(ring, secrets[0])) and old.concurrent == 3
     clock.advance(99)
     assert list_working() == [0, 1]
@@ -224,8 +224,8 @@ def test_revoking_ends_both_secrets_of_a_rotated_key(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ring = KeyRing((), file, ManualClock(NOW_S))
     old, new = add(file, "ci"), make_secret()
-    change_keys(file, lambda keys: changes.rotate_key(keys, "ci", new, overlap_s=100, now_s=NOW_S))
-    change_keys(file, lambda keys: changes.revoke_key(keys, "ci", NOW_S))
+    change_keys(file, lambda keys: store.rotate_key(keys, "ci", new, overlap_s=100, now_s=NOW_S))
+    change_keys(file, lambda keys: store.revoke_key(keys, "ci", NOW_S))
     assert not any(ring.admits(bearer(ring, secret)) for secret in (old, new))
 
 
@@ -243,7 +243,7 @@ def test_a_clock_that_jumps_does_not_keep_an_old_secret(
     file, new = tmp_path / "keys.json", make_secret()
     old = add(file, "ci")
     change_keys(
-        file, lambda keys: changes.rotate_key(keys, "ci", new, overlap_s=100, now_s=rotated_at_s)
+        file, lambda keys: store.rotate_key(keys, "ci", new, overlap_s=100, now_s=rotated_at_s)
     )
     ring = KeyRing((), file, ManualClock(now_s))
     assert ring.admits(bearer(ring, old)) is works and ring.admits(bearer(ring, new))
@@ -253,7 +253,7 @@ def test_only_the_command_opens_a_server_again(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ring = KeyRing((), file, ManualClock(NOW_S))
     add(file, "ann")
-    change_keys(file, lambda keys: changes.revoke_key(keys, "ann", NOW_S))
+    change_keys(file, lambda keys: store.revoke_key(keys, "ann", NOW_S))
     with pytest.raises(Unauthorized, match="has none") as refused:
         ring.check(None)
     assert "vllama keys open" in (refused.value.hint or "")
@@ -261,7 +261,7 @@ def test_only_the_command_opens_a_server_again(tmp_path: Path) -> None:
     for one in (ring, KeyRing((), file, ManualClock(NOW_S))):
         assert not one.is_required
         one.check(None)
-    change_keys(file, lambda keys: changes.remove_key(keys, "ann"))
+    change_keys(file, lambda keys: store.remove_key(keys, "ann"))
     assert not ring.is_required, "a key that leaves closes nothing"
     file.unlink()
     assert not ring.is_required

@@ -12,16 +12,17 @@ import msgspec
 import pytest
 
 from tests.manual_clock import ManualClock
-from vllama.accounts.keys.amounts import (
+from vllama.accounts.keys.key import (
     DAY_S,
+    Key,
     Rate,
     parse_age,
     parse_count,
     parse_rate,
     parse_tokens,
 )
-from vllama.accounts.keys.key import Key
-from vllama.accounts.keys.limits import KeyLimits, Size, name_day
+from vllama.accounts.keys.limits import KeyLimits, Size
+from vllama.accounts.usage.entries import name_day
 from vllama.base.errors import LimitReached
 
 NOON_S = 20_000 * DAY_S + DAY_S / 2

@@ -17,8 +17,7 @@ from tests.accounts.usage.test_usage import count, list_journals, record, served
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage import store as store_module
-from vllama.accounts.usage.entries import Admitted, encode_entry
-from vllama.accounts.usage.journal import SUFFIX
+from vllama.accounts.usage.entries import SUFFIX, Admitted, encode_entry
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, QUARANTINE_NAME, UsageStore
 from vllama.base.clock import RealClock

@@ -17,8 +17,15 @@ from pathlib import Path
 import pytest
 
 from vllama.accounts.usage import recorder as recorder_module
-from vllama.accounts.usage.entries import Admitted, Amounts, Served, decode_entries, encode_entry
-from vllama.accounts.usage.journal import SUFFIX, Journal
+from vllama.accounts.usage.entries import (
+    SUFFIX,
+    Admitted,
+    Amounts,
+    Journal,
+    Served,
+    decode_entries,
+    encode_entry,
+)
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, UsageStore
 

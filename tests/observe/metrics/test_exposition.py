@@ -5,9 +5,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from tests.fake_engine.engine import METRICS
-from vllama.observe.metrics.engine_text import merge_families, parse_text
-from vllama.observe.metrics.exposition import OPENMETRICS, TEXT, make_families, write_families
-from vllama.observe.metrics.instruments import MAX_SERIES, OTHER, Counter, Gauge, Histogram
+from vllama.observe.metrics.exposition import (
+    OPENMETRICS,
+    TEXT,
+    make_families,
+    merge_families,
+    parse_text,
+    write_families,
+)
+from vllama.observe.metrics.server_metrics import MAX_SERIES, OTHER, Counter, Gauge, Histogram
 
 SCRAPER = (
     "application/openmetrics-text;version=1.0.0;q=0.5,"

@@ -11,7 +11,7 @@ from vllama.config import Config
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
-from vllama.routes.events.disk import Disk
+from vllama.routes.events.changes import Disk
 from vllama.routes.in_use import InUse, Snapshot
 
 

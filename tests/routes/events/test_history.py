@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.scheduler.world import World, in_loop, model, use
 from vllama.machine.types import Platform
 from vllama.plan.types import Need
-from vllama.routes.events.activity import Activity
-from vllama.routes.events.history import MAX_SAMPLES, History
+from vllama.routes.events.activity import MAX_SAMPLES, Activity, History
 from vllama.routes.recording.running import RunningRequests
 
 GIB = 1024**3

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.routes.openapi.validation import find_errors
-from vllama.routes.openapi import encode_document
+from vllama.routes.describe.document import encode_document
 from vllama.routes.route_table import ROUTES
 
 CHAT = {"model": "plain", "messages": [{"role": "user", "content": "Hi"}]}

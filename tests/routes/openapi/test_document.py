@@ -15,7 +15,7 @@ from tests.routes.openapi.validation import (
     make_open_validator,
 )
 from vllama import __version__
-from vllama.routes.openapi import encode_document
+from vllama.routes.describe.document import encode_document
 from vllama.routes.route_table import ROUTES
 
 WITHOUT_CONTENT = {

@@ -11,7 +11,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from vllama.routes.openapi import encode_document
+from vllama.routes.describe.document import encode_document
 from vllama.routes.route_table import ROUTES
 
 DOCUMENT = json.loads(encode_document(ROUTES, needs_key=True))

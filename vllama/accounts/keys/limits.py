@@ -19,13 +19,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from vllama.accounts.keys.amounts import DAY_S, MONTH, format_count
-from vllama.accounts.keys.key import Key
+from vllama.accounts.keys.key import DAY_S, MONTH, Key, format_count
+from vllama.accounts.usage.entries import name_day
 from vllama.base.clock import Clock
 from vllama.base.errors import LimitReached
 
@@ -271,16 +270,6 @@ class KeyLimits:
 def count_requests(count: int) -> str:
     """Return a number of requests in words."""
     return "1 request" if count == 1 else f"{count} requests"
-
-
-def name_day(time_s: float) -> str:
-    """Return the day (UTC) of a Unix time, as `2026-11-23`."""
-    return _name_day(int(time_s // DAY_S))
-
-
-@lru_cache(maxsize=4)
-def _name_day(days: int) -> str:
-    return datetime.fromtimestamp(days * DAY_S, UTC).date().isoformat()
 
 
 def seconds_to_end(period: str, time_s: float) -> float:

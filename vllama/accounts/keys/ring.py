@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
-from vllama.accounts.keys.key import Key, digest_secret, make_plain_keys
-from vllama.accounts.keys.store import WatchedKeys
+from vllama.accounts.keys.key import Key, Scope, digest_secret, index_keys, make_plain_keys
+from vllama.accounts.keys.store import NO_FILE, KeyFile, read_file
 from vllama.base.clock import Clock
-from vllama.base.errors import Unauthorized
+from vllama.base.errors import ConfigError, Forbidden, Unauthorized
 
 log = logging.getLogger(__name__)
 
 KEY_VARIABLES = "OLLAMA_API_KEY, VLLAMA_CLIENT_KEY, VLLAMA_API_KEY or VLLAMA_API_KEY_FILE"
 """Where the commands take their key from."""
 ADD_ADMIN = "vllama keys add NAME --scope admin"
+
+
+Signature = tuple[int, int, int]
+"""Inode, size and time of change in ns: a replaced file differs in the first."""
 
 
 class KeyRing:
@@ -97,4 +103,79 @@ class KeyRing:
         raise Unauthorized(
             "unauthorized: this server requires a key, and has none",
             hint=f"add one on its machine: {ADD_ADMIN}{way}",
+        )
+
+
+class WatchedKeys:
+    """The keys of a file by digest; a change of the file is noticed by the next `get`.
+
+    A file that can no longer be read, or that vanishes, changes nothing: a server that wanted keys
+    must not be open to everybody because of that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError if the file exists and cannot be read."""
+        self._path = path
+        self._signature = self._read_signature()
+        self._use(read_file(path))
+
+    def get(self) -> dict[str, Key]:
+        """Return the keys by digest."""
+        signature = self._read_signature()
+        if signature != self._signature:
+            self._signature = signature
+            self._read_again()
+        return self._keys
+
+    def _read_again(self) -> None:
+        try:
+            content = read_file(self._path)
+        except ConfigError as error:
+            log.error("the keys stay as they were: %s", error.sentence())
+            return
+        if content is NO_FILE:
+            log.error("the keys stay as they were: '%s' is gone", self._path)
+            return
+        self._use(content)
+        told = "requests need one" if not content.open else "requests need none"
+        log.info("keys read again: %d in '%s'; %s", len(content.keys), self._path, told)
+
+    def _use(self, content: KeyFile) -> None:
+        self._keys, self.is_open = index_keys(content.keys), content.open
+
+    def _read_signature(self) -> Signature | None:
+        try:
+            status = os.stat(self._path)  # noqa: PTH116 - runs for each request, and is quicker
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+current_key: ContextVar[Key | None] = ContextVar("current_key", default=None)
+
+
+def may_use(*names: str) -> bool:
+    """Return whether the request may use a model that has one of `names`."""
+    key = current_key.get()
+    return key is None or key.may_use(*names)
+
+
+def check_model(*names: str) -> None:
+    """Raise Forbidden unless the request may use a model that has one of `names`."""
+    if not may_use(*names):
+        key = current_key.get()
+        assert key is not None
+        raise Forbidden(
+            f"cannot use the model '{names[0]}': the key '{key.name}' does not allow it",
+            hint=f"its models are: {', '.join(key.models)}",
+        )
+
+
+def check_path(name: str) -> None:
+    """Raise Forbidden unless the request may name a model by its path, whatever lies there."""
+    key = current_key.get()
+    if key is not None and not key.allows(Scope.ADMIN):
+        raise Forbidden(
+            f"cannot use the path '{name}': the key '{key.name}' may use models by name only",
+            hint="take a name that 'vllama list' shows, or a key with the scope 'admin'",
         )

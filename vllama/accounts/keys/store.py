@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from vllama.accounts.keys.key import Key, index_keys
+from vllama.accounts.keys.key import (
+    MAX_PRIORITY,
+    NAME_PATTERN,
+    Key,
+    Replaced,
+    Scope,
+    digest_secret,
+    mask_secret,
+    parse_count,
+)
 from vllama.base import private
 from vllama.base.errors import ConfigError
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 LOCK_LIMIT_S = 10.0
-
-Signature = tuple[int, int, int]
-"""Inode, size and time of change in ns: a replaced file differs in the first."""
 
 
 class KeyFile(msgspec.Struct, frozen=True):
@@ -89,46 +94,115 @@ def change_keys(path: Path, change: Callable[[dict[str, Key]], T], *, opens: boo
         ) from None
 
 
-class WatchedKeys:
-    """The keys of a file by digest; a change of the file is noticed by the next `get`.
+def add_key(
+    keys: dict[str, Key], name: str, secret: str, fields: Mapping[str, Any], now_s: float
+) -> Key:
+    """Add a key. Raises ConfigError if its name is taken, even by one that has been revoked.
 
-    A file that can no longer be read, or that vanishes, changes nothing: a server that wanted keys
-    must not be open to everybody because of that.
+    Usage is shown by the name, and a revoked key still stands in the list.
     """
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(
+            f"cannot add the key '{name}': no such name is possible",
+            hint="use up to 64 letters, digits and . _ - @, and begin with a letter or digit",
+        )
+    known = keys.get(name)
+    if known is not None and known.revoked_s is not None:
+        raise ConfigError(
+            f"cannot add the key '{name}': one of that name has been revoked",
+            hint=f"choose another name; or remove the revoked key first: vllama keys rm {name}",
+        )
+    if known is not None:
+        raise ConfigError(
+            f"cannot add the key '{name}': there is one",
+            hint=f"give it a new secret: vllama keys rotate {name}; or other limits: "
+            f"vllama keys change {name}",
+        )
+    keys[name] = Key(
+        name=name,
+        digest=digest_secret(secret),
+        shown=mask_secret(secret),
+        created_s=now_s,
+        owner=secrets.token_hex(16),
+        **fields,
+    )
+    return keys[name]
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError if the file exists and cannot be read."""
-        self._path = path
-        self._signature = self._read_signature()
-        self._use(read_file(path))
 
-    def get(self) -> dict[str, Key]:
-        """Return the keys by digest."""
-        signature = self._read_signature()
-        if signature != self._signature:
-            self._signature = signature
-            self._read_again()
-        return self._keys
+def change_key(keys: dict[str, Key], name: str, fields: Mapping[str, Any]) -> Key:
+    """Change what a key may do. Raises ConfigError."""
+    if not fields:
+        raise ConfigError(
+            f"cannot change the key '{name}': nothing is to be changed",
+            hint=f"name a limit: vllama keys change {name} --rate 60/min",
+        )
+    keys[name] = replace(find_key(keys, name), **fields)
+    return keys[name]
 
-    def _read_again(self) -> None:
-        try:
-            content = read_file(self._path)
-        except ConfigError as error:
-            log.error("the keys stay as they were: %s", error.sentence())
-            return
-        if content is NO_FILE:
-            log.error("the keys stay as they were: '%s' is gone", self._path)
-            return
-        self._use(content)
-        told = "requests need one" if not content.open else "requests need none"
-        log.info("keys read again: %d in '%s'; %s", len(content.keys), self._path, told)
 
-    def _use(self, content: KeyFile) -> None:
-        self._keys, self.is_open = index_keys(content.keys), content.open
+def rotate_key(
+    keys: dict[str, Key], name: str, secret: str, *, overlap_s: float = 0.0, now_s: float = 0.0
+) -> Key:
+    """Give a key another secret. Raises ConfigError.
 
-    def _read_signature(self) -> Signature | None:
-        try:
-            status = os.stat(self._path)  # noqa: PTH116 - runs for each request, and is quicker
-        except OSError:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
+    The old secret goes on working for `overlap_s`; one before it ends now, so two work at most.
+    """
+    key, until_s = find_key(keys, name), now_s + overlap_s
+    old = Replaced(digest=key.digest, shown=key.shown, since_s=now_s, until_s=until_s)
+    new = replace(key, digest=digest_secret(secret), shown=mask_secret(secret))
+    keys[name] = replace(new, replaced=old if overlap_s else None)
+    return keys[name]
+
+
+def revoke_key(keys: dict[str, Key], name: str, now_s: float) -> Key:
+    """Revoke a key for good; it stays in the list. Raises ConfigError."""
+    keys[name] = replace(find_key(keys, name), revoked_s=now_s)
+    return keys[name]
+
+
+def remove_key(keys: dict[str, Key], name: str) -> Key:
+    """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
+    key = keys.get(name)
+    if key is None:
+        raise ConfigError(f"cannot remove the key '{name}': there is none", hint="vllama keys list")
+    if key.revoked_s is None:
+        raise ConfigError(
+            f"cannot remove the key '{name}': it has not been revoked",
+            hint=f"vllama keys revoke {name}",
+        )
+    return keys.pop(name)
+
+
+def find_key(keys: Mapping[str, Key], name: str) -> Key:
+    """Return a key that has not been revoked. Raises ConfigError."""
+    key = keys.get(name)
+    if key is None or key.revoked_s is not None:
+        reason = "there is none" if key is None else "it has been revoked"
+        raise ConfigError(f"cannot find the key '{name}': {reason}", hint="vllama keys list")
+    return key
+
+
+def read_scopes(values: Sequence[str]) -> tuple[Scope, ...]:
+    """Read scopes with commas between them. Raises ValueError."""
+    names = {name.strip().lower() for value in values for name in value.split(",")} - {""}
+    known = {str(scope) for scope in Scope}
+    if not names or names - known:
+        wrong = ", ".join(sorted(names - known)) or "nothing"
+        raise ValueError(f"'{wrong}' is no scope; choose from {', '.join(Scope)}")
+    return tuple(scope for scope in Scope if scope in names)
+
+
+def read_patterns(values: Sequence[str]) -> tuple[str, ...]:
+    """Read patterns of models with commas between them. Raises ValueError."""
+    patterns = [one.strip() for value in values for one in value.split(",") if one.strip()]
+    if not patterns:
+        raise ValueError("there is no pattern; write it like 'qwen3*'")
+    return tuple(dict.fromkeys(patterns))
+
+
+def read_priority(text: str) -> int:
+    """Read a priority. Raises ValueError."""
+    priority = parse_count(text)
+    if priority > MAX_PRIORITY:
+        raise ValueError(f"the highest priority is {MAX_PRIORITY}")
+    return priority

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
-from collections.abc import Iterable
-from datetime import date
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
+
+from vllama.base import private
 
 MOST = 1 << 62
 """Sums stay below it, so that the database can hold them."""
@@ -106,6 +113,16 @@ def sum_up(entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
+def name_day(time_s: float) -> str:
+    """Return the day (UTC) of a Unix time, as `2026-11-23`."""
+    return _name_day(int(time_s // 86_400))
+
+
+@lru_cache(maxsize=4)
+def _name_day(days: int) -> str:
+    return datetime.fromtimestamp(days * 86_400, UTC).date().isoformat()
+
+
 def check_day(text: str) -> str:
     """Return a day of the calendar, such as 2026-11-23. Raises ValueError for anything else."""
     if not re.fullmatch(DAY_PATTERN, text):
@@ -124,3 +141,57 @@ def check_period(since: str, until: str) -> None:
             check_day(day)
     if since and until and since > until:
         raise ValueError(f"the first day, {since}, is after the last day, {until}")
+
+
+SUFFIX = ".journal"
+
+
+class Journal:
+    """A file that is only appended to. All methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file, and lock it until `close`."""
+        self.path = path
+        new = path.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(new, flags, private.FILE)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        new.rename(path)  # only now, since one that is not locked seems to be abandoned
+        self.size_bytes = 0
+        self._is_cut = False
+
+    def append(self, line: bytes) -> None:
+        """Add a line."""
+        if self._is_cut:
+            line = b"\n" + line
+        written = os.write(self._fd, line)
+        self.size_bytes += written
+        self._is_cut = written < len(line)
+        if self._is_cut:
+            raise OSError(f"only {written} of {len(line)} bytes could be written")
+
+    def close(self) -> None:
+        """Close the file, and remove it."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+
+@contextmanager
+def take_over(path: Path) -> Iterator[bytes | None]:
+    """Return the content of an abandoned journal; it is removed unless the context raises.
+
+    None for a journal whose server runs, or that another server has just taken over.
+    """
+    try:
+        file = private.open_file(path)
+    except FileNotFoundError:
+        yield None
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield file.read() if path.exists() else None
+        path.unlink(missing_ok=True)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vllama.accounts.usage.entries import Entry, encode_entry, sum_up
-from vllama.accounts.usage.journal import SUFFIX, Journal
+from vllama.accounts.usage.entries import SUFFIX, Entry, Journal, encode_entry, sum_up
 from vllama.accounts.usage.store import (
     FAILURES,
     Recent,

@@ -15,6 +15,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Struct, ValidationError, convert
 
 from vllama.accounts.usage.entries import (
+    SUFFIX,
     Admitted,
     Day,
     Entry,
@@ -22,8 +23,8 @@ from vllama.accounts.usage.entries import (
     Time,
     decode_entries,
     sum_up,
+    take_over,
 )
-from vllama.accounts.usage.journal import SUFFIX, take_over
 from vllama.base import private
 from vllama.base.meaning import says
 

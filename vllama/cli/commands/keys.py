@@ -94,7 +94,7 @@ def change_file(
     settings: Config, action: str, name: str, given: dict[str, Any], *, as_json: bool
 ) -> None:
     """Change the file of keys, and show what comes of it."""
-    from vllama.accounts.keys import changes
+    from vllama.accounts.keys import store
     from vllama.accounts.keys.key import make_secret
     from vllama.accounts.keys.store import change_keys
 
@@ -113,14 +113,14 @@ def change_file(
     def change(known: dict[str, Key]) -> Key:
         match action:
             case "add":
-                return changes.add_key(known, name, secret, fields, now_s)
+                return store.add_key(known, name, secret, fields, now_s)
             case "rotate":
-                return changes.rotate_key(known, name, secret, overlap_s=overlap_s, now_s=now_s)
+                return store.rotate_key(known, name, secret, overlap_s=overlap_s, now_s=now_s)
             case "revoke":
-                return changes.revoke_key(known, name, now_s)
+                return store.revoke_key(known, name, now_s)
             case "rm":
-                return changes.remove_key(known, name)
-        return changes.change_key(known, name, fields)
+                return store.remove_key(known, name)
+        return store.change_key(known, name, fields)
 
     key = change_keys(file, change)
     if as_json:
@@ -168,17 +168,17 @@ def show_way_out(settings: Config) -> None:
 
 def read_fields(given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a key that options set; `none` removes a limit. Raises ConfigError."""
-    from vllama.accounts.keys import amounts, changes
+    from vllama.accounts.keys import key, store
 
     readers = {
-        "scope": ("scopes", changes.read_scopes),
-        "models": ("models", changes.read_patterns),
-        "rate": ("rate", amounts.parse_rate),
-        "tokens": ("tokens", amounts.parse_tokens),
-        "concurrent": ("concurrent", amounts.parse_count),
-        "priority": ("priority", changes.read_priority),
-        "expires": ("expires_s", lambda text: time.time() + amounts.parse_age(text)),
-        "overlap": ("overlap_s", amounts.parse_age),
+        "scope": ("scopes", store.read_scopes),
+        "models": ("models", store.read_patterns),
+        "rate": ("rate", key.parse_rate),
+        "tokens": ("tokens", key.parse_tokens),
+        "concurrent": ("concurrent", key.parse_count),
+        "priority": ("priority", store.read_priority),
+        "expires": ("expires_s", lambda text: time.time() + key.parse_age(text)),
+        "overlap": ("overlap_s", key.parse_age),
     }
     fields: dict[str, Any] = {}
     for flag, value in given.items():
@@ -229,7 +229,7 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
 
 def list_cells(key: Key) -> tuple[str, ...]:
     """Return the cells of one key."""
-    from vllama.accounts.keys.amounts import format_count
+    from vllama.accounts.keys.key import format_count
 
     if key.revoked_s is not None:
         end = "Revoked"

@@ -85,8 +85,8 @@ def read_period(since: str, until: str) -> tuple[str, str]:
 
 def read_day(text: str) -> str:
     """Return a day as the server wants it; an age is that of the day. Raises ConfigError."""
-    from vllama.accounts.keys.amounts import parse_age
-    from vllama.accounts.keys.limits import name_day
+    from vllama.accounts.keys.key import parse_age
+    from vllama.accounts.usage.entries import name_day
 
     if not text or (text[:4].isdecimal() and text[4:5] == "-"):
         return text

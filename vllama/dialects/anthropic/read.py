@@ -16,7 +16,6 @@ from typing import Any
 from vllama.base.errors import BadRequest
 from vllama.dialects.anthropic.messages import (
     chat_messages,
-    read_text,
     refuse,
     system_messages,
 )
@@ -26,6 +25,7 @@ from vllama.dialects.ollama.request_types import PARAMETERS
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 
+_CHOICES = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
 
@@ -39,7 +39,6 @@ class MessagesRequest:
 
     model: str
     chat: dict[str, Any]
-    stream: bool = False
     stop: tuple[str, ...] = ()
     hide_thinking: bool = False
     ignored: tuple[str, ...] = ()
@@ -66,18 +65,16 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         raise BadRequest("messages is required")
     messages = chat_messages(data["messages"])
     chat["messages"] = system_messages(data.get("system")) + messages
-    stream = chat["stream"] = data.get("stream") is True
+    chat["stream"] = data.get("stream") is True
     for name in ("temperature", "top_p", "top_k"):
         if data.get(name) is not None:
             chat[name] = data[name]
     if stop := tuple(text for text in data.get("stop_sequences") or () if text):
         chat["stop"] = list(stop)
-    ignored = _tools(data, chat)
-    hide = _thinking(data, chat)
+    ignored, hide = _tools(data, chat), _thinking(data, chat)
     return MessagesRequest(
         model=model,
         chat=add_effort(chat, extras.think),
-        stream=stream,
         stop=stop,
         hide_thinking=hide,
         ignored=ignored,
@@ -103,7 +100,7 @@ def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
         if error is not None:
             raise BadRequest(f'invalid input_schema for tool "{name}": {error}')
         function: dict[str, Any] = {"name": name, "parameters": schema or {"type": "object"}}
-        if isinstance(tool.get("description"), str):
+        if tool.get("description") is not None:
             function["description"] = tool["description"]
         tools.append({"type": "function", "function": function})
     put_tools(chat, tools, *_choice(data.get("tool_choice")))
@@ -131,23 +128,12 @@ def put_tools(
         chat["parallel_tool_calls"] = parallel
 
 
-def _choice(value: object) -> tuple[str, str, bool | None]:
-    if value is None:
-        return "auto", "", None
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    parallel = None
-    if isinstance(value, Mapping) and value.get("disable_parallel_tool_use") is True:
-        parallel = False
-    match kind:
-        case "auto":
-            return "auto", "", parallel
-        case "any":
-            return "required", "", parallel
-        case "tool" if isinstance(value, Mapping):
-            return "named", read_text(value, "name"), parallel
-        case "none":
-            return "none", "", parallel
-    return refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")
+def _choice(value: Mapping[str, Any] | None) -> tuple[str, str, bool | None]:
+    given = {"type": "auto"} if value is None else value
+    if (choice := _CHOICES.get(given.get("type") or "")) is None:
+        refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")
+    name = (given.get("name") or "") if choice == "named" else ""
+    return choice, name, False if given.get("disable_parallel_tool_use") else None
 
 
 def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
@@ -155,21 +141,12 @@ def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
 
     Types other than enabled and disabled leave it to the model, as does enabled: on is the default.
     """
-    thinking, config = data.get("thinking"), data.get("output_config")
-    off = hidden = False
-    if isinstance(thinking, Mapping):
-        off = thinking.get("type") == "disabled"
-        hidden = off or thinking.get("display") == "omitted"
-    wanted = data.get("output_format")
-    if isinstance(config, Mapping):
-        effort = config.get("effort")
-        if isinstance(effort, str) and effort in _EFFORTS:
-            chat["reasoning_effort"] = _EFFORTS[effort]
-        wanted = config.get("format") or wanted
-    if off:
-        chat["reasoning_effort"] = "none"
-    match wanted:
+    thinking, config = data.get("thinking") or {}, data.get("output_config") or {}
+    off = thinking.get("type") == "disabled"
+    if off or config.get("effort") in _EFFORTS:
+        chat["reasoning_effort"] = "none" if off else _EFFORTS[config["effort"]]
+    match config.get("format") or data.get("output_format"):
         case {"type": "json_schema", "schema": dict(schema)}:
             named = {"name": "response", "schema": schema}
             chat["response_format"] = {"type": "json_schema", "json_schema": named}
-    return hidden
+    return off or thinking.get("display") == "omitted"

@@ -21,7 +21,7 @@ from vllama.chat.reply import ReplyOptions, Tally
 from vllama.chat.request import Usage
 from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
-from vllama.dialects.errors import write_anthropic_error
+from vllama.dialects.errors import make_anthropic_error
 
 _DELTAS = {
     BlockKind.TEXT: (b"text_delta", b"text"),
@@ -60,7 +60,7 @@ class MessagesWriter(BlockWriter):
 
     def fail(self, error: VllamaError) -> bytes:
         """Return an `error` event, or an error's body."""
-        body = write_anthropic_error(error, request_id=self._request_id)[1]
+        body = _encode(make_anthropic_error(error, self._request_id))
         return b"event: error\ndata: %b\n\n" % body if self.streams else body
 
     def _begin(self, tally: Tally) -> bytes:

@@ -14,8 +14,7 @@ import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import add
+from operator import add, itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -23,9 +22,7 @@ import msgspec
 from vllama.base.errors import BadRequest, ModelNotFound, UpstreamError
 from vllama.chat.engine.claims import read_usage
 from vllama.chat.engine.traits import Traits, VectorStyle
-from vllama.chat.request import EmbedRequest
 from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody
-from vllama.dialects.openai_values import read_integer
 
 MAX_VECTOR_BYTES = 512 * 1024  # of JSON; models have 16,384 numbers at most
 
@@ -34,29 +31,33 @@ Input: TypeAlias = str | list[int]
 """What one vector is made of: a text, or the tokens of one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingsRequest:
-    """`POST /v1/embeddings`. `dimensions` 0: all; `encoding` is float or base64."""
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for vectors. `dimensions` 0: all; `encoding` is float or base64.
 
-    model: object
-    inputs: tuple[Input, ...]
+    `legacy`: it came to the older route, `/api/embeddings`.
+    """
+
+    model: str
+    inputs: tuple[Input, ...] = ()
+    truncate: bool = True
     dimensions: int = 0
     encoding: str = "float"
+    keep_alive: float | None = None
+    options: Mapping[str, object] = {}
+    legacy: bool = False
 
 
-def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
-    """Parse a decoded body. "" is an input as any other.
+def parse_embeddings(data: Mapping[str, Any]) -> EmbedRequest:
+    """Parse the decoded body of `POST /v1/embeddings`. "" is an input as any other.
 
     Tokens, which Ollama refuses, are taken as OpenAI takes them. Raises BadRequest, and
     ModelNotFound without a model, which Ollama misses before it looks at the kind of input.
     """
-    dimensions = data.get("dimensions")
-    dimensions = 0 if dimensions is None else max(0, read_integer("dimensions", dimensions))
+    dimensions = max(0, int(data.get("dimensions") or 0))
     encoding = data.get("encoding_format") or "float"
-    known = encoding.lower() if isinstance(encoding, str) else ""
-    if known not in ("float", "base64"):
+    if (known := encoding.lower()) not in ("float", "base64"):
         raise BadRequest(
-            f"Invalid value for 'encoding_format' = {str(encoding)[:80]}. "
+            f"Invalid value for 'encoding_format' = {encoding[:80]}. "
             "Supported values: ['float', 'base64']."
         )
     model, given = data.get("model"), data.get("input")
@@ -64,12 +65,7 @@ def parse_embeddings(data: Mapping[str, Any]) -> EmbeddingsRequest:
         raise BadRequest("invalid input")
     if not model:
         raise ModelNotFound("", message="model '' not found")
-    return EmbeddingsRequest(
-        model=model,
-        inputs=_inputs(given),
-        dimensions=dimensions,
-        encoding=known,
-    )
+    return EmbedRequest(model=model, inputs=_inputs(given), dimensions=dimensions, encoding=known)
 
 
 def _inputs(given: object) -> tuple[Input, ...]:
@@ -156,8 +152,11 @@ def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
     """
     try:
         answer = _decode_answer(body)
-        items = sorted(enumerate(answer.data), key=lambda pair: _order(*pair))
-        vectors = [_vector(bytes(item.embedding), traits) for _, item in items]
+        places = [
+            place if item.index is None else item.index for place, item in enumerate(answer.data)
+        ]
+        rows = sorted(zip(places, answer.data, strict=True), key=itemgetter(0))
+        vectors = [_vector(bytes(item.embedding), traits) for _, item in rows]
     except (ValueError, RecursionError) as error:
         raise UpstreamError("the engine's embeddings could not be read") from error
     return vectors, read_usage(answer.usage, "the usage of vectors").get("prompt_tokens") or 0
@@ -225,10 +224,6 @@ def finish_vector(
     `form` writes it: `write_float32s`, `write_float64s` or `write_base64`. Raises UpstreamError.
     """
     return msgspec.Raw(form(truncate_dimensions(normalize(vector), dimensions)).encode())
-
-
-def _order(position: int, item: _Item) -> int:
-    return position if item.index is None else item.index
 
 
 def _vector(raw: bytes, traits: Traits) -> Vector:

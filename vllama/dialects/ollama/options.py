@@ -10,11 +10,13 @@ See docs/reference/ollama-api.md#options.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from vllama.base.errors import BadRequest
 from vllama.chat.request import LoadOptions, Sampling
+
+N = TypeVar("N", int, float)
 
 _INTEGERS = {
     "top_k": "top_k",
@@ -43,27 +45,34 @@ def resolve_options(
 
     `has_own_defaults`: the server has defaults of its own, which Ollama's must not replace.
     """
-    merged: dict[str, object] = {}
-    for layer in (model_defaults, request):
-        merged.update((name, value) for name, value in layer.items() if value is not None)
+    merged = {
+        name: value
+        for layer in (model_defaults, request)
+        for name, value in layer.items()
+        if value is not None
+    }
     sampling: dict[str, Any] = {}
     for name, target in _INTEGERS.items():
         if name in merged:
-            sampling[target] = _integer(name, merged[name])
+            sampling[target] = _number(name, merged[name], int, "integer")
     for name in _FLOATS:
         if name in merged:
-            sampling[name] = _float(name, merged[name])
+            sampling[name] = _number(name, merged[name], float, "float32")
     if "stop" in merged:
         sampling["stop"] = _strings("stop", merged["stop"])
     for name in _UNUSED_INTEGERS:
-        _integer(name, merged.get(name, 0))
+        _number(name, merged.get(name, 0), int, "integer")
     if sampling.get("max_tokens", 0) < 0:  # -1: no limit; -2: fill the context, which bounds both
         sampling["max_tokens"] = None
     load: dict[str, Any] = {
-        name: _integer(name, merged[name]) for name in _LOAD_INTEGERS if name in merged
+        name: _number(name, merged[name], int, "integer")
+        for name in _LOAD_INTEGERS
+        if name in merged
     }
     if "use_mmap" in merged:
-        load["use_mmap"] = _boolean("use_mmap", merged["use_mmap"])
+        if not isinstance(merged["use_mmap"], bool):
+            raise _refuse("use_mmap", "boolean")
+        load["use_mmap"] = merged["use_mmap"]
     if has_own_defaults:
         sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)
     return Sampling(**sampling), LoadOptions(**load)
@@ -85,28 +94,13 @@ def _refuse(name: str, wanted: str) -> BadRequest:
     return BadRequest(f'option "{name}" must be of type {wanted}')
 
 
-def _integer(name: str, value: object) -> int:
+def _number(name: str, value: object, make: Callable[[int | float], N], wanted: str) -> N:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(name, "integer")
+        raise _refuse(name, wanted)
     try:
-        return int(value)
-    except (OverflowError, ValueError):  # infinity, not a number
-        raise _refuse(name, "integer") from None
-
-
-def _float(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(name, "float32")
-    try:
-        return float(value)
-    except OverflowError:
-        raise _refuse(name, "float32") from None
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _refuse(name, "boolean")
-    return value
+        return make(value)
+    except (OverflowError, ValueError):  # infinity, not a number, beyond a float
+        raise _refuse(name, wanted) from None
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:

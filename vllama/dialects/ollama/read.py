@@ -9,6 +9,7 @@ See docs/reference/ollama-api.md#generate, #chat, #failures, #keep-alive, #think
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -128,27 +129,22 @@ def _read_message(item: MessageStruct | None) -> Message:
         content=item.content,
         thinking=item.thinking or None,
         images=_read_images(item.images) if item.images else (),
-        tool_calls=tuple(
-            [
-                _read_call(number, call)
-                for number, call in enumerate(item.tool_calls)
-                if call is not None
-            ]
-        )
-        if item.tool_calls
-        else (),
+        tool_calls=_read_calls(item.tool_calls) if item.tool_calls else (),
         tool_name=item.tool_name or None,
         tool_call_id=item.tool_call_id or None,
     )
 
 
-def _read_call(position: int, call: CallStruct) -> ToolCall:
-    function = call.function
-    return ToolCall(
-        id=call.id,
-        name=function.name,
-        arguments=function.arguments,
-        index=position if function.index is None else function.index,
+def _read_calls(calls: Sequence[CallStruct | None]) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            id=call.id,
+            name=call.function.name,
+            arguments=call.function.arguments,
+            index=position if call.function.index is None else call.function.index,
+        )
+        for position, call in enumerate(calls)
+        if call is not None
     )
 
 

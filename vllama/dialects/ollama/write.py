@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from vllama.chat.logprobs import convert_logprobs, pack
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.parsers.tool_calls import write_ollama_calls
 from vllama.chat.reply import Tally
-from vllama.dialects.errors import write_ollama_error
+from vllama.dialects.errors import make_ollama_error
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
@@ -137,7 +137,7 @@ class OllamaWriter(ABC):
 
     def fail(self, error: VllamaError) -> bytes:
         """Return the line that ends a stream with an error."""
-        return write_ollama_error(error)[1] + b"\n"
+        return _encode(make_ollama_error(error)) + b"\n"
 
     def _say(self, text: str, thinking: str, now_ns: int) -> bytes:
         if self._hide_thinking:
@@ -249,3 +249,12 @@ class GenerateWriter(OllamaWriter):
         if self._raw or self.context is None:
             return {}
         return {"context": list(self.context)}
+
+
+def write_without_text(
+    model: str, now_ns: int, kind: Literal["chat", "generate"], *, role: str, **rest: object
+) -> bytes:
+    """Build the one object of an answer for which nothing is generated; `rest` are its ends."""
+    message = {"message": {"role": role, "content": ""}}
+    text = message if kind == "chat" else {"response": ""}
+    return _encode({"model": model, "created_at": rfc3339_utc(now_ns), **text, **rest})

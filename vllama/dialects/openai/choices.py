@@ -17,7 +17,7 @@ from vllama.chat.engine.fields import mask_seed
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import decode_value
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai_values import read_integer
+from vllama.dialects.openai.extras import read_integer
 
 MAX_CHOICES = 128
 """OpenAI's own limit of `n`."""

@@ -14,14 +14,19 @@ from typing import Any
 
 import msgspec
 
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, VllamaError
+from vllama.chat.engine.events import Choice, Chunk, Event
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.framing import DONE, frame_event
 from vllama.chat.go_json import kind
+from vllama.chat.logprobs import convert_completion_logprobs
+from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
-from vllama.dialects.openai.choices import MAX_CHOICES, parse_n
-from vllama.dialects.openai.extras import NOTHING, Extras
-from vllama.dialects.openai.messages import GO_TYPES
-from vllama.dialects.openai.read import read_chat
-from vllama.dialects.openai_values import read_boolean, read_integer, refuse_type
+from vllama.dialects.errors import make_openai_error
+from vllama.dialects.openai.choices import MAX_CHOICES, Part, parse_n
+from vllama.dialects.openai.extras import NOTHING, Extras, read_boolean, read_integer
+from vllama.dialects.openai.read import GO_TYPES, read_chat
+from vllama.dialects.openai.write import FINGERPRINT
 
 MAX_LOGPROBS = 20
 _OURS = (
@@ -79,15 +84,17 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Parse a decoded body. Raises BadRequest."""
     data = {name: value for name, value in body.items() if value is not None}
-    prompts, n = _prompts(data.get("prompt", "")), parse_n(data.get("n"))
+    given, n = data.get("prompt", ""), parse_n(data.get("n"))
+    prompts = (given,) if isinstance(given, str) else tuple(given)
+    if (logprobs := data.get("logprobs")) is not None and not 0 <= logprobs <= MAX_LOGPROBS:
+        raise BadRequest(
+            f"Invalid 'logprobs': expected 0 to {MAX_LOGPROBS}, but got {int(logprobs)}."
+        )
     if len(prompts) * n > MAX_CHOICES:
         raise BadRequest(
             f"cannot make {len(prompts) * n} choices: {MAX_CHOICES} are the most",
             hint="send the prompts in several requests",
         )
-    options = data.get("stream_options", {})
-    if not isinstance(options, Mapping):
-        refuse_type("stream_options", "an object", options)
     stop = data.get("stop")
     odd = [item for item in stop if not isinstance(item, str)] if isinstance(stop, list) else []
     if odd:
@@ -99,14 +106,14 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         model=data.get("model"),
         prompts=prompts,
         fields={name: value for name, value in data.items() if name not in _OURS},
-        suffix=_text(data, "suffix"),
+        suffix=data.get("suffix", ""),
         echo=data.get("echo") is True,
         raw=read_boolean("raw", data.get("raw", False)),
         n=n,
-        logprobs=_logprobs(data.get("logprobs")),
+        logprobs=None if logprobs is None else int(logprobs),
         max_tokens=None if limit is None or limit < 0 else limit,
-        stream=read_boolean("stream", data.get("stream", False)),
-        include_usage=options.get("include_usage") is True,
+        stream=data.get("stream", False),
+        include_usage=data.get("stream_options", {}).get("include_usage") is True,
         ignored=("best_of",) if data.get("best_of", n) != n else (),
     )
 
@@ -117,23 +124,118 @@ def make_list_error() -> BadRequest:
     return BadRequest(f"json: cannot unmarshal array into {go_type}")
 
 
-def _prompts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    raise make_list_error()
+_encode = msgspec.json.Encoder().encode
 
 
-def _logprobs(value: object) -> int | None:
-    if value is None or value is False:
-        return None
-    count = 0 if value is True else read_integer("logprobs", value)
-    if not 0 <= count <= MAX_LOGPROBS:
-        raise BadRequest(f"Invalid 'logprobs': expected 0 to {MAX_LOGPROBS}, but got {count}.")
-    return count
+class TextWriter:
+    """A completion for a client, made of an engine's chat or completion. Thinking is left out."""
+
+    def __init__(
+        self, options: ReplyOptions, *, echo: str = "", top: int = 0, part: Part | None = None
+    ) -> None:
+        """`echo` comes before the answer. `top`: alternatives a token, of those the engine gave."""
+        self.content_type = EVENT_STREAM if options.stream else JSON
+        self.streams = options.stream
+        self.template = EventTemplate(tries=0)  # offsets are counted: every event is looked at
+        self._options = options
+        self._part = part
+        self._echo = echo
+        self._top = top
+        self._size = 0  # characters so far, which offsets are counted in
+        self._head: dict[str, Any] = {}
+        self._texts: list[str] = []
+        self._logprobs: dict[str, list[Any]] = {}
+        self._finish_reason: str | None = None
+        self._begun = False
+
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Return one event, or keep it for the end."""
+        choices = event.chunk.choices or ()
+        out = [self._choice(one, event.chunk, now_ns) for one in choices if one.index == 0]
+        return b"".join(out)
+
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return the end of the stream, or the whole object."""
+        usage, part = tally.usage_object, self._part
+        if not self.streams:
+            choice = make_choice("".join(self._texts), self._finish_reason, self._logprobs or None)
+            return _encode({**self._head, "choices": [choice], "usage": usage})
+        if part is not None:
+            usage = part.add(tally.usage)
+            if not part.is_last:
+                return b""
+        out = b""
+        if self._options.include_usage:
+            out = frame_event(_encode({**self._head, "choices": [], "usage": usage}))
+        return out + frame_event(DONE)
+
+    def fail(self, error: VllamaError) -> bytes:
+        """Return an error event and the end, or an error's body."""
+        if not self.streams:
+            return _encode(make_openai_error(error))
+        return frame_event(_encode(make_openai_error(error))) + frame_event(DONE)
+
+    def _choice(self, choice: Choice, chunk: Chunk, now_ns: int) -> bytes:
+        text = (choice.text if choice.delta is None else choice.delta.content) or ""
+        before = ""
+        if not self._head:
+            if self._part is not None:
+                self._part.identify(chunk)
+            self._head = make_head(self._options.model, now_ns, chunk.id or "", chunk.created)
+            before = self._echo
+        logprobs = convert_completion_logprobs(choice.logprobs, self._size + len(before), self._top)
+        text = before + text
+        self._size += len(text)
+        self._finish_reason = choice.finish_reason or self._finish_reason
+        if not self.streams:
+            self._texts.append(text)
+            for name, values in (logprobs or {}).items():
+                self._logprobs.setdefault(name, []).extend(values)
+            return b""
+        if not (text or logprobs or choice.finish_reason is not None):
+            return b""
+        index = 0 if self._part is None else self._part.index
+        said = [make_choice(text, choice.finish_reason, logprobs) | {"index": index}]
+        if not self._begun and not text and choice.finish_reason == "length":
+            said.insert(0, make_choice("", None) | {"index": index})  # of tokens without text
+        self._begun = True
+        return b"".join(frame_event(_encode({**self._head, "choices": [one]})) for one in said)
 
 
-def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data.get(name, "")
-    return value if isinstance(value, str) else refuse_type(name, "a string", value)
+def make_head(
+    model: str, now_ns: int, identity: str, created_s: int | None = None
+) -> dict[str, Any]:
+    """Return the fields that every object of one completion begins with."""
+    made = identity.removeprefix("chatcmpl-").removeprefix("cmpl-") or f"{now_ns:x}"
+    return {
+        "id": f"cmpl-{made}",
+        "object": "text_completion",
+        "created": created_s or now_ns // 1_000_000_000,
+        "model": model,
+        "system_fingerprint": FINGERPRINT,
+    }
+
+
+def make_choice(text: str, reason: str | None, logprobs: object = None) -> dict[str, Any]:
+    """Return one choice; chunks of the middle have no reason."""
+    said = {} if logprobs is None else {"logprobs": logprobs}
+    return {"text": text, "index": 0, **said, "finish_reason": reason}
+
+
+def answer_without_engine(
+    asked: CompletionRequest, model: str, now_ns: int, identity: str
+) -> bytes:
+    """Answer what needs no token: an empty prompt (it loads), or a limit of none."""
+    head = make_head(model, now_ns, identity)
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    choices = [
+        make_choice(prompt if asked.echo else "", "load" if asked.loads else "length")
+        | {"index": number}
+        for number, prompt in enumerate(p for p in asked.prompts for _ in range(asked.n))
+    ]
+    if not asked.stream:
+        return _encode({**head, "choices": choices, "usage": usage})
+    events = [{**head, "choices": [choice]} for choice in choices]
+    if asked.include_usage:
+        events.append({**head, "choices": [], "usage": usage})
+    return b"".join(frame_event(_encode(event)) for event in events) + frame_event(DONE)

@@ -1,21 +1,24 @@
-"""Fields of Ollama's own that the `/v1` routes take as well.
+"""Fields of `/v1` bodies that OpenAI's API, or Ollama's view of it, does not have.
 
-Ollama ignores them there, and its users ask for them: `options`, `num_ctx`, `keep_alive`, `think`,
-`truncate` and `shift`. What OpenAI's own field says wins over an option.
+They have the right type, or are refused in OpenAI's words.
+
+Ollama's own are `options`, `num_ctx`, `keep_alive`, `think`, `truncate` and `shift`. Ollama ignores
+them there, and its users ask for them. What OpenAI's own field says wins over an option.
 
 See docs/reference/api.md#ollamas-fields-on-v1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.base.units import parse_keep_alive
+from vllama.chat.go_json import kind
 from vllama.chat.request import Think
-from vllama.dialects.openai_values import read_boolean, refuse_type
 
 _LEVELS = ("low", "medium", "high", "max")
 _EFFORTS = {
@@ -25,6 +28,35 @@ _EFFORTS = {
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
 _NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
+
+
+def is_base64(text: str) -> bool:
+    """Tell whether a text is a file, and not where one is: no path has this form by chance."""
+    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
+
+
+def read_integer(name: str, value: object) -> int:
+    """Return an integer; `3.0` is one, as in JSON Schema. Raises BadRequest."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        refuse_type(name, "an integer", value)
+    return value
+
+
+def read_boolean(name: str, value: object) -> bool:
+    """Return a boolean. Raises BadRequest."""
+    return value if isinstance(value, bool) else refuse_type(name, "a boolean", value)
+
+
+def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
+    """Raise BadRequest for a value of the wrong type."""
+    raise BadRequest(
+        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

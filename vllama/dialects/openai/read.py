@@ -1,5 +1,8 @@
 """Bodies of OpenAI's form: bytes to a `ChatRequest`, or BadRequest with OpenAI's words.
 
+The fields of `request_types` have their types when they are read, the others are checked here. What
+a model or an engine cannot take is found out when the engine's body is built.
+
 The bodies of Anthropic's messages and of the Responses API get this form first. Nothing here
 depends on the engine: fields that only engines understand are passed on in `extra`.
 
@@ -8,20 +11,28 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.request_fields import check_nested, check_tools_run_here
 from vllama.chat.go_json import check_messages, check_tools, kind
-from vllama.chat.request import ChatRequest
+from vllama.chat.parsers.call_values import ToolCall, object_of
+from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.go_structs import Struct, decode_body
 from vllama.dialects.ollama.read import make_format_error
 from vllama.dialects.openai.choices import parse_n
-from vllama.dialects.openai.extras import NOTHING, Extras, parse_effort, read_effort
-from vllama.dialects.openai.messages import read_messages
+from vllama.dialects.openai.extras import (
+    NOTHING,
+    Extras,
+    is_base64,
+    parse_effort,
+    read_effort,
+    read_integer,
+    refuse_type,
+)
 from vllama.dialects.openai.request_types import OWN
-from vllama.dialects.openai_values import read_boolean, read_integer, refuse_type
 
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "repetition_penalty",
@@ -64,9 +75,10 @@ def read_chat(
     """
     rest = {name: value for name, value in body.items() if value is not None}
     given = rest.pop("messages", None)
-    messages = () if may_be_empty and not given else read_messages(given)
-    logprobs = read_boolean("logprobs", rest.pop("logprobs", False))
-    top_logprobs = read_integer("top_logprobs", rest.pop("top_logprobs", 0))
+    if not (given or may_be_empty):
+        raise BadRequest("[] is too short - 'messages'")
+    messages = tuple(_message(number, item or {}) for number, item in enumerate(given or ()))
+    logprobs, top_logprobs = rest.pop("logprobs", False), int(rest.pop("top_logprobs", 0))
     if not 0 <= top_logprobs <= MAX_LOGPROBS:
         raise BadRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}")
     effort = parse_effort(read_effort(rest))
@@ -81,8 +93,8 @@ def read_chat(
     return ChatRequest(
         model=str(rest.pop("model", "")),
         messages=messages,
-        stream=read_boolean("stream", rest.pop("stream", False)),
-        include_usage=_include_usage(rest),
+        stream=rest.pop("stream", False),
+        include_usage=rest.pop("stream_options", {}).get("include_usage") is True,
         response_format=_response_format(rest),
         tools=_tools(rest),
         tool_choice=_tool_choice(rest),
@@ -101,30 +113,16 @@ def read_chat(
     )
 
 
-def _include_usage(rest: dict[str, Any]) -> bool:
-    options = rest.pop("stream_options", {})
-    if not isinstance(options, dict):
-        refuse_type("stream_options", "an object", options)
-    return options.get("include_usage") is True
-
-
 def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
-    value = rest.pop("response_format", None)
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise BadRequest("Invalid type for 'response_format': expected an object.")
-    match value.get("type"):
-        case "json_object":
-            return value
-        case "json_schema":
-            inner = value.get("json_schema")
-            schema = inner.get("schema") if isinstance(inner, dict) else None
-            if schema is not None and not isinstance(schema, dict):
-                raise make_format_error(schema)
-            return None if schema is None else value
-        case _:
+    given: Any = rest.pop("response_format", {})
+    match given:
+        case {"type": "json_object"} | {"type": "json_schema", "json_schema": {"schema": dict()}}:
+            return {**given}
+        case {"type": "json_schema", "json_schema": {"schema": schema}} if schema is not None:
+            raise make_format_error(schema)
+        case dict():
             return None
+    raise BadRequest("Invalid type for 'response_format': expected an object.")
 
 
 def _tool_choice(rest: dict[str, Any]) -> object:
@@ -136,13 +134,6 @@ def _tool_choice(rest: dict[str, Any]) -> object:
 
 def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
-    if not isinstance(tools, list | tuple) or not all(
-        isinstance(tool, dict | None) for tool in tools
-    ):
-        raise BadRequest(
-            "Invalid type for 'tools': expected an array of objects, "
-            f"but got {kind(tools)} instead."
-        )
     check_tools(tools)
     given = tuple(tool for tool in tools if tool is not None)
     check_tools_run_here(given)
@@ -176,3 +167,128 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse_type(name, "a decimal", value)
     return value
+
+
+_READ = frozenset(
+    ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")
+)
+_FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
+"""What a message may have instead of content; Ollama takes the first only."""
+GO_TYPES = {
+    "null": "<nil>",
+    "bool": "bool",
+    "number": "float64",
+    "object": "map[string]interface {}",
+    "array": "[]interface {}",
+    "string": "string",
+}
+"""How Go names the type of a JSON value of unknown type, by its kind."""
+_DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
+_OF_CALLS = frozenset(("id", "type", "function"))
+
+
+def _message(number: int, item: Mapping[str, Any]) -> Message:
+    role, content = (item.get("role") or "").lower(), item.get("content")
+    if len(item) == 2 and isinstance(content, str):  # as most have it
+        return Message(role=role, content=content)
+    parts: tuple[dict[str, Any], ...] = ()
+    thought = item.get("reasoning_content")
+    if isinstance(content, list):
+        parts = _parts(content)
+        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    elif isinstance(content, str) or (content is None and not _FOR_CONTENT.isdisjoint(item)):
+        text = content or ""
+    else:
+        raise BadRequest(f"invalid message content type: {GO_TYPES[kind(content)]}")
+    where, extra = f"messages[{number}]", _leave_out(item, _READ)
+    check_nested(where, extra)
+    return Message(
+        role=role,
+        content=text,
+        parts=parts,
+        has_content=content is not None,
+        thinking=item.get("reasoning") or (thought if isinstance(thought, str) else "") or None,
+        tool_calls=_tool_calls(where, item.get("tool_calls") or ()),
+        tool_call_id=item.get("tool_call_id") or None,
+        tool_name=item.get("name") or None,
+        extra=extra,
+    )
+
+
+def _leave_out(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the fields of other names that are not null."""
+    return {name: x for name, x in given.items() if name not in names and x is not None}
+
+
+def _tool_calls(where: str, calls: Sequence[Mapping[str, Any] | None]) -> tuple[ToolCall, ...]:
+    out = []
+    for number, given in enumerate(calls):
+        call: Mapping[str, Any] = given or {}
+        function = call.get("function") or {}
+        name, text = function.get("name") or "", function.get("arguments") or ""
+        if not (name or text):
+            raise BadRequest("invalid tool call arguments")
+        extra = _leave_out(call, _OF_CALLS)
+        check_nested(f"{where}.tool_calls[{number}]", extra)
+        out.append(
+            ToolCall(
+                id=call.get("id") or "",
+                name=name,
+                arguments=object_of(text) or {},
+                index=number,
+                text=text,
+                extra=extra,
+            )
+        )
+    return tuple(out)
+
+
+def _parts(parts: list[object]) -> tuple[dict[str, Any], ...]:
+    """Check the parts and spell them as OpenAI does."""
+    out: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, str):
+            out.append({"type": "text", "text": part})
+            continue
+        if not isinstance(part, Mapping):
+            raise BadRequest("invalid message format")
+        match part.get("type"):
+            case "text" | "input_text" | "output_text" | "refusal":
+                text = part.get("text", part.get("refusal"))
+                if not isinstance(text, str):
+                    raise BadRequest("invalid message format")
+                out.append({"type": "text", "text": text})
+            case "image_url":
+                out.append(_image(part.get("image_url")))
+            case "input_audio":
+                out.append(_audio(part.get("input_audio")))
+            case _:
+                raise BadRequest("invalid message format")
+    return tuple(out)
+
+
+def _image(value: object) -> dict[str, Any]:
+    url = value.get("url") if isinstance(value, Mapping) else value
+    if not isinstance(url, str):
+        raise BadRequest("invalid message format")
+    if url.startswith(("http://", "https://")):  # the engine would fetch it
+        raise BadRequest(
+            "image URLs are not currently supported, please use base64 encoded data instead"
+        )
+    if _DATA_URI.match(url) is None:
+        raise BadRequest("invalid image input")
+    image: dict[str, Any] = {"url": url}
+    if isinstance(value, Mapping) and isinstance(value.get("detail"), str):
+        image["detail"] = value["detail"]
+    return {"type": "image_url", "image_url": image}
+
+
+def _audio(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadRequest("invalid input_audio format")
+    if not isinstance(value.get("data"), str):
+        raise BadRequest("invalid input_audio format: missing data")
+    if not is_base64(value["data"]):
+        raise BadRequest("invalid input_audio format: data is not base64")
+    audio = {"data": value["data"], "format": str(value.get("format") or "wav")}
+    return {"type": "input_audio", "input_audio": audio}

@@ -25,6 +25,7 @@ from vllama.dialects.responses.items import input_messages
 from vllama.dialects.responses.request_types import RESPONSES
 
 SEPARATOR = "."
+_NO_TOOL = {"type": "", "name": "", "description": None, "strict": None, "parameters": None}
 _NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _ONLY_HERE: Mapping[str, GoType] = {
     "frequency_penalty": float64,
@@ -53,7 +54,6 @@ class ResponsesRequest:
     model: str
     chat: dict[str, Any]
     echo: dict[str, Any]
-    stream: bool = False
     truncate: bool = False
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -116,7 +116,10 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         "temperature": chat.get("temperature", 1.0),
         "text": text,
         "tool_choice": data.get("tool_choice", "auto"),
-        "tools": [_echo_tool(tool) for tool in data.get("tools", [])],
+        "tools": [
+            _NO_TOOL | {name: x for name, x in (tool or {}).items() if x is not None}
+            for tool in data.get("tools", [])
+        ],
         "top_p": chat.get("top_p", 1.0),
         "truncation": data.get("truncation", "disabled"),
     }  # fmt: skip
@@ -128,7 +131,6 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         model=model,
         chat=add_effort(chat, extras.think),
         echo=echo,
-        stream=stream,
         truncate=echo["truncation"] == "auto",
         names=names,
         ignored=tuple(dict.fromkeys(ignored)),
@@ -163,12 +165,6 @@ def _echo_reasoning(reasoning: Mapping[str, Any], stream: bool) -> dict[str, Any
     names = ("effort", "summary")
     given = {name: reasoning[name] for name in names if reasoning.get(name)}
     return (dict.fromkeys(names) if stream and given else {}) | given or None
-
-
-def _echo_tool(tool: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a tool with all fields of Ollama's."""
-    absent = {"type": "", "name": "", "description": None, "strict": None, "parameters": None}
-    return absent | {name: value for name, value in (tool or {}).items() if value is not None}
 
 
 def _format(text: Mapping[str, Any], chat: dict[str, Any]) -> dict[str, Any]:

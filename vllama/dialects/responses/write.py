@@ -18,7 +18,7 @@ import msgspec
 from vllama.base.errors import ContextOverflow, VllamaError
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
-from vllama.dialects.errors import make_openai_error, write_openai_error
+from vllama.dialects.errors import make_openai_error
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
 _TEXTS = {
@@ -59,7 +59,7 @@ class ResponsesWriter(BlockWriter):
     def fail(self, error: VllamaError) -> bytes:
         """Return `response.failed`, or an error's body."""
         if not self.streams:
-            return write_openai_error(error)[1]
+            return _encode(make_openai_error(error))
         code = "invalid_prompt" if isinstance(error, ContextOverflow) else "server_error"
         said = {"code": code, "message": make_openai_error(error).error.message}
         response = self._response("failed", self._items("incomplete"), None, {"error": said})

@@ -26,7 +26,7 @@ from vllama.net.upstream.connection import (
     ConnectionLost,
     Progress,
 )
-from vllama.observe.tracing.current import begin_call
+from vllama.observe.tracing.setup import begin_call
 from vllama.supervise.probe import reach
 from vllama.supervise.spec import Endpoint
 

@@ -2,5 +2,5 @@
 
 Counting (`instruments`, `server_metrics`) happens with every request, so it is plain arithmetic and
 imports nothing. The library that reads and writes the formats is imported at the first scrape
-(`exposition`, `engine_text`).
+(`exposition`).
 """

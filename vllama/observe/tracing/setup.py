@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import wait
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllama import __version__
 from vllama.base.errors import ConfigError
 from vllama.base.threads import begin
-from vllama.observe.tracing.current import trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from vllama.observe.tracing.request_trace import Attributes
+    from vllama.observe.tracing.request_trace import Attributes, CallSpan, RequestTrace
+
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,21 @@ class TracingSettings:
     url: str | None
     required: bool
     most_waiting: int = MAX_WAITING
+
+
+trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
+
+
+def begin_call(url: str, host: str, port: int) -> CallSpan | None:
+    """Begin the span of a call to an engine; None if the request is not traced."""
+    current = trace.get()
+    return current.begin_call(url, host, port) if current is not None else None
+
+
+def end_stage() -> None:
+    """End the stage that the request is in: what follows is the engine's work."""
+    if (current := trace.get()) is not None:
+        current.end_stage()
 
 
 class Tracing:

@@ -1,15 +1,24 @@
 """What requests do: tokens, times to the first token, and the latest requests that have ended.
 
-This is the only part of the events that costs something for each request, whoever listens.
+`Activity` is the only part of the events that costs something for each request, whoever listens.
+`History` has the samples of the last hour: rates, requests and memory, for graphs.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 
+import msgspec
+
 from vllama.base.clock import now_ns
-from vllama.dialects.events import EndedRow
+from vllama.dialects.events import EndedRow, Pool, Sample
+from vllama.machine.types import Platform
 from vllama.routes.recording.running import RunningRequest, RunningRequests
+from vllama.scheduler.memory import RAM
+from vllama.scheduler.scheduler import Scheduler
+from vllama.scheduler.views import sum_pools
 
 MAX_ENDED = 100
 
@@ -71,3 +80,104 @@ class Activity:
         if first_ns is not None and first_ns >= self._sampled_ns:
             self._first_tokens += 1
             self._first_tokens_s += (first_ns - running.request.started_ns) / 1e9
+
+
+INTERVAL_S = 5.0
+HOUR_S = 3600.0
+MAX_SAMPLES = int(HOUR_S / INTERVAL_S)
+# To measure an engine's memory, the kernel walks all of its pages: 10 ms and more for large models.
+# Loads and unloads are measured anyway.
+MEASURE_S = 30.0
+
+
+class History:
+    """A ring with the samples of the last hour; a sample that repeats the last one is left out."""
+
+    def __init__(self, scheduler: Scheduler, activity: Activity, platform: Platform) -> None:
+        self._scheduler = scheduler
+        self._activity = activity
+        # by pool: all of it, and what was free when the server started
+        self._pools = {RAM: (platform.ram_total_bytes, platform.ram_available_bytes)} | {
+            f"gpu{place}": (gpu.total_bytes, gpu.free_bytes)
+            for place, gpu in enumerate(platform.accelerators)
+        }
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.count = 0
+
+    async def take(self, *, watched: bool) -> None:
+        """Take a sample; memory is measured for it now and then, if `watched` or in use."""
+        if watched or self._scheduler.running:
+            await self._scheduler.measure(max_age_s=MEASURE_S, unloaded=watched)
+        sample = self._make_sample()
+        last = self._samples[-1] if self._samples else None
+        if watched or last is None or msgspec.structs.replace(last, time=sample.time) != sample:
+            self._samples.append(sample)
+            self.count += 1
+
+    def list_samples(self) -> list[Sample]:
+        """Return the samples of the last hour, oldest first."""
+        since_s = time.time() - HOUR_S
+        return [sample for sample in self._samples if sample.time >= since_s]
+
+    def list_after(self, count: int) -> list[Sample]:
+        """Return the samples that came after the first `count`, as far as they are kept."""
+        new = self.count - count
+        return list(self._samples)[-new:] if new > 0 else []
+
+    def _make_sample(self) -> Sample:
+        views = self._scheduler.list_views()
+        planned = sum_pools(view.planned for view in views)
+        measured = sum_pools(view.measured for view in views)
+        free = self._scheduler.free
+        tokens_per_s, first_token_s = self._activity.take_rates()
+        return Sample(
+            time=round(time.time(), 3),
+            tokens_per_s=tokens_per_s,
+            first_token_s=first_token_s,
+            requests=sum(view.leases for view in views),
+            queued=sum(view.queued for view in views),
+            memory={
+                pool: Pool(
+                    total=total,
+                    planned=planned.get(pool, 0),
+                    measured=measured.get(pool, 0),
+                    free=max(0, free.get(pool, free_at_start)),
+                )
+                for pool, (total, free_at_start) in self._pools.items()
+            },
+        )
+
+
+log = logging.getLogger("vllama.access")
+
+
+def log_access(level: int, row: EndedRow, end: str) -> None:
+    """Log a request; `end` completes the line, and says how it ended if that was not well."""
+    if not log.isEnabledFor(level):
+        return
+    prompt, counted = row.prompt_tokens, bool(row.prompt_tokens or row.tokens)
+    parts = [f"{row.method} {row.path} {row.status or '-'} {row.seconds:.3f}s"]
+    if row.model:
+        parts.append(row.model)
+    if counted:
+        parts.append(f"{prompt or '?'}+{row.tokens} tokens")
+    if row.tokens_per_s:
+        parts.append(f"{row.tokens_per_s:.1f} tokens/s")
+    if row.client:
+        parts.append(f"from {row.client}")
+    if row.key:
+        parts.append(f"key {row.key}")
+    fields = {
+        "method": row.method,
+        "path": row.path,
+        "status": row.status,
+        "outcome": row.outcome,
+        "seconds": row.seconds,
+        "prompt_tokens": prompt,
+        "completion_tokens": row.tokens if counted else None,
+        "tokens_per_s": row.tokens_per_s,
+        "client": row.client or None,
+        "key": row.key,
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    log.log(level, "%s%s", " ".join(parts), end, extra={"fields": known})

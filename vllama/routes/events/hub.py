@@ -15,9 +15,8 @@ import msgspec
 
 from vllama.base.errors import ShuttingDown
 from vllama.net.http.request import Request
-from vllama.routes.events.changes import Changes, Event
-from vllama.routes.events.disk import Disk
-from vllama.routes.events.history import INTERVAL_S, History
+from vllama.routes.events.activity import INTERVAL_S, History
+from vllama.routes.events.changes import Changes, Disk, Event
 
 log = logging.getLogger(__name__)
 

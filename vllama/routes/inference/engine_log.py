@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from vllama.base.errors import EngineCrashed, UpstreamError, VllamaError
 from vllama.chat.engine.events import EngineUsage
+from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import CountsReader
 from vllama.net.upstream.connection import ConnectionLost
 from vllama.net.upstream.pool import Upstream
@@ -30,31 +31,18 @@ RESTARTED = "try again: it is being restarted"
 
 
 def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
-    """Return what tells the crashes of a lease's engine; None if no words of it are known."""
-    traits = lease.traits
-    part = lease.instance.find_part(lease.endpoint) if traits.dead_words else None
-    if part is None:
-        return None
-    dead_line = re.compile(traits.dead_line) if traits.dead_line else None
-    return CrashReports(part, lease.endpoint, upstream, traits.dead_words, dead_line)
+    """Return what tells the crashes of a lease's engine, whose words are known; None: not ours."""
+    part = lease.instance.find_part(lease.endpoint)
+    return None if part is None else CrashReports(part, lease.endpoint, upstream, lease.traits)
 
 
 class CrashReports:
     """What one engine says about its own death, in its answers and in its log."""
 
-    def __init__(
-        self,
-        part: Part,
-        endpoint: Endpoint,
-        upstream: Upstream,
-        words: tuple[str, ...],
-        dead_line: re.Pattern[str] | None,
-    ) -> None:
-        self._part = part
-        self._endpoint = endpoint
-        self._upstream = upstream
-        self._words = words
-        self._dead_line = dead_line
+    def __init__(self, part: Part, endpoint: Endpoint, upstream: Upstream, traits: Traits) -> None:
+        self._part, self._endpoint, self._upstream = part, endpoint, upstream
+        self._words = traits.dead_words
+        self._dead_line = re.compile(traits.dead_line) if traits.dead_line else None
         # all requests get the same reason, also those that fail while it is being restarted
         self._told = ""
 
@@ -98,37 +86,36 @@ class CrashReports:
 
 
 def find_logged_counts(lease: Lease) -> Callable[[], CountsReader] | None:
-    """Return what reads the counts in the log of a lease's engine, None if it has none there."""
+    """Return what begins to read an answer's counts in the log of a lease's engine.
+
+    None if it has none there. It makes one answer at a time.
+    """
     read = lease.traits.logged_usage
     part = lease.instance.find_part(lease.endpoint) if read is not None else None
-    return LoggedCounts(part, read).begin if part is not None and read is not None else None
+    if part is None or read is None:
+        return None
+    has_warned = False
 
-
-class LoggedCounts:
-    """The counts of one engine's answers, which it makes one at a time."""
-
-    def __init__(self, part: Part, read: Callable[[Sequence[str]], EngineUsage | None]) -> None:
-        self._part = part
-        self._read = read
-        self._warned = False
-
-    def begin(self) -> CountsReader:
+    def begin() -> CountsReader:
         """Note how far the log is, before a request is sent; return what reads its counts."""
-        ring = read_log(self._part)
+        ring = read_log(part)
         start = ring.total if ring is not None else 0
         told: list[EngineUsage | None] = []
 
         def counts() -> EngineUsage | None:
+            nonlocal has_warned
             if not told:  # read once: later lines are another request's
-                now = read_log(self._part)
+                now = read_log(part)
                 lines = now.tail(now.total - start) if now is not None and now is ring else ()
-                told.append(self._read(lines))
-                if told[0] is None and not self._warned:
-                    self._warned = True
+                told.append(read(lines))
+                if told[0] is None and not has_warned:
+                    has_warned = True
                     log.warning("cannot count tokens: the engine's log has no counts")
             return told[0]
 
         return counts
+
+    return begin
 
 
 def read_log(part: Part) -> LogRing | None:

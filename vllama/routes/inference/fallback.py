@@ -26,7 +26,7 @@ from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.routes.chain import Chain, Skipped, current
 from vllama.routes.inference.first_token import TooSlow, first_token_in_time
-from vllama.routes.inference.outages import list_servers
+from vllama.routes.inference.offers import list_servers
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle
@@ -91,7 +91,11 @@ class _Attempts:
             if link not in self._failures and await self._try(link):
                 return
         for pause_s in PAUSES_S:
-            again = [link for link, error in self._failures.items() if may_pass(error)]
+            again = [
+                link
+                for link, error in self._failures.items()
+                if not isinstance(error, BadRequest | ModelNotFound | NoPlan)
+            ]
             if not again:
                 break
             await unless_gone(self._request, asyncio.sleep(pause_s))
@@ -165,11 +169,6 @@ def is_down(gateway: Gateway, bundle: Bundle) -> bool:
 def fails_checks(gateway: Gateway, bundle: Bundle) -> bool:
     """Return whether all servers that have a model fail their health checks."""
     return bundle.upstream is not None and gateway.watch.are_down(list_servers(gateway, bundle))
-
-
-def may_pass(error: VllamaError) -> bool:
-    """Return whether another attempt may succeed."""
-    return not isinstance(error, BadRequest | ModelNotFound | NoPlan)
 
 
 def make_error(name: str, failures: dict[str, VllamaError]) -> VllamaError:

@@ -16,35 +16,31 @@ from typing import TYPE_CHECKING
 from vllama.base import log_context
 from vllama.base.errors import (
     BadRequest,
-    CapabilityMissing,
     EngineCrashed,
     EngineError,
     TemplateRefused,
     UpstreamError,
     VllamaError,
 )
-from vllama.chat.engine.context import LEAST, bound_traits
+from vllama.chat.engine.context import bound_traits
 from vllama.chat.engine.traits import Traits, learn_from_refusal
 from vllama.chat.request import (
     Call,
-    LoadOptions,
 )
-from vllama.engines.base import Mode
 from vllama.models.types import Bundle
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.connection import AnswerTooLarge, ConnectionLost
 from vllama.net.upstream.pool import CrashReports, Upstream
-from vllama.observe.tracing.current import end_stage
+from vllama.observe.tracing.setup import end_stage
 from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
 from vllama.routes.chain import current
-from vllama.routes.inference.affinity import Prefix
+from vllama.routes.inference.demand import Prefix, count_nothing
 from vllama.routes.inference.engine_log import find_crash_reports, find_logged_counts
 from vllama.routes.inference.first_token import first_token_in_time
-from vllama.routes.inference.outages import explain_refusal
-from vllama.routes.inference.reservation import count_nothing
+from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue
 from vllama.scheduler.instance import Lease
@@ -53,6 +49,9 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
+
+Use = Callable[[Lease, Upstream], Awaitable[None]]
+"""Works with a lease."""
 
 SERVED_BY_HEADER = "x-vllama-served-by"
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
@@ -66,14 +65,14 @@ async def with_lease(
     bundle: Bundle,
     need: Need,
     keep_alive_s: float | None,
-    use: Callable[[Lease, Upstream], Awaitable[None]],
+    use: Use,
     prefix: Prefix | None = None,
     *,
     size: Callable[[Traits | None], int] = count_nothing,
 ) -> None:
     """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
 
-    `size` returns the most tokens that the request can take (`routes.reservation`), which its key
+    `size` returns the most tokens that the request can take (`inference.demand`), which its key
     has to have left.
 
     If the engine could not be reached at all (it has just ended and its supervisor is about to
@@ -177,7 +176,8 @@ def prepare_pool(upstream: Upstream, lease: Lease) -> CrashReports | None:
     """Tell a pool what is known of its engine; return what tells that engine's crashes."""
     traits = lease.traits
     upstream.request_id_header = traits.request_id_header
-    upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
+    if traits.dead_words:
+        upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
     if not traits.usage_in_stream:
         upstream.begin_counts = upstream.begin_counts or find_logged_counts(lease)
         upstream.tells_counts &= upstream.begin_counts is not None
@@ -192,23 +192,26 @@ def find_traits(gateway: Gateway, bundle: Bundle, need: Need) -> Traits | None:
     return bound_traits(traits, need.context_length)
 
 
-async def use_in_time(
+def use_in_time(
     gateway: Gateway,
     running: RunningRequest,
     lease: Lease,
-    use: Callable[[Lease, Upstream], Awaitable[None]],
+    use: Use,
     upstream: Upstream,
     *,
     is_second: bool,
-) -> None:
+) -> Awaitable[None]:
     """Run `use`; raise TooSlow if no token comes in time and another target could give it."""
     hang_s = gateway.scheduler.hang_s
     if is_second or math.isinf(hang_s) or not gateway.scheduler.has_other(lease):
-        await use(lease, upstream)
-        return
-    async with first_token_in_time(running) as begin:
-        begin(hang_s)
-        await use(lease, upstream)
+        return use(lease, upstream)
+
+    async def use_until_late() -> None:
+        async with first_token_in_time(running) as begin:
+            begin(hang_s)
+            await use(lease, upstream)
+
+    return use_until_late()
 
 
 def name_server(request: Request, bundle: Bundle, lease: Lease) -> None:
@@ -283,20 +286,3 @@ def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int
     """Count the tokens of inputs for which no text is generated."""
     gateway.running.of(request).read_tokens += tokens
     gateway.metrics.count_tokens(bundle.name, tokens, 0, estimated=False)
-
-
-def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
-    """Return what the load-time options ask of an instance."""
-    return Need(
-        mode=mode,
-        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
-        gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
-        threads=load.num_thread or None,
-        logprobs=logprobs,
-    )
-
-
-class NotSupported(CapabilityMissing):
-    """No engine here can do it."""
-
-    status = 501

@@ -1,4 +1,4 @@
-"""The bodies of requests to models, in Ollama's API and at the routes that vllama has beside it."""
+"""The bodies of requests in Ollama's API, and at the routes that vllama has beside it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from typing import Any
 
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import request_types as requests
-from vllama.routes.fields import (
+from vllama.routes.describe.fields import (
+    EXAMPLE_MODEL,
     FORMAT,
+    MODEL,
+    NEW_MODEL,
     OPTIONS,
+    PULLED_MODEL,
     TEXT,
     TEXT_OR_NULL,
     TOP_LOGPROBS,
     WHOLE_NUMBER,
     make_object,
 )
-from vllama.routes.operation import Body
+from vllama.routes.route import Body, Parameter
 
 _INFERENCE: dict[str, Schema] = {
     "options": OPTIONS,
@@ -88,4 +92,95 @@ DETOKENIZE = Body(
     required=("tokens",),
     fields={"tokens": {"type": "array", "items": WHOLE_NUMBER | {"minimum": 0}}},
     examples={"Three tokens": {"tokens": [19556, 28, 905]}},
+)
+
+
+_NAME: Schema = {"description": "the word of older clients for `model`"}
+
+
+def _name(model: Schema = MODEL) -> dict[str, Schema]:
+    """Return the fields of a body that name its model."""
+    return {"model": model, "name": _NAME}
+
+
+_PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
+_SHA256: Schema = {"type": "string", "pattern": "^sha256[:-][0-9a-fA-F]{64}$"}
+DIGEST = Parameter(
+    "digest",
+    "the digest of the file: `sha256:` and 64 hexadecimal digits",
+    _SHA256,
+    example="sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+)
+_UPLOADS: Schema = {
+    "description": "files that were uploaded to `/api/blobs`: their digests by their names",
+    "type": ["object", "null"],
+    "propertyNames": {"pattern": f"^{_PART}(/{_PART})*$"},
+    "additionalProperties": _SHA256,
+}
+SHOW = Body(
+    type=requests.SHOW,
+    required=("model",),
+    fields=_name(),
+    examples={
+        "A model": {"model": EXAMPLE_MODEL},
+        "With its plan": {"model": EXAMPLE_MODEL, "plan": True},
+    },
+)
+PULL = Body(
+    type=requests.PULL,
+    required=("model",),
+    fields=_name(PULLED_MODEL),
+    examples={"A model": {"model": EXAMPLE_MODEL}},
+)
+STOP_PULL = Body(name="StopPullRequest", type=requests.PULL, required=("model",), fields=_name())
+CREATE = Body(
+    type=requests.CREATE,
+    required=("model",),
+    fields={
+        **_name(NEW_MODEL),
+        "from": MODEL | {"description": "the model that this one is made of, if not of `files`"},
+        "files": _UPLOADS,
+        "draft_files": _UPLOADS,
+        "adapters": _UPLOADS,
+        "parameters": OPTIONS,
+        "license": {
+            "description": "a text, or several",
+            "anyOf": [TEXT_OR_NULL, {"type": "array", "items": TEXT_OR_NULL}],
+        },
+    },
+    examples={
+        "With a system message": {
+            "model": "pirate",
+            "from": EXAMPLE_MODEL,
+            "system": "You are a pirate.",
+        }
+    },
+)
+COPY = Body(
+    type=requests.COPY,
+    required=("source", "destination"),
+    fields={"source": MODEL, "destination": NEW_MODEL},
+    examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
+)
+DELETE = Body(
+    type=requests.DELETE,
+    required=("model",),
+    fields=_name(),
+    examples={"A model": {"model": "smol"}},
+)
+PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
+WEB_SEARCH = Body(
+    name="WebSearchRequest",
+    required=("query",),
+    fields={
+        "query": {"type": "string", "pattern": r"\S"},
+        "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": 10},
+    },
+    examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
+)
+WEB_FETCH = Body(
+    name="WebFetchRequest",
+    required=("url",),
+    fields={"url": {"type": "string", "pattern": "^https?://"}},
+    examples={"A page": {"url": "https://example.com"}},
 )

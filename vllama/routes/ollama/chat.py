@@ -6,34 +6,34 @@ See docs/reference/ollama-api.md#chat, #generate, #raw-context-system-template.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ModelNotFound
-from vllama.base.units import rfc3339_utc
-from vllama.chat.reply import Reply
 from vllama.chat.request import ChatRequest
 from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
-from vllama.dialects.ollama.objects import write_load
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
-from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter
+from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter, write_without_text
 from vllama.engines.base import Mode
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.inference.affinity import Prefix, hash_messages, hash_text
-from vllama.routes.inference.lease import make_need, run_relay, with_lease
-from vllama.routes.inference.reservation import count_nothing, size_answers
+from vllama.routes.inference.demand import (
+    Prefix,
+    count_nothing,
+    hash_messages,
+    hash_text,
+    size_answers,
+)
+from vllama.routes.inference.lease import run_relay, with_lease
+from vllama.routes.inference.offers import make_need
 from vllama.routes.ollama import bodies
-from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
-from vllama.routes.route import RouteKind, Task, ollama_route
+from vllama.routes.route import Framing, RouteKind, Stream, Task, ollama_route
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # an engine's stream that ends before its first token
 NOTHING = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
+
+Kind = Literal["chat", "generate"]
 
 MAX_UNLOAD_BYTES = 4096
 """A longer body has a text to continue."""
@@ -98,15 +100,15 @@ async def answer(
     prefix: Prefix,
 ) -> None:
     """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
-    kind: Literal["chat", "generate"] = "chat" if make_writer is ChatWriter else "generate"
+    kind: Kind = "chat" if make_writer is ChatWriter else "generate"
     if is_unload(asked):  # at once, also if it was not loaded
         gateway.scheduler.unload(entry.bundle)
-        request.respond(200, write_load(asked.model, now_ns(), kind, "unload"))
+        answer_empty(request, asked.model, kind, "unload")
         return
     check_raw(asked)
     checked = check_request(entry, asked, kind)
-    asked = check_format(asked)
-    checked = dataclasses.replace(checked, asked=check_format(checked.asked))
+    if (asked := check_format(checked.asked)) is not checked.asked:
+        checked = dataclasses.replace(checked, asked=asked)
     is_empty = asked.is_empty
     need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
 
@@ -145,17 +147,17 @@ async def answer(
             gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size
         )
     if is_empty:
-        request.respond(200, write_load(asked.model, now_ns(), kind, "load"))
+        answer_empty(request, asked.model, kind, "load")
 
 
-async def relay_turn(
+def relay_turn(
     gateway: Gateway,
     request: Request,
     checked: CheckedRequest,
     turn: Turn,
     writer: ChatWriter | GenerateWriter,
     upstream: Upstream,
-) -> None:
+) -> Awaitable[None]:
     """Send a prepared request to the engine, and its answer to the client."""
     reply = turn.make_reply(writer, as_chat=False)
     headers = make_dropped_header(turn.prompt)
@@ -164,33 +166,35 @@ async def relay_turn(
         if isinstance(writer, GenerateWriter) and not checked.asked.raw:
             writer.context = await turn.prompt.context(writer.text)
 
-    if turn.sampling.max_tokens == 0:  # some engines read it as "no limit"
+    async def answer_nothing() -> None:
+        """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
         await add_context()
-        answer_nothing(request, reply, headers)
-        return
+        reply.feed(NOTHING, now_ns())
+        request.respond(200, reply.finish(now_ns()), reply.content_type.encode(), headers)
+
+    if turn.sampling.max_tokens == 0:
+        return answer_nothing()
     relay = Relay(request, reply, whole=not checked.asked.stream, headers=headers)
     call = turn.make_call()
     finish = add_context if isinstance(writer, GenerateWriter) else None
-    await run_relay(gateway, request, checked.entry.bundle, relay, upstream, call, finish)
+    return run_relay(gateway, request, checked.entry.bundle, relay, upstream, call, finish)
 
 
-def answer_nothing(request: Request, reply: Reply, headers: dict[str, str]) -> None:
-    """Answer `num_predict` 0, for which no engine is asked."""
-    reply.feed(NOTHING, now_ns())
-    request.respond(200, reply.finish(now_ns()), reply.content_type.encode(), headers)
-
-
-def answer_rendered(request: Request, model: str, kind: str, turn: Turn) -> None:
-    """Answer `_debug_render_only`: the prompt as the engine would see it, nothing generated."""
-    empty: dict[str, object] = (
-        {"message": {"role": "", "content": ""}} if kind == "chat" else {"response": ""}
+def answer_empty(request: Request, model: str, kind: Kind, reason: str) -> None:
+    """Answer a request that only loads the model, or unloads it."""
+    request.respond(
+        200,
+        write_without_text(model, now_ns(), kind, role="assistant", done=True, done_reason=reason),
     )
+
+
+def answer_rendered(request: Request, model: str, kind: Kind, turn: Turn) -> None:
+    """Answer `_debug_render_only`: the prompt as the engine would see it, nothing generated."""
     info: dict[str, object] = {"rendered_template": turn.prompt.text or ""}
     if images := sum(message.media_count for message in turn.chat.messages):
         info["image_count"] = images
-    made = rfc3339_utc(now_ns())
-    value = {"model": model, "created_at": made, **empty, "done": False, "_debug_info": info}
-    request.respond(200, msgspec.json.encode(value), JSON.encode())
+    body = write_without_text(model, now_ns(), kind, role="", done=False, _debug_info=info)
+    request.respond(200, body, JSON.encode())
 
 
 _answers = partial(ollama_route, kind=RouteKind.MODEL)

@@ -8,7 +8,7 @@ See docs/reference/ollama-api.md#model-management, #create.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from vllama.chat.go_json import kind
 from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.ollama.request_types import COPY, CREATE, CreateBody, MessageStruct
+from vllama.dialects.ollama.request_types import COPY, CREATE, CreateBody
 from vllama.models.create import (
     Recipe,
     check_copy_name,
@@ -34,10 +34,15 @@ from vllama.models.modelfile import KNOWN, LISTS
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.net.http.request import BodyTooLarge, Request
-from vllama.routes.ollama import model_bodies
-from vllama.routes.ollama.convert import check_quant, convert_weights
-from vllama.routes.ollama.models import PROGRESS, make_progress, send_error, send_line
-from vllama.routes.ollama.pull_stream import stream_pull
+from vllama.routes.ollama import bodies
+from vllama.routes.ollama.progress import (
+    PROGRESS,
+    Lines,
+    check_quant,
+    convert_weights,
+    make_progress,
+    stream_pull,
+)
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -49,36 +54,13 @@ UNUSED = ("draft_quantize", "info")
 SUCCESS = "success"
 
 
-class Lines:
-    """The progress of one request: NDJSON, or with `stream` false only the end."""
-
-    def __init__(self, request: Request, *, stream: bool) -> None:
-        self._request = request
-        self._stream = stream
-
-    async def send(self, value: Progress) -> None:
-        """Send a line, if lines are wanted."""
-        if self._stream:
-            await send_line(self._request, value)
-
-    async def end(self, error: VllamaError | None = None) -> None:
-        """End the answer. An error becomes a line, or is raised if nothing was sent yet."""
-        if error is not None and not self._request.status:
-            raise error
-        if error is not None:
-            await send_error(self._request, error)
-        elif not self._stream:
-            self._request.json(200, Success("success"))
-            return
-        self._request.end()
-
-
 async def create(gateway: Gateway, request: Request) -> None:
     """Make a model of another one, or of uploaded files."""
     body = decode_request(await request.body(), CREATE)
     source, files = body.source, body.files or {}
     adapters, drafts = body.adapters, body.draft_files
-    check_file_names((*files, *drafts))
+    if any(path.startswith("/") or ".." in path.split("/") for path in (*files, *drafts)):
+        raise BadRequest("file path must be relative")
     for digest in (*files.values(), *adapters.values(), *drafts.values()):
         find_blob(gateway, digest)
     name = check_new_name(body.model or body.name)
@@ -94,17 +76,25 @@ async def create(gateway: Gateway, request: Request) -> None:
     try:
         if adapters or not (source or is_folder(files)):
             await lines.send(Progress("parsing GGUF"))
-        extra = await executors.disk.run(find_extra_files, gateway, adapters, drafts)
+        beside = await executors.disk.run(get_blobs, gateway, adapters)
+        draft = await executors.disk.run(get_blobs, gateway, drafts)
         if source:
             base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
             uploads = get_blobs(gateway, files)
             base = await convert_weights(gateway, request, name, uploads, quantize, lines.send)
         else:
-            base = await executors.storage.run(find_uploads, gateway, files)
+            base = await executors.storage.run(lambda: make_bundle(get_blobs(gateway, files)))
         made = await check_quant(gateway, request, base, quantize, lines.send)
         new = made is not base or is_folder(files)
-        recipe = Recipe(name=name, base=made, new_base=new, **settings, **extra)
+        recipe = Recipe(
+            name=name,
+            base=made,
+            new_base=new,
+            adapters=tuple(path for _, path in beside),
+            draft=next((path for _, path in draft), None),
+            **settings,
+        )
         told: list[str] = []
         await executors.storage.run(create_model, gateway.catalog.library, recipe, told.append)
         for status in told:
@@ -115,12 +105,6 @@ async def create(gateway: Gateway, request: Request) -> None:
         await lines.end()
     finally:
         gateway.catalog.forget()
-
-
-def check_file_names(names: Iterable[str]) -> None:
-    """Refuse names that lead elsewhere. Raises BadRequest."""
-    if any(name.startswith("/") or ".." in name.split("/") for name in names):
-        raise BadRequest("file path must be relative")
 
 
 def find_blob(gateway: Gateway, digest: object) -> Path:
@@ -135,7 +119,12 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
     if unknown:
         notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
-    messages = tuple(read_message(item) for item in body.messages if item is not None)
+    messages = tuple(
+        {"role": one.role.lower(), "content": one.content}
+        | ({"images": one.images} if one.images else {})
+        for one in body.messages
+        if one is not None
+    )
     texts = ("system", "template", "renderer", "parser", "requires")
     return {
         "parameters": parameters,
@@ -143,16 +132,6 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
         "license": read_license(body.license),
         "notes": tuple(notes),
         **{name: getattr(body, name) or None for name in texts},
-    }
-
-
-def find_extra_files(
-    gateway: Gateway, adapters: Mapping[str, object], drafts: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return the uploads beside the model, as fields of `Recipe`. Raises BadRequest. Blocking."""
-    return {
-        "adapters": tuple(path for _, path in get_blobs(gateway, adapters)),
-        "draft": next((path for _, path in get_blobs(gateway, drafts)), None),
     }
 
 
@@ -168,12 +147,6 @@ def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], li
         known[name] = [value] if isinstance(value, str) else value
     unknown = [name for name, value in given.items() if name not in KNOWN and value is not None]
     return known, sorted(unknown)
-
-
-def read_message(item: MessageStruct) -> dict[str, object]:
-    """Return a message's role, text and images."""
-    read: dict[str, object] = {"role": item.role.lower(), "content": item.content}
-    return read | {"images": item.images} if item.images else read
 
 
 def read_license(value: object) -> str | None:
@@ -205,11 +178,6 @@ async def find_base(gateway: Gateway, request: Request, name: str, lines: Lines)
 def is_folder(files: Mapping[str, object]) -> bool:
     """Tell whether the uploaded files are those of a safetensors model."""
     return any(name.lower().endswith(".safetensors") for name in files)
-
-
-def find_uploads(gateway: Gateway, files: Mapping[str, object]) -> Bundle:
-    """Return the model that uploaded files are. Raises BadRequest. Blocking."""
-    return make_bundle(get_blobs(gateway, files))
 
 
 def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, Path]]:
@@ -296,17 +264,17 @@ class BlobNotFound(BadRequest):
 
 
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
-_blob: dict[str, Any] = {"parameters": (model_bodies.DIGEST,), "statuses": (200, 201)}
+_blob: dict[str, Any] = {"parameters": (bodies.DIGEST,), "statuses": (200, 201)}
 ROUTES = (
     _writes(
         "POST /api/create",
         create,
-        body=model_bodies.CREATE,
+        body=bodies.CREATE,
         answer=Success,
         stream=PROGRESS,
         errors=(404, 413, 502, 507),
     ),
-    _writes("POST /api/copy", copy, body=model_bodies.COPY, errors=(404,)),
+    _writes("POST /api/copy", copy, body=bodies.COPY, errors=(404,)),
     ollama_route("HEAD /api/blobs/{digest}", head_blob, **_blob, errors=(413, 507)),
     _writes("POST /api/blobs/{digest}", upload_blob, **_blob, upload=True, errors=(413, 507)),
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vllama.accounts.keys.current import check_model, may_use
+from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.units import rfc3339_local
@@ -47,11 +47,17 @@ from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
-from vllama.routes.events.models import read_view
-from vllama.routes.inference.outages import list_servers
-from vllama.routes.ollama import model_bodies
-from vllama.routes.ollama.pull_stream import join_pull, stream_pull
-from vllama.routes.operation import Framing, Stream
+from vllama.routes.events.changes import read_view
+from vllama.routes.inference.offers import list_servers
+from vllama.routes.ollama import bodies
+from vllama.routes.ollama.progress import (
+    PROGRESS,
+    join_pull,
+    make_progress,
+    send_error,
+    send_line,
+    stream_pull,
+)
 from vllama.routes.route import RouteKind, ollama_route
 
 if TYPE_CHECKING:
@@ -64,9 +70,7 @@ FOREVER_S = (2**63 - 1) / 1e9
 ELSEWHERE_S = 1.0
 LOADED = ("size", "size_vram", "context_length")
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
-NDJSON = b"application/x-ndjson"
 LAYER = re.compile(r"blk\.(\d+)\.")
-PROGRESS = Stream(Framing.NDJSON, Progress)
 TEXTS = ("license", "template", "system", "renderer", "parser", "requires")
 ALWAYS = ("details", "model_info", "modified_at")  # what `/api/show` gives even if it is empty
 
@@ -296,13 +300,6 @@ async def delete(gateway: Gateway, request: Request) -> None:
     request.respond(200, b"", b"")
 
 
-def make_progress(event: PullEvent) -> Progress:
-    """Return a line of the stream."""
-    if not event.digest:
-        return Progress(event.status)
-    return Progress(event.status, event.digest, event.total_bytes or 0, event.completed_bytes or 0)
-
-
 async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model.
 
@@ -358,20 +355,6 @@ async def stop_pull(gateway: Gateway, request: Request) -> None:
     request.respond(200, b"", b"")
 
 
-async def send_line(request: Request, value: object) -> None:
-    """Send one NDJSON line, and the head before the first."""
-    if not request.status:
-        request.start(200, NDJSON)
-    request.write(msgspec.json.encode(value) + b"\n")
-    await request.wait_until_drained()
-
-
-async def send_error(request: Request, error: VllamaError) -> None:
-    """Send an error as an NDJSON line: the stream failed, though its status was 200."""
-    request.failure = error
-    await send_line(request, make_ollama_error(error, error.sentence()))
-
-
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
 ROUTES = (
     ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS, answer=Tags),
@@ -380,19 +363,19 @@ ROUTES = (
         "POST /api/show",
         show,
         RouteKind.LISTS,
-        body=model_bodies.SHOW,
+        body=bodies.SHOW,
         answer=ShownModel,
         errors=(404,),
     ),
     _writes(
         "POST /api/pull",
         pull,
-        body=model_bodies.PULL,
+        body=bodies.PULL,
         answer=(Success, Progress),
         stream=PROGRESS,
         statuses=(200, 202),
         errors=(502, 507),
     ),
-    _writes("DELETE /api/pull", stop_pull, body=model_bodies.STOP_PULL, errors=(404,)),
-    _writes("DELETE /api/delete", delete, body=model_bodies.DELETE, errors=(404,)),
+    _writes("DELETE /api/pull", stop_pull, body=bodies.STOP_PULL, errors=(404,)),
+    _writes("DELETE /api/delete", delete, body=bodies.DELETE, errors=(404,)),
 )

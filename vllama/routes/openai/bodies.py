@@ -1,13 +1,15 @@
-"""The bodies of requests for chats, completions and embeddings."""
+"""The bodies of requests in OpenAI's API, and at the routes of others who follow its form."""
 
 from __future__ import annotations
 
 from vllama.dialects.go_types import Schema, make_enum
 from vllama.dialects.openai import request_types as requests
-from vllama.routes.fields import (
+from vllama.dialects.responses.request_types import RESPONSES
+from vllama.routes.describe.fields import (
     BOOLEAN,
     IMAGE_URL,
     INTEGER,
+    NON_EMPTY,
     NUMBER,
     OWN_FIELDS,
     TEXT,
@@ -19,7 +21,7 @@ from vllama.routes.fields import (
     make_word,
     refer,
 )
-from vllama.routes.operation import Body
+from vllama.routes.route import Body
 
 _EFFORT = make_enum("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max", "", None)
 _TOKEN: Schema = WHOLE_NUMBER | {"minimum": 0}
@@ -112,4 +114,167 @@ EMBEDDING = Body(
         "encoding_format": make_enum("float", "base64", "", None),
     },
     examples={"A text": {"model": "all-minilm", "input": "one text"}},
+)
+
+
+_ITEM_PART: Schema = {
+    "anyOf": [
+        make_object(type=make_word("input_text", "output_text"), text=TEXT),
+        make_object(type=make_word("input_image"), image_url=IMAGE_URL),
+    ]
+}
+_CONTENT: Schema = {"anyOf": [TEXT, {"type": "array", "items": _ITEM_PART}]}
+MESSAGE = make_object({"type": make_word("message")}, role=NON_EMPTY, content=_CONTENT)
+_ITEM: Schema = {
+    "anyOf": [
+        MESSAGE,
+        make_object(
+            {"arguments": TEXT}, type=make_word("function_call"), call_id=TEXT, name=NON_EMPTY
+        ),
+        make_object({"output": _CONTENT}, type=make_word("function_call_output"), call_id=TEXT),
+        make_object({"encrypted_content": TEXT}, type=make_word("reasoning")),
+    ]
+}
+RESPONSE = Body(
+    type=RESPONSES,
+    parts={"openai.ResponsesTool": make_object(type=TEXT)},
+    fields={
+        **OWN_FIELDS,
+        "input": {
+            "description": "a text, or items: messages, calls, results of calls, reasoning",
+            "anyOf": [TEXT_OR_NULL, {"type": "array", "items": _ITEM}],
+        },
+        "previous_response_id": TEXT_OR_NULL
+        | {"description": "the response that this one goes on from"},
+        "store": {"description": "whether it outlives the server"},
+        "metadata": {"type": ["object", "null"]},
+        "parallel_tool_calls": BOOLEAN,
+        "presence_penalty": NUMBER,
+        "frequency_penalty": NUMBER,
+        "tools": {"items": refer("openai.ResponsesTool")},
+        "tool_choice": {
+            "description": "whether the model may, must or must not call a function, and which",
+            "anyOf": [
+                *make_enum("auto", "none", "required", None)["anyOf"],
+                make_object(type=TEXT),
+            ],
+        },
+    },
+    examples={
+        "A question": {"input": "Say hello.", "max_output_tokens": 20},
+        "Streamed": {"input": "Say hello.", "stream": True},
+    },
+)
+
+
+_INSTRUCTIONS: Schema = {"anyOf": [NON_EMPTY, {"type": "object"}]}
+_CHOICES: Schema = {
+    "type": "object",
+    "minProperties": 2,
+    "maxProperties": 26,
+    "additionalProperties": TEXT_OR_NULL,
+}
+_STATE_QUESTION: Schema = {
+    "anyOf": [
+        make_object(
+            {
+                "criteria": {
+                    "type": ["object", "null"],
+                    "properties": dict.fromkeys(("true", "false"), TEXT_OR_NULL),
+                    "additionalProperties": False,
+                }
+            },
+            type=make_word("noul"),
+            instructions=_INSTRUCTIONS,
+        ),
+        make_object(type=make_word("choice"), instructions=_INSTRUCTIONS, criteria=_CHOICES),
+        make_object(
+            type=make_word("score"),
+            instructions=_INSTRUCTIONS,
+            criteria=make_array(TEXT_OR_NULL, minItems=2, maxItems=10),
+        ),
+    ]
+}
+
+
+def _make_question(kind: str, **rows: Schema) -> Schema:
+    named = {"name": TEXT_OR_NULL}
+    return make_object(named, type=make_word(kind), instructions=NON_EMPTY, **rows)
+
+
+def _make_rows(field: str, most: int) -> Schema:
+    row = make_object({"description": TEXT_OR_NULL}, **{field: TEXT})
+    return make_array(row, minItems=2, maxItems=most)
+
+
+_TYPED: Schema = {
+    "anyOf": [
+        _make_question("predicate"),
+        _make_question("choice", choices=_make_rows("value", 26)),
+        _make_question("score", levels=_make_rows("label", 10)),
+    ]
+}
+_TEXTS: Schema = {"anyOf": [TEXT, make_array(TEXT)]}
+_RERANKER = "bge-reranker-v2-m3"
+RERANK = Body(
+    name="RerankRequest",
+    required=("query", "documents"),
+    fields={
+        "query": TEXT,
+        "documents": make_array({"anyOf": [TEXT, {"type": "object"}]}),
+        "top_n": INTEGER | {"minimum": 0},
+        "return_documents": BOOLEAN,
+    },
+    examples={
+        "Two documents": {
+            "model": _RERANKER,
+            "query": "What do pandas eat?",
+            "documents": ["Pandas eat bamboo.", "Paris is in France."],
+        }
+    },
+)
+SCORE = Body(
+    name="ScoreRequest",
+    required=("text_1", "text_2"),
+    fields={"text_1": _TEXTS, "text_2": _TEXTS},
+    examples={"A pair": {"model": _RERANKER, "text_1": "a panda", "text_2": "a bear"}},
+)
+DECISIONS = Body(
+    name="DecisionsRequest",
+    required=("input", "questions"),
+    fields={
+        "input": {
+            "description": "what the questions are about",
+            "anyOf": [NON_EMPTY, make_array(MESSAGE)],
+        },
+        "questions": make_array(_TYPED, maxItems=400),
+    },
+    examples={
+        "A predicate": {
+            "input": "The parcel came a week late.",
+            "questions": [
+                {"type": "predicate", "name": "angry", "instructions": "Is it a complaint?"}
+            ],
+        }
+    },
+)
+SYSTEM_ONE = Body(
+    name="SystemOneRequest",
+    required=("state", "questions"),
+    fields={
+        "state": {
+            "anyOf": [TEXT_OR_NULL, {"type": "object"}, {"type": "array", "items": {}}],
+        },
+        "questions": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": _STATE_QUESTION,
+        },
+    },
+    examples={
+        "A yes-or-no question": {
+            "state": "The parcel came a week late.",
+            "questions": {"angry": {"type": "noul", "instructions": "Is it a complaint?"}},
+        }
+    },
 )

@@ -8,45 +8,43 @@ See docs/reference/ollama-api.md#openai-chat-completions, #openai-completions.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vllama.dialects.ollama.embeddings import (
-    finish_vector,
-    parse_embeddings,
-    write_base64,
-    write_float32s,
-)
-from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, Embeddings
+from vllama.base.clock import now_ns
+from vllama.base.errors import CapabilityMissing
+from vllama.chat.reply import EVENT_STREAM
+from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, TextCompletion
 from vllama.dialects.openai.choices import Part, reseed
+from vllama.dialects.openai.completions import (
+    TextWriter,
+    answer_without_engine,
+    make_list_error,
+    parse_completion,
+)
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.dialects.openai.request_types import CHAT, EMBEDDING
-from vllama.dialects.openai.whole import WholeWriter, write_embeddings
-from vllama.dialects.openai.write import StreamWriter
+from vllama.dialects.openai.request_types import CHAT, COMPLETION
+from vllama.dialects.openai.write import StreamWriter, WholeWriter
 from vllama.engines.base import Mode
-from vllama.net.http.departure import unless_gone
-from vllama.net.http.request import Request
+from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.inference.affinity import hash_messages
-from vllama.routes.inference.lease import count_inputs, make_need, with_lease
-from vllama.routes.inference.reservation import size_answers, size_inputs
-from vllama.routes.ollama.embed import NOT_FOUND
+from vllama.routes.inference.demand import hash_messages, hash_text, size_answers
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.offers import make_need
 from vllama.routes.openai import bodies
 from vllama.routes.openai.common import (
+    Choice,
     find_text_model,
     find_v1_model,
     make_options,
     name_ignored,
     read_truncate,
+    relay_choices,
 )
-from vllama.routes.openai.multi_choice import Choice, relay_choices
-from vllama.routes.operation import Framing, Stream
-from vllama.routes.prompts.embedding import check_inputs, embed_all
 from vllama.routes.prompts.prepare import check_request, prepare
-from vllama.routes.prompts.prompt import make_dropped_header
-from vllama.routes.route import RouteKind, Task, openai_route
+from vllama.routes.prompts.prompt import Prompt, make_dropped_header
+from vllama.routes.route import Framing, RouteKind, Stream, Task, openai_route
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
@@ -94,50 +92,76 @@ async def chat(gateway: Gateway, request: Request) -> None:
     await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
 
 
-async def embeddings(gateway: Gateway, request: Request) -> None:
-    """Make embeddings of texts or tokens.
+async def completions(gateway: Gateway, request: Request) -> None:
+    """Continue prompts.
 
-    They are normalised, and in base64 if requested.
+    A prompt goes through the model's template; with `raw` it is sent as it is.
     """
-    body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
-    asked = parse_embeddings(body)
-    name_ignored(request, [each for each in body if each not in {*EMBEDDING.fields, "user"}])
-    entry = await find_text_model(gateway, asked.model, NOT_FOUND)
-    name = str(asked.model)
-    check_inputs(asked.inputs, name, entry.info.vocab_size)
-    _, load = entry.options(extras.options)
-    need = make_need(load, Mode.EMBED)
+    body, extras = take_extras(parse_openai(await request.body(), COMPLETION))
+    asked = parse_completion(body)
     truncate = read_truncate(request, extras, default=True)
+    try:
+        entry = await find_text_model(gateway, asked.model)
+        texts = [
+            check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
+            for text in asked.prompts
+        ]
+    except CapabilityMissing:
+        if isinstance(body.get("prompt"), list):  # of which Ollama says nothing else
+            raise make_list_error() from None
+        raise
+    need = make_need(texts[0].load, Mode.CHAT, logprobs=asked.logprobs is not None)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
-        work = embed_all(
-            upstream,
-            lease.traits,
-            asked.inputs,
-            count=partial(count_inputs, gateway, request, entry.bundle),
-            model=name,
-            finish=partial(
-                finish_vector,
-                dimensions=asked.dimensions,
-                form=write_base64 if asked.encoding == "base64" else write_float32s,
-            ),
-            truncate=truncate,
-            limit=min(
-                need.context_length or math.inf,
-                lease.traits.context_length,
-                entry.info.context_length or math.inf,
-            ),
+        if asked.loads or texts[0].sampling.max_tokens == 0:
+            answer = answer_without_engine(asked, str(asked.model), now_ns(), request.number)
+            kind = EVENT_STREAM.encode() if asked.stream else JSON
+            request.respond(200, answer, kind)
+            return
+        choices: list[Choice] = []
+        prompts: list[Prompt] = []
+        parts = iter(Part.several([asked.n] * len(asked.prompts)))
+        for text, checked in zip(asked.prompts, texts, strict=True):
+            turn = await prepare(checked, lease.traits, gateway.renderer, upstream)
+            prompts.append(turn.prompt)
+            call = turn.make_call()
+            for number in range(asked.n):
+                writer = TextWriter(
+                    make_options(checked.asked, "completion"),
+                    echo=text if asked.echo else "",
+                    top=asked.logprobs or 0,
+                    part=next(parts),
+                )
+                choices.append(
+                    Choice(
+                        call=reseed(call, lease.traits, number),
+                        reply=turn.make_reply(writer),
+                        new_prompt=number == 0,
+                    )
+                )
+        name_ignored(request, [*asked.ignored, *turn.chat.ignored])
+        headers = make_dropped_header(*prompts)
+        whole = not asked.stream
+        await relay_choices(
+            gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
-        made = await unless_gone(request, work)
-        reply = write_embeddings(name, made.vectors, made.tokens)
-        request.respond(200, reply, headers=made.headers)
 
-    size = size_inputs(asked.inputs)
-    await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
+    prefix, size = hash_text(*asked.prompts[:1]), size_answers(texts, asked.n)
+    await with_lease(
+        gateway, request, entry.bundle, need, extras.keep_alive, use, prefix, size=size
+    )
 
 
 _answers = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
+    _answers(
+        "POST /v1/completions",
+        completions,
+        task=Task.COMPLETION,
+        body=bodies.COMPLETION,
+        answer=TextCompletion,
+        stream=Stream(Framing.EVENTS, TextCompletion),
+    ),
     _answers(
         "POST /v1/chat/completions",
         chat,
@@ -145,12 +169,5 @@ ROUTES = (
         body=bodies.CHAT,
         answer=ChatCompletion,
         stream=Stream(Framing.EVENTS, ChatChunk),
-    ),
-    _answers(
-        "POST /v1/embeddings",
-        embeddings,
-        task=Task.EMBEDDINGS,
-        body=bodies.EMBEDDING,
-        answer=Embeddings,
     ),
 )

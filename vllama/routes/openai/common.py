@@ -5,27 +5,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound
 from vllama.chat.reply import Reply, ReplyOptions
-from vllama.chat.request import ChatRequest
+from vllama.chat.request import Call, ChatRequest, Usage
 from vllama.chat.stops import StopFilter
 from vllama.dialects.blocks import BlockWriter
+from vllama.dialects.openai.choices import merge_choices
 from vllama.dialects.openai.extras import Extras
+from vllama.dialects.openai.write import WholeWriter
 from vllama.engines.base import Mode
-from vllama.models.types import Capability
+from vllama.models.types import Bundle, Capability
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.inference.affinity import hash_messages
-from vllama.routes.inference.lease import make_need, run_relay, with_lease
-from vllama.routes.inference.reservation import size_answers
+from vllama.routes.inference.demand import hash_messages, size_answers
+from vllama.routes.inference.lease import run_relay, with_lease
+from vllama.routes.inference.offers import make_need
 from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
@@ -97,6 +100,63 @@ async def relay_blocks(
     need, prefix = make_need(checked.load, Mode.CHAT), hash_messages(asked.messages)
     size = size_answers([checked])
     await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice to be made. `new_prompt`: the first one of its prompt, whose tokens count."""
+
+    call: Call
+    reply: Reply
+    new_prompt: bool = True
+
+
+async def relay_choices(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    upstream: Upstream,
+    choices: Sequence[Choice],
+    *,
+    whole: bool,
+    headers: Mapping[str, str],
+) -> None:
+    """Make all choices in order; `whole`: one object instead of a stream."""
+    bodies: list[bytes] = []
+    for number, choice in enumerate(choices):
+        deliver = None
+        if len(choices) > 1 and whole:
+            deliver = bodies.append
+        elif number < len(choices) - 1:
+            deliver = request.write  # the answer goes on
+        relay = Relay(request, choice.reply, whole=whole, headers=headers, deliver=deliver)
+        await run_relay(
+            gateway,
+            request,
+            bundle,
+            relay,
+            upstream,
+            choice.call,
+            new_prompt=choice.new_prompt,
+        )
+        if request.failure is not None and deliver is not None:
+            request.end()
+            return
+    if bodies:
+        usages = [(choice.reply.tally.usage, choice.new_prompt) for choice in choices]
+        request.respond(200, merge_choices(bodies, usages), headers=headers)
+
+
+async def ask_whole(
+    gateway: Gateway, request: Request, checked: CheckedRequest, lease: Lease, upstream: Upstream
+) -> tuple[dict[str, Any], Usage]:
+    """Return the one choice of an answer that is not the client's, and its tokens."""
+    turn = await prepare(checked, lease.traits, gateway.renderer, upstream)
+    kept: list[bytes] = []
+    reply = turn.make_reply(WholeWriter(make_options(checked.asked)))
+    relay = Relay(request, reply, whole=True, headers={}, deliver=kept.append)
+    await run_relay(gateway, request, checked.entry.bundle, relay, upstream, turn.make_call())
+    choice: dict[str, Any] = msgspec.json.decode(kept[0])["choices"][0]
+    return choice, reply.tally.usage
 
 
 def make_seed(request: Request) -> str:

@@ -1,11 +1,16 @@
-"""Speech and images made by an engine that has such routes: `/v1/audio/speech`, `/v1/images/…`.
+"""Speech and images: `/v1/audio/…`, `/v1/images/…`.
 
-None of the engines that vllama starts has them; a server behind `--upstream` may. Requests and
-answers are passed on but for the model's name.
+None of the engines that vllama starts makes speech or images; a server behind `--upstream` may.
+Requests and answers are passed on but for the model's name. An engine that turns speech into text
+gets the form as it came, too; one whose model hears in a chat is asked there at temperature 0, as
+Ollama does.
+
+See docs/reference/ollama-api.md#audio-transcriptions.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,24 +19,33 @@ from vllama.base.errors import BadRequest
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.go_json import encode_json
+from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
 from vllama.dialects.go_types import make_enum
+from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
-from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.fields import BINARY, NON_EMPTY, TEXT
-from vllama.routes.inference.engine_routes import fetch_or_refuse, list_traits, make_need_of_entry
-from vllama.routes.inference.lease import NotSupported, with_lease
-from vllama.routes.openai.audio import MAX_FORM_BYTES
-from vllama.routes.openai.common import find_v1_model, name_ignored
-from vllama.routes.operation import Body
-from vllama.routes.route import RouteKind, openai_route
+from vllama.routes.catalog import Entry
+from vllama.routes.describe.fields import BINARY, NON_EMPTY, TEXT
+from vllama.routes.inference.demand import size_context
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.offers import (
+    NotSupported,
+    fetch_or_refuse,
+    list_traits,
+    make_need_of_entry,
+)
+from vllama.routes.openai.common import ask_whole, find_v1_model, name_ignored
+from vllama.routes.prompts.prepare import check_request
+from vllama.routes.route import Body, RouteKind, openai_route
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
+
 
 _SOUNDS: Mapping[str, bytes] = {
     "mp3": b"audio/mpeg", "opus": b"audio/ogg", "aac": b"audio/aac", "flac": b"audio/flac",
@@ -65,14 +79,19 @@ async def generate_images(gateway: Gateway, request: Request) -> None:
 
 async def edit_images(gateway: Gateway, request: Request) -> None:
     """Change an image as a text describes, by a server behind this one."""
-    form = FormReader(request.header(b"content-type"))
-    async for piece in request.pieces(MAX_FORM_BYTES):
-        form.feed(piece)
-    parts = form.parts()
+    parts = await read_form(request)
     model = next((part.text for part in parts if part.name == "model"), None)
     await pass_on(
         gateway, request, model, "edit images", lambda traits: traits.image_edits_path, parts
     )
+
+
+async def read_form(request: Request) -> list[Part]:
+    """Return the parts of a form. Raises BadRequest, BodyTooLarge."""
+    form = FormReader(request.header(b"content-type"))
+    async for piece in request.pieces(MAX_FORM_BYTES):
+        form.feed(piece)
+    return form.parts()
 
 
 async def pass_on(
@@ -114,8 +133,138 @@ async def pass_on(
     await with_lease(gateway, request, entry.bundle, need, None, use)
 
 
+MAX_FORM_BYTES = 25 * 1024 * 1024 + 64 * 1024
+"""Ollama's and OpenAI's limit for the file, and room for the fields."""
+
+_TYPES = {
+    "text": b"text/plain; charset=utf-8",
+    "srt": b"application/x-subrip; charset=utf-8",
+    "vtt": b"text/vtt; charset=utf-8",
+}
+_TASKS = {
+    "transcribe": "Write down the words that are spoken, and nothing else. Do not answer them.",
+    "translate": "Write down in English what is said, and nothing else. Do not answer it.",
+}
+
+
+async def transcriptions(gateway: Gateway, request: Request) -> None:
+    """Turn speech into text."""
+    await transcribe(gateway, request, "transcribe")
+
+
+async def translations(gateway: Gateway, request: Request) -> None:
+    """Turn speech into English text."""
+    await transcribe(gateway, request, "translate")
+
+
+async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
+    """Find the model, then the way in which its engine hears."""
+    parts = await read_form(request)
+    fields = {part.name: part for part in parts}
+    if "model" not in fields or not fields["model"].text:
+        raise BadRequest("model is required")
+    if "file" not in fields:
+        raise BadRequest("file is required: http: no such file")
+    if not fields["file"].data:
+        raise BadRequest("audio file is empty")
+    name = fields["model"].text
+    entry = await find_v1_model(gateway, name)
+
+    shape = fields["response_format"].text if "response_format" in fields else "json"
+    wanted = make_need_of_entry(entry)
+    refusal = NotSupported(
+        f"cannot {task} with '{name}': its engine takes no audio",
+        hint="choose a model that hears, on an engine that can",
+    )
+    offers = list_traits(gateway, entry.bundle, wanted.mode)
+    if not any(find_path(traits, task) or traits.takes_audio for traits in offers):
+        raise refusal
+
+    async def use(lease: Lease, upstream: Upstream) -> None:
+        path = find_path(lease.traits, task)
+        if path is not None:
+            model, passed = lease.traits.model_name or name, lease.traits.passed_fields
+            call, ignored = pass_form(path, parts, passed, model=model, seed=request.number)
+            name_ignored(request, ignored)
+            answer = await unless_gone(
+                request, fetch_or_refuse(upstream, call, f"{task} with '{name}'")
+            )
+            flows = "stream" in fields and fields["stream"].text.lower() == "true"
+            kind = EVENT_STREAM.encode() if flows else _TYPES.get(shape, JSON)
+            request.respond(200, answer, kind)
+            return
+        if not lease.traits.takes_audio:
+            raise refusal
+        if shape not in ("json", "text"):
+            raise BadRequest(f"Invalid value for 'response_format': '{shape[:80]}'.")
+        text = await transcribe_by_chat(gateway, request, entry, lease, upstream, fields, task)
+        if shape == "text":
+            request.text(200, text)
+        else:
+            request.json(200, Transcription(text))
+
+    await with_lease(gateway, request, entry.bundle, wanted, None, use, size=size_context)
+
+
+def find_path(traits: Traits, task: str) -> str | None:
+    """Return the engine's own route for a task."""
+    return traits.transcription_path if task == "transcribe" else traits.translation_path
+
+
+async def transcribe_by_chat(
+    gateway: Gateway,
+    request: Request,
+    entry: Entry,
+    lease: Lease,
+    upstream: Upstream,
+    fields: Mapping[str, Part],
+    task: str,
+) -> str:
+    """Ask a model that hears for the words of a recording."""
+    system = _TASKS[task]
+    if "language" in fields:
+        system += f" The language is {fields['language'].text}."
+    if "prompt" in fields:
+        system += f" What it is about: {fields['prompt'].text}"
+    file = fields["file"]
+    form = "mp3" if (file.filename or "").lower().endswith(".mp3") else "wav"
+    sound = {"data": base64.b64encode(file.data).decode(), "format": form}
+    body = {
+        "model": fields["model"].text,
+        "temperature": 0,
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]},
+        ],
+    }
+    checked = check_request(entry, read_chat(body, truncate=False), "chat")
+    choice, _ = await ask_whole(gateway, request, checked, lease, upstream)
+    text: str = choice["message"]["content"]
+    return text.strip()
+
+
+_hears = partial(
+    openai_route,
+    kind=RouteKind.MODEL,
+    body=Body(
+        name="TranscriptionForm",
+        form=True,
+        required=("file",),
+        fields={
+            "file": BINARY | {"description": "the recording; 25 MB at most"},
+            "language": TEXT,
+            "prompt": TEXT | {"description": "what the recording is about"},
+            "response_format": {"type": "string", "enum": ["json", "text"]},
+        },
+    ),
+    answer=Transcription,
+    media={"text/plain": TEXT},
+)
+
 _makes = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
+    _hears("POST /v1/audio/transcriptions", transcriptions),
+    _hears("POST /v1/audio/translations", translations),
     _makes(
         "POST /v1/audio/speech",
         speech,

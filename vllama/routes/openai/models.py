@@ -12,52 +12,41 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from vllama.accounts.keys.current import may_use
+from vllama.accounts.keys.ring import may_use
 from vllama.base.errors import ModelNotFound
 from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
-from vllama.routes.events.models import known_context
-from vllama.routes.fields import EXAMPLE_MODEL, MODEL
+from vllama.routes.describe.fields import EXAMPLE_MODEL, MODEL
+from vllama.routes.events.changes import known_context
 from vllama.routes.ollama.models import add_tag, list_capabilities
 from vllama.routes.openai.common import find_v1_model
-from vllama.routes.operation import Parameter
-from vllama.routes.route import RouteKind, openai_route
+from vllama.routes.route import Parameter, RouteKind, openai_route
 from vllama.scheduler.views import Phase, View
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-LOADED, NOT_LOADED = "loaded", "not-loaded"
-
 
 def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> OpenAIModel:
     """Return a model as it is listed; `view` is that of its instance, None if there is none."""
     made_for = info.context_length or 0 if info is not None else 0
-    loaded = known_context(view.plan) if view is not None else 0
+    loaded, state = 0, "not-loaded"
+    if view is not None:
+        loaded = known_context(view.plan)
+        state = "loaded" if view.state is Phase.READY else str(view.state)
     return OpenAIModel(
         id=bundle.name,
         object="model",
         created=int(bundle.modified_s),
-        owned_by=get_owner(bundle.name),
-        state=NOT_LOADED if view is None else describe_phase(view.state),
+        owned_by=("library", *bundle.name.split("/"))[-2],  # the namespace
+        state=state,
         capabilities=list_capabilities(info),
         context_length=made_for,
         loaded_context_length=loaded,
         max_model_len=loaded or made_for,
     )
-
-
-def describe_phase(phase: Phase) -> str:
-    """Return the state of a model that has an instance."""
-    return LOADED if phase is Phase.READY else str(phase)
-
-
-def get_owner(name: str) -> str:
-    """Return the namespace of a name: the part before the last one, `library` if there is none."""
-    parts = name.split("/")
-    return parts[-2] if len(parts) > 1 else "library"
 
 
 def find_views(gateway: Gateway) -> dict[str, View]:

@@ -22,15 +22,14 @@ from vllama.dialects.responses.answer_types import (
     ResponseEvent,
     WholeResponse,
 )
+from vllama.dialects.responses.items import list_items, make_input_items
 from vllama.dialects.responses.read import continue_from, parse_responses
-from vllama.dialects.responses.stored import list_items, make_input_items
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.net.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
-from vllama.routes.openai import response_bodies
+from vllama.routes.openai import bodies
 from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
-from vllama.routes.operation import Framing, Parameter, Stream
 from vllama.routes.response_store import Record
-from vllama.routes.route import Dialect, Route, RouteKind, Task
+from vllama.routes.route import Dialect, Framing, Parameter, Route, RouteKind, Stream, Task
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -226,7 +225,7 @@ ROUTES = (
         responses,
         RouteKind.MODEL,
         task=Task.CHAT,
-        body=response_bodies.RESPONSE,
+        body=bodies.RESPONSE,
         stream=Stream(Framing.NAMED_EVENTS, ResponseEvent),
         errors=(415,),
     ),

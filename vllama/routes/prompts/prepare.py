@@ -9,7 +9,7 @@ would render it wrongly, is sent as a completion instead of a chat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prompt import Prompt, strip_bos
 from vllama.routes.prompts.templates import find_template, insert_text
-from vllama.routes.prompts.tokenizer import decode_tokens
+from vllama.routes.prompts.tokenizer import decode_tokens, find_unknown
 
 COUNT_LIMIT_S = 5.0
 
@@ -95,7 +95,8 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     if leaves_choice(asked) and Capability.TOOLS not in capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     if asked.tools:  # Ollama takes tools without a name, which nobody can call
-        asked = replace(asked, tools=tuple(tool for tool in asked.tools if has_name(tool)))
+        named = [tool for tool in asked.tools if (tool.get("function") or {}).get("name")]
+        asked = replace(asked, tools=tuple(named))
     asked = apply_settings(asked, entry.bundle.settings)
     sampling, load = entry.options(asked.options)
     # a server elsewhere has defaults of its own
@@ -127,12 +128,6 @@ def apply_settings(asked: ChatRequest, settings: ModelSettings) -> ChatRequest:
         assumed={name: x for name, x in asked.assumed.items() if name not in usual},
         extra={name: x for name, x in asked.extra.items() if name not in gone},
     )
-
-
-def has_name(tool: Mapping[str, object]) -> bool:
-    """Tell whether a tool's function has a name."""
-    function = tool.get("function")
-    return isinstance(function, Mapping) and bool(function.get("name"))
 
 
 def add_own_messages(
@@ -293,7 +288,8 @@ async def prepare(
             )
         await prompt.take(text)
     elif asked.context:
-        check_tokens(asked.context, entry.info.vocab_size)
+        if find_unknown(asked.context, entry.info.vocab_size) is not None:
+            raise BadRequest("cannot use 'context': it holds tokens of another model")
         before = await decode_tokens(entry.info, upstream, traits, asked.context)
         await prompt.fit(chat.messages, (), think=think, always=True)
         text = before + (prompt.text or asked.messages[-1].content)
@@ -353,9 +349,3 @@ def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
     if (entry.bundle.format is Format.REMOTE or entry.info.mistral_tokenizer) and not source:
         return None
     return read_style(source)
-
-
-def check_tokens(tokens: Sequence[int], vocab_size: int | None) -> None:
-    """Refuse tokens that the model does not have: an engine might die of them."""
-    if any(token < 0 or (vocab_size is not None and token >= vocab_size) for token in tokens):
-        raise BadRequest("cannot use 'context': it holds tokens of another model")

@@ -55,8 +55,7 @@ FITTING = Fitting()
 
 def make_dropped_header(*prompts: Prompt) -> dict[str, str]:
     """Return headers that say how many messages and tokens were cut; Ollama does so in silence."""
-    dropped = sum([prompt.dropped for prompt in prompts])
-    if not dropped:
+    if not (dropped := sum([prompt.dropped for prompt in prompts])):
         return {}
     tokens = sum(prompt.dropped_tokens for prompt in prompts)
     return {DROPPED_HEADER: str(dropped), DROPPED_TOKENS_HEADER: str(tokens)}
@@ -110,6 +109,7 @@ class Prompt:
         self.dropped = 0
         self.dropped_tokens = 0
         self._thought_begun = False
+        self._images = 0
 
     @property
     def sent(self) -> str | list[int]:
@@ -135,9 +135,9 @@ class Prompt:
         its chat route can do (`chat_only`: keep to a schema). Raises BadRequest for what no context
         holds, or a template refuses.
         """
-        check_length(sum(len(item.content) for item in messages))  # rendering it takes a copy
+        check_length(sum([len(item.content) for item in messages]))  # rendering it takes a copy
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
-        images = sum(item.media_count for item in messages)
+        images = self._images = sum([item.media_count for item in messages])
         self.finished = self._go is not None and not images
         self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
         if self._is_foreign and not images:
@@ -196,7 +196,13 @@ class Prompt:
             return
         fitting = self._fitting
         if not (fitting.truncate and fitting.shift and self._may_cut):
-            raise self._overflow()
+            error = ContextOverflow(
+                f"the prompt is longer than the available context length: it has {self.tokens} "
+                f"tokens, the context {self._traits.window}",
+                hint="shorten it, or ask for a larger num_ctx",
+            )
+            error.tokens, error.limit = self.tokens, self._traits.window
+            raise error
         text = strip_bos(self.text or "", self._info)
         tokens = await tokenize(self._upstream, self._traits, text, special=True) or []
         keep = fitting.num_keep
@@ -235,25 +241,19 @@ class Prompt:
             return None
         return await tokenize(self._upstream, self._traits, self.text + answer)
 
-    @property
-    def _is_bounded(self) -> bool:
-        """Whether the request may use less than the engine would by itself."""
-        traits = self._traits
-        return traits.num_ctx is not None or (traits.shifts_context and not self._fitting.shift)
-
     def _may_be_long(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> bool:
         """Whether the texts could fill the context: a token is one byte at least.
 
         An engine that counts by itself refuses what is too long, where Ollama cuts it.
         """
-        if self._traits.tokenizer is None:
+        traits = self._traits
+        if traits.tokenizer is None:
             return False
-        if self._is_bounded:
-            return True
-        size = sum(len(message.content.encode()) for message in messages)
-        size += IMAGE_TOKENS * sum(message.media_count for message in messages)
-        size += len(encode_json(tools)) if tools else 0
-        return size >= self._traits.window
+        if traits.num_ctx is not None or (traits.shifts_context and not self._fitting.shift):
+            return True  # the request may use less than the engine would by itself
+        size = sum([len(message.content.encode()) for message in messages])
+        size += IMAGE_TOKENS * self._images + (len(encode_json(tools)) if tools else 0)
+        return size >= traits.window
 
     def _holds(self, messages: Sequence[Message]) -> bool:
         """Tell whether the context holds the messages that were counted last."""
@@ -339,12 +339,3 @@ class Prompt:
         going_on = is_continued(plain)
         text = await (render_continued(plain, render) if going_on else render(plain, True))
         return strip_bos(text, self._info) if self.finished else text
-
-    def _overflow(self) -> ContextOverflow:
-        error = ContextOverflow(
-            f"the prompt is longer than the available context length: it has {self.tokens} "
-            f"tokens, the context {self._traits.window}",
-            hint="shorten it, or ask for a larger num_ctx",
-        )
-        error.tokens, error.limit = self.tokens, self._traits.window
-        return error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -59,6 +60,12 @@ def check_length(characters: int) -> None:
         raise BadRequest(
             f"the input is too long: it has {characters} characters, {MAX_TEXT} are the most"
         )
+
+
+def find_unknown(tokens: Iterable[int], vocab_size: int | None) -> int | None:
+    """Return a token that the model does not have: an engine might die of it."""
+    most = math.inf if vocab_size is None else vocab_size
+    return next((token for token in tokens if not 0 <= token < most), None)
 
 
 async def tokenize(

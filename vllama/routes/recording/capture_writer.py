@@ -248,11 +248,10 @@ def describe_tokens(running: RunningRequest) -> Tokens | None:
     usages, rate = running.usages, running.tokens_per_s
     if not usages:
         return None
-    cached = [usage.cached_tokens for usage in usages if usage.cached_tokens is not None]
     return Tokens(
         prompt=running.prompt_tokens or 0,
         generated=running.tokens,
-        cached=max(cached) if cached else None,
+        cached=running.cached_tokens,
         estimated=any(usage.estimated for usage in usages),
         per_s=round(rate, 3) if rate else None,
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Size, Window, name_day
-from vllama.accounts.usage.entries import Admitted, Amounts, Served
+from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Size, Window
+from vllama.accounts.usage.entries import Admitted, Amounts, Served, name_day
 from vllama.base.clock import Clock, now_ns
 from vllama.base.errors import LimitReached
 from vllama.base.log_context import model

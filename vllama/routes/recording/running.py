@@ -110,8 +110,12 @@ class RunningRequest:
     @property
     def first_token_ns(self) -> int | None:
         """When the first token came, on the clock of `http.request.now_ns`; None if unknown."""
-        times_ns = [relay.reply.tally.first_token_ns for relay in self._relays]
-        return min([time_ns for time_ns in times_ns if time_ns is not None], default=None)
+        first_ns: int | None = None
+        for relay in self._relays:  # these loops run with every request
+            time_ns = relay.reply.tally.first_token_ns
+            if time_ns is not None and (first_ns is None or time_ns < first_ns):
+                first_ns = time_ns
+        return first_ns
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -125,21 +129,35 @@ class RunningRequest:
         return [relay.reply.tally.usage for relay in self._relays]
 
     @property
+    def cached_tokens(self) -> int | None:
+        """The tokens of a prompt that the engine took from its cache; None: it does not tell."""
+        cached = [use.cached_tokens for use in self.usages if use.cached_tokens is not None]
+        return max(cached, default=None)
+
+    @property
     def prompt_tokens(self) -> int | None:
         """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
-        pairs = zip(self._relays, self._with_prompt, strict=True)
-        return sum([one.reply.tally.usage.prompt_tokens for one, is_new in pairs if is_new]) or None
+        tokens = 0
+        for relay, new_prompt in zip(self._relays, self._with_prompt, strict=True):
+            if new_prompt:
+                tokens += relay.reply.tally.usage.prompt_tokens
+        return tokens or None
 
     @property
     def tokens(self) -> int:
         """Tokens of the answer so far."""
-        return sum([relay.tokens for relay in self._relays])
+        tokens = 0
+        for relay in self._relays:
+            tokens += relay.tokens
+        return tokens
 
     @property
     def tokens_per_s(self) -> float | None:
         """How fast the answer came, from its first token to its last; None if that is unknown."""
-        total_ns = sum([relay.span_ns for relay in self._relays])
-        later_tokens = self.tokens - len(self._relays)  # the first of each begins its span
+        total_ns = later_tokens = 0
+        for relay in self._relays:
+            total_ns += relay.span_ns
+            later_tokens += relay.tokens - 1  # the first of each begins its span
         return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
 
     @property

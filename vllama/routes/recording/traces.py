@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vllama.base.clock import EPOCH_NS, now_ns
 from vllama.base.errors import EngineStartFailed, ModelNotFound, VllamaError
 from vllama.base.outcome import Outcome
-from vllama.observe.tracing import current
+from vllama.observe.tracing import setup
 from vllama.routes.route import Dialect, Route
 
 if TYPE_CHECKING:
@@ -43,14 +43,13 @@ def begin_trace(tracing: Tracing, request: Request, route: Route) -> None:
 
 def end_trace(running: RunningRequest, model: str, outcome: Outcome) -> None:
     """End the trace of a request, if it has one."""
-    if (trace := current.trace.get()) is None:
+    if (trace := setup.trace.get()) is None:
         return
     request, error = running.request, running.request.failure
     operation = running.route.task
     instance = running.lease.instance if running.lease is not None else None
     plan = instance.plan if instance is not None else None
     usages = running.usages
-    cached = [usage.cached_tokens for usage in usages if usage.cached_tokens is not None]
     first_ns = running.first_token_ns
     attributes: dict[str, str | int | float | list[str] | None] = {
         "http.response.status_code": request.status or None,
@@ -66,7 +65,7 @@ def end_trace(running: RunningRequest, model: str, outcome: Outcome) -> None:
         attributes |= {
             "gen_ai.usage.input_tokens": running.prompt_tokens,
             "gen_ai.usage.output_tokens": running.tokens,
-            "gen_ai.usage.cache_read.input_tokens": max(cached) if cached else None,
+            "gen_ai.usage.cache_read.input_tokens": running.cached_tokens,
         }
     if first_ns is not None:
         waited_s = (first_ns - request.started_ns) / 1e9
@@ -79,13 +78,13 @@ def end_trace(running: RunningRequest, model: str, outcome: Outcome) -> None:
 
 def enter_queue() -> None:
     """Note that a request begins to wait for a slot."""
-    if (trace := current.trace.get()) is not None:
+    if (trace := setup.trace.get()) is not None:
         trace.enter_stage("queue")
 
 
 def leave_queue(lease: Lease) -> None:
     """Note that a request has a slot, and what it has waited for."""
-    if (trace := current.trace.get()) is None:
+    if (trace := setup.trace.get()) is None:
         return
     instance = lease.instance
     plan = instance.plan
@@ -120,7 +119,7 @@ def leave_queue(lease: Lease) -> None:
 
 def fail_queue(error: VllamaError) -> None:
     """Note that a request waited in vain."""
-    if (trace := current.trace.get()) is not None:
+    if (trace := setup.trace.get()) is not None:
         failure = {"error.type": error.kind, "exception.message": error.message}
         if isinstance(error, EngineStartFailed):
             trace.add_within_stage("load", trace.stage_from_ns, now_ns(), failure)

@@ -17,7 +17,7 @@ from vllama.base import executors
 from vllama.base.errors import QueueFull
 from vllama.base.meaning import says
 from vllama.net.upstream.monitor import NOT_YET
-from vllama.routes.fields import make_word
+from vllama.routes.describe.fields import make_word
 from vllama.routes.route import Route, RouteKind, ollama_route
 
 if TYPE_CHECKING:

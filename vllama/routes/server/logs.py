@@ -21,9 +21,8 @@ from vllama.base.meaning import says
 from vllama.base.units import rfc3339_local
 from vllama.dialects.go_types import Schema
 from vllama.net.http.request import Request
-from vllama.routes.fields import TEXT
-from vllama.routes.operation import Parameter
-from vllama.routes.route import RouteKind, server_route
+from vllama.routes.describe.fields import TEXT
+from vllama.routes.route import Parameter, RouteKind, server_route
 from vllama.supervise.log_reader import Logbook, Reader
 from vllama.supervise.logs import OWN_LOG, read_number
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from vllama import __version__
 from vllama.base import executors
-from vllama.observe.metrics.engine_text import TARGET_LABELS, merge_families
 from vllama.observe.metrics.exposition import (
+    TARGET_LABELS,
     collect_process_families,
     make_families,
+    merge_families,
     write_families,
 )
-from vllama.observe.metrics.instruments import Gauge
+from vllama.observe.metrics.server_metrics import Gauge
+from vllama.routes.describe.fields import TEXT
 from vllama.routes.engine_metrics import Fetched, list_targets
-from vllama.routes.fields import TEXT
 from vllama.routes.route import Route, RouteKind
 from vllama.scheduler.views import Phase, find_phase
 

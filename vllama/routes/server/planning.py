@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from vllama.accounts.keys.current import may_use
+from vllama.accounts.keys.ring import may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.meaning import says
@@ -24,10 +24,9 @@ from vllama.net.http.request import Request
 from vllama.plan.engine_report import Engines, report_engines
 from vllama.plan.preview import preview_plan
 from vllama.plan.types import Facts
-from vllama.routes.fields import EXAMPLE_MODEL, INTEGER, MODEL, TEXT
+from vllama.routes.describe.fields import EXAMPLE_MODEL, INTEGER, MODEL, TEXT
 from vllama.routes.ollama.models import describe_plan, need_name
-from vllama.routes.operation import Body, Parameter
-from vllama.routes.route import Route, RouteKind, server_route
+from vllama.routes.route import Body, Parameter, Route, RouteKind, server_route
 from vllama.scheduler.room import add_room, find_free
 
 if TYPE_CHECKING:
@@ -159,10 +158,11 @@ async def list_previews(gateway: Gateway, request: Request) -> None:
     query = request.read_query()
     name = need_name(query.get("model") or query.get("model_id"))
     chosen = await preview(gateway, name, {})
+    known = gateway.facts.found.engines
     others = [
         row["engine"]
         for row in chosen.engines or ()
-        if row["version"] and not row["taken"] and reads(gateway, row["engine"], str(chosen.format))
+        if row["version"] and not row["taken"] and chosen.format in known[row["engine"]].formats
     ]
     plans = [chosen, *[await preview(gateway, name, {"engine": engine}) for engine in others]]
     rows = [make_preview(engine, told) for engine, told in zip((None, *others), plans, strict=True)]
@@ -233,11 +233,6 @@ def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
     for name, least in LEAST.items():
         if (number := given.get(name)) is not None and number < least:
             raise BadRequest(f"cannot plan with {name} {number}: it must be at least {least}")
-
-
-def reads(gateway: Gateway, engine: str, format_: str) -> bool:
-    """Tell whether an engine reads a format."""
-    return format_ in map(str, gateway.facts.found.engines[engine].formats)
 
 
 def make_preview(engine: str | None, told: PlanAnswer) -> Preview:

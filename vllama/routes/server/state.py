@@ -20,10 +20,9 @@ from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
+from vllama.routes.describe.fields import TEXT, make_word
 from vllama.routes.events.changes import TOPICS
-from vllama.routes.fields import TEXT, make_word
-from vllama.routes.operation import Framing, Parameter, Stream
-from vllama.routes.route import Route, RouteKind, server_route
+from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -32,7 +31,6 @@ REQUESTS = "/api/requests/"
 CAPTURES = "/api/captures/"
 MAX_LISTED = 200
 """Captures that one answer lists."""
-ALL = frozenset(TOPICS)
 COLUMNS = ("day", "key", "model")
 PARAMETERS = ("by", "since", "until")
 
@@ -72,21 +70,16 @@ async def list_settings(gateway: Gateway, request: Request) -> None:
 
 async def stream_events(gateway: Gateway, request: Request) -> None:
     """Stream what the server does: a snapshot, and then what changes."""
-    subscriber = gateway.events.subscribe(request, read_topics(request.read_query()))
+    topics = frozenset(request.read_query().get("events", ",".join(TOPICS)).split(","))
+    for topic in sorted(topics.difference(TOPICS)):
+        raise BadRequest(f"cannot stream '{topic}'", hint=f"choose from {', '.join(TOPICS)}")
+    subscriber = gateway.events.subscribe(request, topics)
     request.watch(subscriber.ended.set)
     try:
         await subscriber.ended.wait()
     finally:
         request.unwatch(subscriber.ended.set)
         gateway.events.unsubscribe(subscriber)
-
-
-def read_topics(query: dict[str, str]) -> frozenset[str]:
-    """Return the topics of `?events=`, all by default. Raises BadRequest for an unknown one."""
-    named = frozenset(query["events"].split(",")) if "events" in query else ALL
-    for topic in sorted(named - ALL):
-        raise BadRequest(f"cannot stream '{topic}'", hint=f"choose from {', '.join(TOPICS)}")
-    return named
 
 
 async def list_requests(gateway: Gateway, request: Request) -> None:

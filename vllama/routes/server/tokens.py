@@ -14,8 +14,8 @@ from vllama.dialects.ollama.request_types import TOKENIZE, TokenizeBody
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry, find_model
-from vllama.routes.inference.engine_routes import make_need_of_entry
-from vllama.routes.inference.lease import NotSupported, with_lease
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.offers import NotSupported, make_need_of_entry
 from vllama.routes.ollama import bodies
 from vllama.routes.ollama.models import need_name
 from vllama.routes.prompts import tokenizer
@@ -70,11 +70,9 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
     name, body, entry = await read_request(gateway, request)
     if body.tokens is None:
         raise BadRequest("tokens are required")
-    limit = entry.info.vocab_size
     tokens = [token or 0 for token in body.tokens]
-    for token in tokens:
-        if token < 0 or (limit is not None and token >= limit):  # an engine might die of it
-            raise BadRequest(f"cannot detokenize: '{name}' has no token {token}")
+    if (token := tokenizer.find_unknown(tokens, entry.info.vocab_size)) is not None:
+        raise BadRequest(f"cannot detokenize: '{name}' has no token {token}")
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if lease.traits.tokenizer is None:

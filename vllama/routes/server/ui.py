@@ -63,7 +63,7 @@ async def get_file(gateway: Gateway, request: Request) -> None:
     """Send a file of the page, or 304 if the browser has it already."""
     version = compute_version()
     asked, name = split_version(request.path.removeprefix(PREFIX))
-    path = find_file(name) if gateway.guards.ui else None
+    path = list_files().get(name or INDEX) if gateway.guards.ui else None
     if path is None:
         request.text(404, "404 page not found")
         return
@@ -91,24 +91,12 @@ async def get_file(gateway: Gateway, request: Request) -> None:
 
 
 async def redirect(gateway: Gateway, request: Request) -> None:
-    """Send a browser from `/ui` to the page, where relative addresses are right."""
+    """Send a browser to the page, where relative addresses are right; `/docs` is a file of it."""
     if gateway.guards.ui:
-        request.respond(307, b"", b"", {"location": "ui/"})
+        place = "ui/docs.html" if request.path == "/docs" else "ui/"
+        request.respond(307, b"", b"", {"location": place})
     else:
         request.text(404, "404 page not found")
-
-
-async def redirect_to_reference(gateway: Gateway, request: Request) -> None:
-    """Send a browser from `/docs` to the reference of the API, a file of the page."""
-    if gateway.guards.ui:
-        request.respond(307, b"", b"", {"location": "ui/docs.html"})
-    else:
-        request.text(404, "404 page not found")
-
-
-def find_file(name: str) -> Path | None:
-    """Return a file of the page by its path below `/ui/`, None if there is none."""
-    return list_files().get(name or INDEX)
 
 
 @lru_cache(maxsize=1)
@@ -172,7 +160,6 @@ def find_modules(name: str, seen: frozenset[str] = frozenset()) -> frozenset[str
 
 _page = partial(Route, kind=RouteKind.OPEN, keyless=True, starting=True, described=False)
 ROUTES = (
-    _page("GET HEAD /ui", redirect),
-    _page("GET HEAD /docs", redirect_to_reference),
+    _page("GET HEAD /ui /docs", redirect),
     _page(f"GET HEAD {PREFIX} {PREFIX}{{file}}", get_file),
 )

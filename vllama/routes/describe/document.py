@@ -13,10 +13,16 @@ import msgspec
 from vllama import __version__
 from vllama.dialects.errors import AnthropicError, OllamaError, OpenAIError
 from vllama.dialects.go_types import Schema
-from vllama.routes.field_help import explain
-from vllama.routes.fields import EXAMPLE_MODEL, MODEL, make_object, make_word, refer, refine
-from vllama.routes.operation import Body, Framing, Parameter, Stream, Tag
-from vllama.routes.route import Dialect, Route, RouteKind
+from vllama.routes.describe.field_help import explain
+from vllama.routes.describe.fields import (
+    EXAMPLE_MODEL,
+    MODEL,
+    make_object,
+    make_word,
+    refer,
+    refine,
+)
+from vllama.routes.route import Body, Dialect, Framing, Parameter, Route, RouteKind, Stream, Tag
 
 _ABOUT = (
     "vllama serves Ollama's API, and the APIs of OpenAI and Anthropic, in front of the official "

@@ -1,12 +1,16 @@
-"""The most tokens that a request can take, which is reserved of what its key has left.
+"""What is known of a request before an engine is: the most tokens it can take, and how it begins.
 
-No token is less than a byte, so the bytes of a prompt are the most that it can have; nobody has
-counted it yet. What cannot be bounded is `UNBOUNDED`, for which such a request runs alone.
+The tokens are reserved of what its key has left. No token is less than a byte, so the bytes of a
+prompt are the most that it can have; nobody has counted it yet. What cannot be bounded is
+`UNBOUNDED`, for which such a request runs alone.
+
+Requests that begin alike had better go to one replica: an engine keeps what it has computed of a
+prompt's beginning. All turns of a conversation share everything up to the user's first message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vllama.chat.engine.context import IMAGE_TOKENS, compute_answer_limit
@@ -15,6 +19,7 @@ from vllama.chat.request import ChatRequest, count_bytes
 if TYPE_CHECKING:
     from vllama.chat.engine.traits import Traits
     from vllama.routes.prompts.prepare import CheckedRequest
+
 
 UNBOUNDED = 1 << 62
 AROUND = 16
@@ -67,3 +72,34 @@ def _size_answer(prompt: int, most: int | None, shift: bool, n: int, traits: Tra
     limit = compute_answer_limit(most, traits)
     whole = prompt + n * (traits.window if limit is None else limit)
     return whole if shift and traits.shifts_context else min(whole, n * traits.window)
+
+
+PREFIX_CHARS = 1024
+
+Prefix = Callable[[], Hashable]
+
+
+def hash_messages(messages: object) -> Prefix:
+    """Return a function that tells how a conversation begins; it costs nothing until called."""
+
+    def prefix() -> Hashable:
+        parts = []
+        for message in messages if isinstance(messages, Sequence) else ():
+            role, content = _fields(message)
+            parts.append((role, repr(content)))
+            if role == "user":
+                break
+        return hash(tuple(parts))
+
+    return prefix
+
+
+def hash_text(*texts: object) -> Prefix:
+    """Return a function that tells how a prompt begins."""
+    return lambda: hash(tuple(str(text)[:PREFIX_CHARS] for text in texts))
+
+
+def _fields(message: object) -> tuple[object, object]:
+    if isinstance(message, Mapping):
+        return message.get("role"), message.get("content")
+    return getattr(message, "role", None), getattr(message, "content", message)

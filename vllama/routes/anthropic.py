@@ -18,15 +18,26 @@ from vllama.chat.go_json import decode_object
 from vllama.chat.request import estimate_tokens
 from vllama.dialects.anthropic.answer_types import Message, MessageEvent, TokenCount
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
+from vllama.dialects.anthropic.request_types import MESSAGES
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
+from vllama.dialects.go_types import Schema
 from vllama.dialects.openai.read import read_chat
 from vllama.engines.base import Mode
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
 from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.anthropic import bodies
-from vllama.routes.inference.lease import make_need, with_lease
+from vllama.routes.describe.fields import (
+    OWN_FIELDS,
+    TEXT,
+    TEXT_OR_NULL,
+    make_array,
+    make_object,
+    make_word,
+    refer,
+)
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.offers import make_need
 from vllama.routes.openai.common import (
     check_blocks,
     find_v1_model,
@@ -35,9 +46,8 @@ from vllama.routes.openai.common import (
     read_truncate,
     relay_blocks,
 )
-from vllama.routes.operation import Framing, Stream
 from vllama.routes.prompts.prepare import CheckedRequest, prepare
-from vllama.routes.route import Dialect, Route, RouteKind, Task
+from vllama.routes.route import Body, Dialect, Framing, Route, RouteKind, Stream, Task
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
@@ -114,13 +124,46 @@ def _identify(request: Request) -> str:
     return identity
 
 
+_FIELDS: dict[str, Schema] = {
+    **OWN_FIELDS,
+    "messages": make_array(refer("anthropic.MessageParam")),
+    "stop_sequences": {"items": TEXT},
+    "system": {
+        "anyOf": [TEXT_OR_NULL, {"type": "array", "items": {}}],
+        "description": "the system message: a text, or blocks of text",
+    },
+}
+_PARTS = {
+    "anthropic.ToolChoice": make_object(type=make_word("auto", "any", "tool", "none")),
+}
+_QUESTION = {"messages": [{"role": "user", "content": "Say hello."}]}
+MESSAGE = Body(
+    type=MESSAGES,
+    required=("max_tokens", "messages"),
+    parts=_PARTS,
+    fields=_FIELDS | {"max_tokens": {"type": "integer", "minimum": 1}},
+    examples={
+        "A question": _QUESTION | {"max_tokens": 50},
+        "Streamed": _QUESTION | {"max_tokens": 50, "stream": True},
+    },
+)
+COUNT = Body(
+    name="anthropic.CountTokensRequest",
+    type=MESSAGES,
+    required=("messages",),
+    parts=_PARTS,
+    fields=_FIELDS,
+    examples={"A question": _QUESTION},
+)
+
+
 _answers = partial(Route, kind=RouteKind.MODEL, dialect=Dialect.ANTHROPIC)
 ROUTES = (
     _answers(
         "POST /v1/messages",
         messages,
         task=Task.CHAT,
-        body=bodies.MESSAGE,
+        body=MESSAGE,
         answer=Message,
         stream=Stream(Framing.NAMED_EVENTS, MessageEvent),
     ),
@@ -128,7 +171,7 @@ ROUTES = (
         "POST /v1/messages/count_tokens",
         count_tokens,
         captured=False,
-        body=bodies.COUNT,
+        body=COUNT,
         answer=TokenCount,
     ),
 )

@@ -1,0 +1,95 @@
+"""What the engines here, and servers elsewhere, offer of a model; and what it is loaded for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllama.base import executors
+from vllama.base.errors import CapabilityMissing, NoPlan, VllamaError
+from vllama.chat.engine.context import LEAST
+from vllama.chat.engine.traits import Traits
+from vllama.chat.request import Call, LoadOptions
+from vllama.dialects.errors import clean_engine_error
+from vllama.engines.base import Mode, Settings
+from vllama.engines.capabilities import Attachable
+from vllama.models.types import Bundle, Capability
+from vllama.net.upstream.pool import Upstream
+from vllama.observe.tracing.setup import end_stage
+from vllama.plan.types import Need
+from vllama.routes.catalog import Entry
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+    from vllama.supervise.spec import Endpoint
+
+
+def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
+    """Return what the engines here would offer of a model: no model is loaded to say no."""
+    found = gateway.facts.found
+    settings = Settings(mode=mode, alias=bundle.name, context_length=1)
+    return [
+        found.engines[name].traits(bundle, settings)
+        for name in found.installations
+        if bundle.format in found.engines[name].formats
+    ]
+
+
+def list_servers(gateway: Gateway, bundle: Bundle) -> tuple[Endpoint, ...]:
+    """Return the endpoints that have a model of an upstream."""
+    engines = gateway.facts.found.engines.values()
+    attachable = (engine for engine in engines if isinstance(engine, Attachable))
+    return tuple(each for engine in attachable for each in engine.attach(bundle)[0])
+
+
+async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) -> VllamaError:
+    """Return why a model on this disk is not served: there is no plan, or its upstream is down.
+
+    While that upstream answers, nobody misses an engine here.
+    """
+    if not isinstance(error, NoPlan):
+        return error
+    stored = gateway.catalog.library.stored
+    model = await executors.disk.run(stored.find_yielding, bundle.name)
+    if model is None:
+        return error
+    outage = gateway.watch.find_outage(list_servers(gateway, model))
+    outage.message += f"; and here: {error.message}"
+    return outage
+
+
+async def fetch_or_refuse(upstream: Upstream, call: Call, what: str) -> bytes:
+    """Return an engine's answer to a route that it may lack. Raises NotSupported for "cannot what".
+
+    A server elsewhere shows what it has only when it is asked.
+    """
+    end_stage()
+    answer = await upstream.fetch(call)
+    if answer.status in (404, 405, 501):
+        raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")
+    if answer.status != 200:
+        raise clean_engine_error(answer.status, answer.body, answer.headers)
+    return answer.body
+
+
+def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
+    """Return what the load-time options ask of an instance."""
+    return Need(
+        mode=mode,
+        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
+        gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
+        threads=load.num_thread or None,
+        logprobs=logprobs,
+    )
+
+
+def make_need_of_entry(entry: Entry) -> Need:
+    """Return what the model is loaded for: vectors if it makes nothing else."""
+    _, load = entry.options({})
+    chats = Capability.COMPLETION in entry.info.capabilities
+    return make_need(load, Mode.CHAT if chats else Mode.EMBED)
+
+
+class NotSupported(CapabilityMissing):
+    """No engine here can do it."""
+
+    status = 501
