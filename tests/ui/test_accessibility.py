@@ -58,7 +58,7 @@ def test_others(server, open_page, address, scheme):
     page = open_page(server, address, color_scheme=scheme)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     if address == "activity":
-        expect(page.get_by_role("region", name="Ended lately")).to_be_visible()
+        expect(page.get_by_role("region", name="Recent requests")).to_be_visible()
     if address == "graphs":
         page.get_by_text("The numbers, minute by minute").click()
     if address == "settings":

@@ -62,7 +62,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     expect(now.get_by_text("running", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="Activity")).to_contain_text("1")
     second = Client(server, "stalls")
-    waits = page.get_by_role("region", name="What waits")
+    waits = page.get_by_role("region", name="Queues")
     expect(waits).to_contain_text(re.compile(r"1 request waits\s+\(for .*\) for a free slot\."))
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama")
     expect(now).to_contain_text("place 1")
@@ -72,7 +72,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     expect(waits).to_have_count(0)
     now.get_by_role("button", name="Stop").click()
     second.join(LIMIT_S)
-    ended = page.get_by_role("region", name="Ended lately")
+    ended = page.get_by_role("region", name="Recent requests")
     expect(ended.get_by_text("the request was ended")).to_have_count(2)
     expect(page.locator("activity-page")).to_contain_text("No request is running")
 
@@ -81,7 +81,7 @@ def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
     ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
     server.post("/api/chat", ask)
     page = open_page(server, "activity")
-    ended = page.get_by_role("region", name="Ended lately")
+    ended = page.get_by_role("region", name="Recent requests")
     row = ended.get_by_role("row").filter(has_text="plain").first
     expect(row).to_contain_text(re.compile(r"ok\s"))
     row.get_by_role("button", name="Open").click()
@@ -99,7 +99,7 @@ def test_a_captured_stream_is_shown_put_together_and_raw_on_demand(server, open_
     server.request("POST", "/api/chat", {"model": "nothing-like-it", "messages": []})
     server.request("DELETE", "/api/delete", {"model": "nothing-like-it"})
     page = open_page(server, "activity")
-    ended = page.get_by_role("region", name="Ended lately")
+    ended = page.get_by_role("region", name="Recent requests")
     failed = ended.get_by_role("row").filter(has_text="/api/delete").first
     expect(failed).to_contain_text("error")
     expect(failed.get_by_role("button", name="Open")).to_have_count(0)
@@ -120,7 +120,7 @@ def test_a_queue_of_a_shared_engine_says_who_holds_it_whatever_the_name(server, 
     first = Client(server, "stalls")
     expect(now.get_by_text("running", exact=True)).to_be_visible()
     second = Client(server, "stalls-copy")
-    waits = page.get_by_role("region", name="What waits")
+    waits = page.get_by_role("region", name="Queues")
     expect(waits.get_by_role("heading", name="stalls-copy")).to_be_visible()
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama, stalls:latest")
     end_all(server, first, second)
@@ -135,7 +135,7 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
     first = Client(server, "stalls")
     expect(now.get_by_text("running", exact=True)).to_be_visible()
     second = Client(server, "stalls", options={"num_ctx": 4096})
-    waits = page.get_by_role("region", name="What waits")
+    waits = page.get_by_role("region", name="Queues")
     expect(waits).to_contain_text("waiting for its previous instance to end")
     expect(waits).to_contain_text("Ahead of it: 127.0.0.1 (ollama, stalls:latest")
     page.get_by_role("link", name="Models", exact=True).click()
@@ -149,7 +149,7 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
 def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
     ask = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": False}
     server.post("/api/chat", ask)
-    used = open_page(server, "activity").get_by_role("region", name="Used today")
+    used = open_page(server, "activity").get_by_role("region", name="Usage today")
     expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
 
 
@@ -158,7 +158,7 @@ def test_addresses_and_routes_are_not_broken_into_pieces(server, open_page):
     server.post("/v1/chat/completions", ask)
     server.post("/v1/chat/completions", {**ask, "model": "-".join(["unknown"] * 20)})
     page = open_page(server, "activity", viewport={"width": 1280, "height": 800})
-    ended = page.get_by_role("region", name="Ended lately")
+    ended = page.get_by_role("region", name="Recent requests")
     client = ended.get_by_role("rowheader").filter(has_text="/v1/chat/completions").first
     expect(client).to_contain_text("127.0.0.1")
     lines = client.evaluate(COUNT_LINES)

@@ -127,7 +127,7 @@ def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_pa
     expect(plan).to_contain_text(re.compile("GiB|GB"))
     expect(plan).to_contain_text("requires more memory")
     expect(plan.locator(".memory .missing")).to_contain_text(re.compile("missing.*TiB"))
-    expect(plan.get_by_role("button", name="Download all the same")).to_be_visible()
+    expect(plan.get_by_role("button", name="Download anyway")).to_be_visible()
 
 
 def test_a_model_that_the_hub_lacks(server_with_hub, open_page):

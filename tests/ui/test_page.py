@@ -139,6 +139,15 @@ def test_a_failed_load_speaks_to_a_browser(tmp_path, open_page):
         assert not TERMINAL.search(notice.inner_text()), notice.inner_text()
 
 
+def test_a_failed_download_speaks_to_a_browser(tmp_path, open_page):
+    with Server(tmp_path) as server:
+        assert b"vllama pull" in server.request("POST", "/api/pull", {"model": "nowhere"})[2]
+        for address in ("models", "activity"):
+            shown = open_page(server, address).get_by_role("main")
+            expect(shown).to_contain_text("cannot find 'nowhere:latest'")
+            assert not TERMINAL.search(shown.inner_text()), shown.inner_text()
+
+
 @pytest.mark.parametrize(
     ("hint", "is_for_terminal"),
     [

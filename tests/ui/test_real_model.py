@@ -24,7 +24,7 @@ def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     numbers = re.compile(r"[\d.]+ tokens/s · first token [\d.]+ s · \d+ tokens")
     expect(answer).to_contain_text(numbers)
     page.get_by_role("link", name="Activity").click()
-    ended = page.get_by_role("region", name="Ended lately")
+    ended = page.get_by_role("region", name="Recent requests")
     expect(ended).to_contain_text("/api/chat")
     page.get_by_role("link", name="Models", exact=True).click()
     page.get_by_role("button", name=MODEL, exact=True).click()

@@ -135,12 +135,15 @@ async function renewKey(refused) {
 /** Tell whether a hint names commands, flags or variables: it is for whoever uses the terminal. */
 export const isForTerminal = (hint) => /\b(vllama|pip|sudo|chmod) [a-z]|--[a-z]|\b[A-Z]+_[A-Z_]+/.test(hint);
 
-/** Return the text of an error; the hint at its end stays only if it helps in a browser. */
+/** Return a message of the server's without the hints in it that are for the terminal. */
+export const forBrowser = (text) =>
+  text.split("; ").filter((part, index) => index === 0 || !isForTerminal(part)).join("; ");
+
+/** Return the text of an error that the server has answered. */
 function readError(text, status) {
   try {
-    const { error, hint } = JSON.parse(text);
-    const message = (typeof error === "string" ? error : error?.message) || text;
-    return hint && isForTerminal(hint) && message.endsWith(`; ${hint}`) ? message.slice(0, -hint.length - 2) : message;
+    const { error } = JSON.parse(text);
+    return forBrowser((typeof error === "string" ? error : error?.message) || text);
   } catch {
     return text || `the server answered ${status}`;
   }

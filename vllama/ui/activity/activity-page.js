@@ -3,6 +3,7 @@
 import { clock, count, duration, rate } from "../format.js";
 import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
+import { forBrowser } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
@@ -43,7 +44,7 @@ class ActivityPage extends View {
     if (!state.ended.length) return nothing;
     const captured = state.ended.some((row) => row.capture);
     return html`<section aria-labelledby="ended-title">
-      <h2 id="ended-title">Ended lately</h2>
+      <h2 id="ended-title">Recent requests</h2>
       <table class="cards requests">
         <thead>
           <tr>
@@ -71,7 +72,7 @@ class ActivityPage extends View {
       <th scope="row">${describeClient(row)} <small>${row.dialect} · ${row.path}</small></th>
       <td data-label="Model">${row.model || "–"}</td>
       <td data-label="Outcome">
-        ${badge(row.outcome)} <small>${row.error ?? (row.outcome === "ok" ? "" : row.status || "")}</small>
+        ${badge(row.outcome)} <small>${row.error ? forBrowser(row.error) : row.outcome === "ok" ? "" : row.status || ""}</small>
       </td>
       <td data-label="Started" class="number">${clock(row.started_at)}</td>
       <td data-label="Took" class="number">${duration(row.seconds)}</td>

@@ -11,7 +11,7 @@ export function queues() {
   const waiting = groupWaiting();
   if (!waiting.size) return nothing;
   return html`<section aria-labelledby="queues-title">
-    <h2 id="queues-title">What waits, and for what</h2>
+    <h2 id="queues-title">Queues</h2>
     ${[...waiting.values()].map(queue)}
   </section>`;
 }

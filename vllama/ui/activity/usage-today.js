@@ -28,7 +28,7 @@ class UsageToday extends View {
   template() {
     if (!this.rows.length) return nothing;
     return html`<section aria-labelledby="usage-title">
-      <h2 id="usage-title">Used today <span class="muted">since midnight UTC</span></h2>
+      <h2 id="usage-title">Usage today <span class="muted">since midnight UTC</span></h2>
       <table class="cards usage">
         <thead>
           <tr>

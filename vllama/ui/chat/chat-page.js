@@ -114,11 +114,11 @@ class ChatPage extends View {
             <textarea rows="3" .value=${system} @change=${(event) => change({ system: event.target.value })}></textarea></label>
           <label><span>Thinking</span>
             <select .value=${live(think)} @change=${(event) => change({ think: event.target.value })}>
-              <option value="">as the model usually does</option>
+              <option value="">model default</option>
               <option value="yes">yes</option>
               <option value="no">no</option>
             </select></label>
-          <label><span>Tools, as a JSON list (their results are yours to write)</span>
+          <label><span>Tools (JSON). You enter their results.</span>
             <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${Boolean(this.toolsError)} .value=${tools} @change=${(event) => this.setTools(event)}></textarea></label>
           <p id="tools-error" class="error" role="alert">${this.toolsError}</p>
         </div>

@@ -89,7 +89,7 @@ function describeRequests(live) {
 function describeExpiry(live) {
   if (!live || live.state === "failed") return "–";
   if (live.pinned) return "never (pinned)";
-  if (!live.expires_at) return "not while busy";
+  if (!live.expires_at) return "when idle";
   const left = secondsUntil(live.expires_at);
   return left > 0 ? `in ${duration(left)}` : "now";
 }

@@ -6,7 +6,7 @@ import { library, listLive, refreshLibrary } from "../live/library.js";
 import { forgetPull, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
-import { ask, explain, isForbidden } from "../server.js";
+import { ask, explain, forBrowser, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
@@ -71,7 +71,7 @@ class ModelsPage extends View {
     return html`<li>
       <strong>${name}</strong>
       ${error
-        ? html`<span class="error">${error}</span>
+        ? html`<span class="error">${forBrowser(error)}</span>
             <button @click=${() => pull(name)}>Try again</button>
             <button class="quiet" @click=${() => forgetPull(name)}>Dismiss</button>`
         : html`<progress aria-label="Download of ${name}" value=${completed ?? 0} max=${total || 1}></progress>

@@ -56,7 +56,7 @@ class PullForm extends View {
       this.querySelector("form").reset();
       pull(name);
     };
-    const words = plan.error ? "Download all the same" : "Download";
+    const words = plan.error ? "Download anyway" : "Download";
     return html`<button class=${plan.error ? "" : "primary"} @click=${start}>
       ${words} (${fileSize(plan.download_bytes)})
     </button>`;
