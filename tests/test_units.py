@@ -246,3 +246,12 @@ def test_forever_is_a_time_far_away() -> None:
 )
 def test_parse_time(text: str, seconds: float) -> None:
     assert units.parse_rfc3339(text) == pytest.approx(seconds, abs=1e-5)
+
+
+def test_a_long_duration_is_refused_unread() -> None:
+    """Each of its parts would copy the rest: 47 MB of them took hours."""
+    longest = "0s" * (units.MAX_DURATION // 2 - 1)
+    assert units.parse_go_duration(longest) == 0.0
+    with pytest.raises(ValueError, match="invalid duration") as found:
+        units.parse_go_duration(longest * 5_000)
+    assert len(str(found.value)) < 2 * units.MAX_DURATION

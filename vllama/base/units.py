@@ -36,13 +36,18 @@ _BYTE_UNITS: dict[str, int] = {
     **{prefix: 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 
+MAX_DURATION = 10_000
+"""Characters of a duration; Go reads any number of parts."""
+
 
 def parse_go_duration(text: str) -> float:
     """Parse a duration such as `1h30m`, `500ms`, `-1m` or `0`; return seconds.
 
     Raises ValueError with the text of Go's `time.ParseDuration`.
     """
-    quoted = _go_quote(text)
+    quoted = _go_quote(text[:MAX_DURATION])
+    if len(text) >= MAX_DURATION:
+        raise ValueError(f"time: invalid duration {quoted}")
     sign = -1 if text.startswith("-") else 1
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 import re
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tests.chat.parsers.calls import parse_calls
 from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
+from vllama.chat.parsers import python_calls, tag_calls
 from vllama.chat.parsers.call_values import Form, Toolset
 from vllama.chat.parsers.tool_calls import CallScanner
 
@@ -139,3 +142,32 @@ def test_ids() -> None:
 
 def test_many_calls_are_read_in_linear_time() -> None:
     assert len(parse_calls(HERMES * 5_000)) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "most"),
+    [
+        (f"{python_calls.__name__}._calls", "<|python_tag|>now()\n" * 20, 20),
+        # each takes as long as the rest of the text
+        (
+            f"{tag_calls.__name__}._pairs",
+            "<function=f>\n<parameter=a>\n" * 70 + "</b> x" * 50_000,
+            12,
+        ),
+    ],
+)
+def test_a_call_is_read_once_and_one_that_cannot_be_read_not_often(
+    monkeypatch: pytest.MonkeyPatch, reader: str, text: str, most: int
+) -> None:
+    place, _, name = reader.rpartition(".")
+    read = getattr(sys.modules[place], name)
+    tried = 0
+
+    def count(*args: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return read(*args)
+
+    monkeypatch.setattr(reader, count)
+    parse_calls(text)
+    assert 0 < tried <= most

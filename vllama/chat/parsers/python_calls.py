@@ -84,6 +84,8 @@ def _call(node: ast.expr, tools: Toolset) -> Named:
 
 
 def _literal(node: ast.expr) -> object:
+    if isinstance(node, ast.Constant):
+        return node.value
     if isinstance(node, ast.Name) and node.id.lower() in _CONSTANTS:
         return _CONSTANTS[node.id.lower()]
     if isinstance(node, ast.List):

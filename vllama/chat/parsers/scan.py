@@ -29,9 +29,15 @@ from vllama.chat.parsers.tag_calls import read_function, read_invoke, read_keyed
 
 Reader: TypeAlias = Callable[[str, int, Toolset], Found | None]
 
+Known: TypeAlias = dict[int, Found | None]
+"""What was read at each place."""
+
 MAX_TRIES = 64
 """After so many markers among text, or of calls that cannot be read, the rest is text: to look at
 all that stands before each, and to read each again, takes long."""
+
+LONG_TRY = 50_000
+"""A call that cannot be read counts once more for each so many characters that follow."""
 
 
 def _tagged(text: str, at: int, tools: Toolset) -> Found | None:
@@ -116,7 +122,7 @@ class Markers:
                 return size
         return 0
 
-    def pass_calls(self, text: str, at: int, tools: Toolset) -> int | None:
+    def pass_calls(self, text: str, at: int, tools: Toolset, known: Known) -> int | None:
         """Return where the calls from `at` on, and what closes them, end; None: the text is cut."""
         end = at
         while True:
@@ -127,10 +133,19 @@ class Markers:
             if marker is None:
                 is_cut = any(tag.startswith(text[at:]) for tag in (*self._opening, *_CLOSING))
                 return None if is_cut else end
-            read = self._opening[marker[0]](text, marker.end(), tools)
+            read = self._read_at(text, marker, tools, known)
             if read is None:
                 return None  # the answer was cut in a call
             at = end = read[1]
+
+    def _read_at(
+        self, text: str, marker: re.Match[str], tools: Toolset, known: Known
+    ) -> Found | None:
+        """Read what follows a marker, once."""
+        at = marker.end()
+        if at not in known:
+            known[at] = self._opening[marker[0]](text, at, tools)
+        return known[at]
 
     def read(self, text: str, at: int, tools: Toolset, before: Before) -> tuple[list[Named], str]:
         """Return the calls from `at` on, and the text around them, as it was; it is `before` it.
@@ -142,6 +157,7 @@ class Markers:
         calls: list[Named] = []
         texts: list[str] = []
         tries = fed = 0
+        known: Known = {}
         state = _State.TEXT
         while marker := self._all.search(text, at):
             start, end = marker.span()
@@ -150,8 +166,7 @@ class Markers:
             if not follows:
                 texts.append(between)
             at = end
-            reader = self._opening.get(marker[0])
-            if reader is None:
+            if marker[0] not in self._opening:
                 if state is _State.TEXT or (state is _State.CALL and not follows):
                     texts.append(marker[0])
                 else:
@@ -164,9 +179,13 @@ class Markers:
                 fed = start
                 place = Place.LINE if follows else before.find_place(tools)
             if place is not Place.QUOTED:
-                read = reader(text, end, tools)
+                read = self._read_at(text, marker, tools, known)
+                tries += 0 if read else (len(text) - end) // LONG_TRY
             tries += read is None or not follows
-            if read and not follows and (quoted := self._find_quoted(text, read[1], place, tools)):
+            quoted = 0
+            if read and not follows:
+                quoted = self._find_quoted(text, read[1], place, tools, known)
+            if quoted:
                 state, at = _State.TEXT, quoted
                 texts.append(text[start:at])
             elif place is Place.QUOTED or (read is None and _TALK.match(text, end)):
@@ -189,9 +208,9 @@ class Markers:
         texts.append(text[at:])
         return calls, "".join(texts)
 
-    def _find_quoted(self, text: str, at: int, place: Place, tools: Toolset) -> int:
+    def _find_quoted(self, text: str, at: int, place: Place, tools: Toolset, known: Known) -> int:
         """Return where the calls from `at` on end, if the text goes on so that they are quoted."""
-        end = self.pass_calls(text, at, tools)
+        end = self.pass_calls(text, at, tools, known)
         if end is None:
             return 0
         if place is Place.AFTER_TEXT:
@@ -239,7 +258,7 @@ def read_calls(text: str, tools: Toolset, before: Before | None) -> tuple[list[N
     markers = markers_of(tools)
     bare = _read_bare(text, tools) if before is None else None
     if bare and bare[0] and not tools.forced:
-        end = markers.pass_calls(text, bare[1], tools)
+        end = markers.pass_calls(text, bare[1], tools, {})
         if end is not None and text[end:].strip():
             bare = None  # more than a call, so a text that begins like one
     calls, at = bare or ([], 0)

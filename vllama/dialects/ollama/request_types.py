@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from vllama.base.errors import MAX_MESSAGE
 from vllama.base.units import parse_keep_alive
 from vllama.chat.engine.request_fields import check_code
 from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, check_messages, check_tools
@@ -46,7 +47,7 @@ def think(value: object, walk: Walk) -> object:
         return value
     if isinstance(value, str):
         raise GoError(
-            f'invalid think value: "{value}" '
+            f'invalid think value: "{value[:MAX_MESSAGE]}" '
             '(must be "high", "medium", "low", "max", true, or false)'
         )
     raise GoError(
