@@ -251,10 +251,10 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
 @pytest.mark.parametrize(
     ("args", "message", "status"),
     [
-        (["launch", "codex"], "a model is missing", 2),
+        (["launch", "codex"], "no model is named", 2),
         (["launch", "codex", "-m", "m", "--config"], "cannot ask", 2),
         (["launch", "codx"], "cannot launch 'codx'", 1),
-        (["launch", "--restore"], "a tool is missing", 2),
+        (["launch", "--restore"], "no tool is named", 2),
         (["launch", "codex", "--config", "--restore"], "only one of", 2),
         (["launch", "claude-desktop", "-m", "m", "-y"], NOT_HERE, 2),
     ],

@@ -150,7 +150,7 @@ def test_a_faster_build_is_offered_where_there_is_one(tmp_path, features, progra
     platform = replace(CPU, cpu_features=frozenset(features))
     offer = make_offer(Painter(ways), platform, tmp_path, search=str(tmp_path))
     sentence = (
-        "this build does without AVX512F, which this processor has: "
+        "this build does not use AVX512F, which this processor has: "
         "vllama engines install painter --compile"
     )
     assert offer.faster == (sentence if faster else "")

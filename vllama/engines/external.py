@@ -120,7 +120,7 @@ class External:
         if not self.endpoints:
             return Missing(
                 engine=self.name,
-                reason="no upstream is given",
+                reason="no upstream is set",
                 hint="name a running server with --upstream http://host:port",
             )
         where = ", ".join(dict.fromkeys(endpoint.url for endpoint in self.endpoints))
@@ -130,7 +130,7 @@ class External:
         """Come first where an upstream is given: it serves the models that it lists."""
         if any(each.is_listed for each in self.upstreams):
             return 200, "given as an upstream"
-        return (1, "named in a fallback") if self.upstreams else (0, "no upstream is given")
+        return (1, "named in a fallback") if self.upstreams else (0, "no upstream is set")
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse nothing: a server can serve what it lists."""

@@ -127,10 +127,10 @@ def explain_exit(exit_: Exit) -> Diagnosis:
         try:
             number = signal.Signals(-exit_.code)
         except ValueError:
-            return Diagnosis(cause=f"it was ended by signal {-exit_.code}")
+            return Diagnosis(cause=f"it was killed by signal {-exit_.code}")
         if number is signal.SIGKILL and exit_.oom is False:
             return Diagnosis(cause="another process killed it (SIGKILL); memory was not short")
-        cause, hint = SIGNALS.get(number, (f"it was ended by {number.name}", None))
+        cause, hint = SIGNALS.get(number, (f"it was killed by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=SIGNAL_FAULTS.get(number))
     if exit_.code is None:
         return Diagnosis(cause=f"it cannot go on, and does not say why (last line: {last})")

@@ -127,7 +127,7 @@ def suggest_compilation(
     if not unused or not any(one.compiled for one in buildable):
         return ""
     command = f"{format_install_command(engine.name)} --compile"
-    return f"this build does without {', '.join(unused)}, which this processor has: {command}"
+    return f"this build does not use {', '.join(unused)}, which this processor has: {command}"
 
 
 def find_missing_programs(wheels: Wheels, search: str | None = None) -> list[str]:

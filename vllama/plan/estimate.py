@@ -45,7 +45,7 @@ def make_estimate(
         wanted = min(wanted, facts.relief.max_context)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
-        reasons.append(f"context clamped to the {wanted} tokens the model was trained for")
+        reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     usable = share_bytes(facts, on_gpu=on_gpu)
     if settings.replicas > 1 and format_ is not Format.REMOTE:

@@ -71,7 +71,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
             else:
                 yield ok(f"the upstream at {endpoint.url} answers")
     if not asked:
-        yield skipped("no upstream is given")
+        yield skipped("no upstream is set")
 
 
 def gpu_build(facts: Facts, choice: Choice) -> str:

@@ -119,7 +119,7 @@ def show_list(settings: Config, *, as_json: bool) -> None:
         return
     say_prose(f"Chosen here: none ({told.error})")
     if told.hint:
-        say_prose(f"To have one, {told.hint}")
+        say_prose(f"Hint: {told.hint}")
 
 
 def table_cells(one: EngineRow) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def launch(
     folder = settings.data_dir / "integrations"
     if tool is None:
         if model or config_only or restore:
-            raise ConfigError("a tool is missing", hint="see 'vllama launch' for what there is")
+            raise ConfigError("no tool is named", hint="see 'vllama launch' for what there is")
         _show_all(folder, places)
         return 0
     if config_only and restore:

@@ -64,7 +64,7 @@ def _chosen(client: Client) -> str:
     if not models:
         raise ConfigError("there is no model yet", hint="vllama pull NAME")
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise ConfigError("a model is missing", hint=f"name one: --model {models[0]}")
+        raise ConfigError("no model is named", hint=f"name one: --model {models[0]}")
     width = len(str(len(models)))
     for number, name in enumerate(models, 1):
         say_aside(f"{number:>{width + 2}}  {name}")

@@ -156,7 +156,7 @@ FAILURES = make_patterns(
         oldest=True,
     ),
     (r"EngineDeadError",
-     "its core ended without a word: it was killed, or crashed in native code; if nobody"
+     "its core ended without an error message: it was killed, or crashed in native code; if nobody"
      " killed it, the system may have run out of memory",
      "use a smaller context (--ctx) or a smaller model, or free memory", None),
 )  # fmt: skip
