@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 HELLO = "hello"
 TOKENS = [f"{number} " for number in range(6)]
+USAGE = {"prompt_tokens": 1, "total_tokens": 1}
 FAULTS = ["500", "503", "429", "garbage", "closes", "hangs", "stalls"]
 FIRST_BYTE_FAULTS = [fault for fault in FAULTS if fault != "stalls"]
 
@@ -32,7 +33,11 @@ class Equal:
         self.retry_after = "1"
         self.may_go_on = threading.Event()
         self.server = Scripted(
-            {"/v1/models": list_models("m"), "/v1/chat/completions": self.answer}
+            {
+                "/v1/models": list_models("m"),
+                "/v1/chat/completions": self.answer,
+                "/v1/embeddings": self.embed,
+            }
         )
 
     @property
@@ -58,6 +63,12 @@ class Equal:
                 self.may_go_on.wait()
                 return None
         return 200, {"Content-Type": "text/event-stream"}, self.stream(self.fault == "stalls")
+
+    def embed(self, body):
+        if self.fault:
+            return self.answer(body)
+        rows = [{"object": "embedding", "index": 0, "embedding": [1.0]}]
+        return 200, {}, {"object": "list", "model": "m", "data": rows, "usage": USAGE}
 
     def stream(self, stalls: bool) -> Iterator[bytes]:
         for number, token in enumerate(TOKENS):
@@ -86,6 +97,7 @@ def three(tmp_path) -> Iterator[tuple[Server, list[Equal]]]:
             f'[upstreams.u{number}]\nurl = "{each.server.url}"\n'
             for number, each in enumerate(equals)
         )
+        text += '[models.chained]\nfallback = ["u0:m", "u1:m"]\n'
         (tmp_path / "config.toml").write_text(text)
         server = stack.enter_context(
             Server(tmp_path / "home", "--config", str(tmp_path / "config.toml"), fake=False)
@@ -132,6 +144,26 @@ def test_no_request_fails_before_its_first_byte(three, fault):
     assert "failed" not in ends
     assert "begun" not in ends or fault == "stalls"
     assert sum(each.prompts for each in equals) <= 2 * len(ends)
+
+
+@pytest.mark.parametrize("fault", FIRST_BYTE_FAULTS)
+def test_vectors_come_from_another_one(three, fault):
+    server, equals = three
+    faulty = equals[0]
+    faulty.fault = fault
+    body = {"model": "m", "input": HELLO}
+    until(lambda: server.request("POST", "/api/embed", body)[0] == 200 and faulty.server.asked)
+    for _ in range(6):
+        assert server.request("POST", "/api/embed", body)[0] == 200
+    paths = [path for path, body in faulty.server.asked if body and HELLO in json.dumps(body)]
+    assert paths == ["/v1/embeddings"]
+
+
+def test_vectors_come_from_the_next_link(three):
+    server, equals = three
+    equals[0].fault = "hangs"
+    status, headers, _ = server.request("POST", "/api/embed", {"model": "chained", "input": HELLO})
+    assert (status, headers["x-vllama-served-by"]) == (200, "u1:m")
 
 
 @pytest.mark.parametrize("fault", FIRST_BYTE_FAULTS)

@@ -98,6 +98,11 @@ class Chain:
         """Whether another server is to answer."""
         return self.bundle is not None and self.bundle.upstream is not None
 
+    @property
+    def may_pass_on(self) -> bool:
+        """Whether another server is to answer, and links are left that have not been tried."""
+        return self.is_elsewhere and self.skips and bool(self.settings.fallback)
+
 
 class Skipped(VllamaError):
     """A model has failed lately, and others may answer for it."""

@@ -179,6 +179,7 @@ async def answer_vectors(
             model=asked.model,
             finish=partial(finish_vector, dimensions=asked.dimensions, form=form),
             truncate=asked.truncate,
+            patience_s=lease.patience_s,
             limit=min(
                 num_ctx or math.inf,
                 lease.traits.context_length,
@@ -203,10 +204,12 @@ async def embed_all(
     finish: Callable[[Sequence[float]], msgspec.Raw],
     truncate: bool,
     limit: float,
+    patience_s: float | None = None,
 ) -> Made:
     """Make one vector an input, as JSON that `finish` writes. Raises ContextOverflow, BadRequest.
 
     `count` is told the tokens of each; those of one whose client leaves meanwhile are estimated.
+    Each may take `patience_s`.
 
     One call an input: engines that give a vector a token would make a huge answer of a batch. Each
     vector is written when it comes: thousands at once would keep everybody waiting.
@@ -219,7 +222,9 @@ async def embed_all(
         made.cut_tokens += over
         end_stage()
         try:
-            answer = await upstream.fetch(make_embed_call(fitted or " ", traits, model=model))
+            answer = await upstream.fetch(
+                make_embed_call(fitted or " ", traits, model=model), limit_s=patience_s
+            )
         except asyncio.CancelledError:
             count(guess_tokens(fitted))
             raise

@@ -59,6 +59,7 @@ class Lease:
     queued_s: float = 0.0
     queue_position: int = 0  # where the request began to wait, from 1; 0: it did not
     released: bool = False
+    patience_s: float | None = None  # for an answer, if another endpoint may give it
 
 
 class InstanceState(StrEnum):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from vllama.base.errors import EngineError, VllamaError, describe_connection_error
+from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
 from vllama.chat.reply import JSON, CountsReader
@@ -185,17 +185,21 @@ class Upstream:
             f"{method} {where.prefix}{path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
         ).encode("latin-1")
 
-    async def fetch(self, call: Call, *, most_events: float = math.inf) -> Answer:
+    async def fetch(
+        self, call: Call, *, most_events: float = math.inf, limit_s: float | None = None
+    ) -> Answer:
         """Send a call and return the complete answer, or that of a stream up to `most_events`.
 
-        Raises ConnectionLost, UpstreamError.
+        Raises ConnectionLost, UpstreamError; with status 504 after `limit_s`.
         """
-        span = self.begin_call(call)
-        if span is None:
-            return await self._exchange(self.encode(call), most_events)
-        with span:
-            answer = await self._exchange(self.encode(call, span), most_events)
-            span.note_answer(answer.status)
+        with self.begin_call(call) or nullcontext() as span:
+            try:
+                async with asyncio.timeout(limit_s):
+                    answer = await self._exchange(self.encode(call, span), most_events)
+            except TimeoutError:
+                raise UpstreamError(f"no answer within {limit_s:g} s", status=504) from None
+            if span is not None:
+                span.note_answer(answer.status)
             return answer
 
     async def get(self, path: str) -> Answer:

@@ -201,9 +201,15 @@ def use_in_time(
     *,
     is_second: bool,
 ) -> Awaitable[None]:
-    """Run `use`; raise TooSlow if no token comes in time and another target could give it."""
-    hang_s = gateway.scheduler.hang_s
-    if is_second or math.isinf(hang_s) or not gateway.scheduler.has_other(lease):
+    """Run `use`; raise TooSlow if no token comes in time and another target could give it.
+
+    For a link of a chain, the chain itself looks after the first token.
+    """
+    hang_s, chain = gateway.scheduler.hang_s, current.get()
+    may_move = not is_second and gateway.scheduler.has_other(lease)
+    if math.isfinite(hang_s) and (may_move or (chain and chain.may_pass_on)):
+        lease.patience_s = hang_s
+    if lease.patience_s is None or not may_move:
         return use(lease, upstream)
 
     async def use_until_late() -> None:

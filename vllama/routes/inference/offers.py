@@ -57,13 +57,15 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     return outage
 
 
-async def fetch_or_refuse(upstream: Upstream, call: Call, what: str) -> bytes:
+async def fetch_or_refuse(
+    upstream: Upstream, call: Call, what: str, *, limit_s: float | None = None
+) -> bytes:
     """Return an engine's answer to a route that it may lack. Raises NotSupported for "cannot what".
 
     A server elsewhere shows what it has only when it is asked.
     """
     end_stage()
-    answer = await upstream.fetch(call)
+    answer = await upstream.fetch(call, limit_s=limit_s)
     if answer.status in (404, 405, 501):
         raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")
     if answer.status != 200:

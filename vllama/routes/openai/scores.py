@@ -137,7 +137,8 @@ async def score_all(
         for query, documents in comparisons:
             sent = write_rerank_body(query, documents, passed, lease.traits.model_name or name)
             call = Call(path=path, body=encode_json(sent))
-            fetching = fetch_or_refuse(upstream, call, f"{verb} with '{name}'")
+            what, limit_s = f"{verb} with '{name}'", lease.patience_s
+            fetching = fetch_or_refuse(upstream, call, what, limit_s=limit_s)
             try:
                 answer = await unless_gone(request, fetching)
             except ClientGone:
