@@ -496,3 +496,17 @@ def test_a_model_without_tools_says_so(server, path, more):
     assert text == "registry.ollama.ai/library/plain:latest does not support tools"
     status, _ = server.post(path, body | {"tools": []})
     assert status == 200
+
+
+def test_too_many_stop_sequences(server):
+    stops = [str(number) for number in range(1_001)]
+    user = [{"role": "user", "content": "x"}]
+    for path, body in (
+        ("/api/chat", {"messages": user, "options": {"stop": stops}}),
+        ("/api/generate", {"prompt": "x", "options": {"stop": stops}}),
+        ("/v1/chat/completions", {"messages": user, "stop": stops}),
+        ("/v1/completions", {"prompt": "x", "stop": stops}),
+        ("/v1/messages", {"messages": user, "max_tokens": 9, "stop_sequences": stops}),
+    ):
+        status, answer = server.post(path, {"model": "plain", **body})
+        assert status == 400 and "stop sequences" in str(answer["error"]), path

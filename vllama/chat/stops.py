@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vllama.base.errors import BadRequest
 from vllama.chat.engine.events import Choice, Event
 from vllama.chat.engine.traits import Stops, Traits
+
+MAX_STOPS = 1000
+MAX_STOP_TEXT = 100_000
+"""Sequences, and characters in all of them: more would take long with each token."""
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Raise BadRequest for more stop sequences than can be looked for."""
+    if len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_TEXT:
+        raise BadRequest(
+            f"cannot look for so many stop sequences: {MAX_STOPS} of them and {MAX_STOP_TEXT} "
+            "characters are the most"
+        )
 
 
 class StopFinder:

@@ -34,7 +34,7 @@ from vllama.chat.request import (
     Think,
     guess_tokens,
 )
-from vllama.chat.stops import StopFilter, make_stop_filter
+from vllama.chat.stops import StopFilter, check_stops, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import Style, read_style
@@ -103,6 +103,7 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     assumed = {} if entry.bundle.upstream is not None else asked.assumed
     if given := {**assumed, **asked.parameters}:
         sampling = replace(sampling, **given, left_out=sampling.left_out.difference(given))
+    check_stops(sampling.stop)
     if (limit := entry.limit_answer(sampling.max_tokens)) != sampling.max_tokens:
         sampling = replace(sampling, max_tokens=limit)
     if asked.messages and not asked.is_text:
