@@ -141,3 +141,12 @@ def test_headers_that_clients_obey_are_passed_on_if_they_can_be_read(
     error = clean_engine_error(429, b"{}", {name: value})
     assert isinstance(error, UpstreamError)
     assert dict(error.headers) == ({name: value} if is_passed else {})
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(429, 429), (503, 503), (529, 503), (500, 502), (502, 502), (504, 502)]
+)
+def test_when_to_come_again_is_passed_on_whatever_the_failure(status: int, told: int) -> None:
+    error = clean_engine_error(status, b"{}", {"retry-after": "17"})
+    assert isinstance(error, UpstreamError)
+    assert (error.status, dict(error.headers)) == (told, {"retry-after": "17"})

@@ -15,6 +15,8 @@ from tests.routes.test_external import Elsewhere
 from tests.routes.test_fallback import Chained
 from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
+from vllama.chat.request import ChatRequest, Message
+from vllama.routes.inference.reservation import size_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +81,13 @@ def test_many_at_once_exceed_a_limit_by_one_answer(
     if path != "/v1/messages":
         kind = "x-ratelimit-remaining-tokens"
     assert told["headers"][kind] == "0" and int(told["headers"]["retry-after"]) >= 1
+
+
+def test_there_is_room_for_the_prompt_of_a_template_itself() -> None:
+    for few in (1, 40):
+        asked = ChatRequest(model="m", messages=(Message(role="user", content="hi"),) * few)
+        own, around = 250, 15
+        assert size_prompt(asked) >= own + few * (around + len("hi"))
 
 
 def test_small_requests_run_side_by_side(server: Server, keys: dict[str, str]) -> None:

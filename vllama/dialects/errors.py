@@ -56,6 +56,7 @@ _OVERFLOW_WORDS = (
 _VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
 _QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
 
+_BUSY = {429: 429, 503: 503, 529: 503}  # 529: Anthropic's, "overloaded"
 _CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
 
 _OPENAI_TYPES = {
@@ -148,8 +149,8 @@ def clean_engine_error(
 ) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
-    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server). Of
-    one that is too busy clients are told what it says of when to come again.
+    A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
+    Clients are told what it says of when to come again.
     """
     kind, message, counts, code = _read(body)
     if status in (401, 403):  # the text may quote the key
@@ -170,9 +171,9 @@ def clean_engine_error(
         return CapabilityMissing(text or "the engine does not support this request")
     if not text or text.lower() == "internal server error":
         text = f"the engine failed with status {status} and gave no reason"
-    error = UpstreamError(text, status=status if status in (429, 503) else 502)
+    error = UpstreamError(text, status=_BUSY.get(status, 502))
+    error.headers = {k: x for k, x in headers.items() if _PASSED.fullmatch(f"{k}: {x}")}
     if error.status != 502:
-        error.headers = {k: x for k, x in headers.items() if _PASSED.fullmatch(f"{k}: {x}")}
         error.code = code
     return error
 

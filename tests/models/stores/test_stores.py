@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_tiny_gguf
+from vllama.base.errors import Busy
 from vllama.models.hub_cache import HubRepo, find_repository
 from vllama.models.names.ref import ModelRef
 from vllama.models.stores.base import Store, compute_digest
@@ -116,6 +118,19 @@ class TestHubCache:
         assert found(store, "o/r:Q8_0").size_bytes == 5
         assert found(store, "o/r:Q4_0").size_bytes == 9
         assert len(names(store)) == 2
+
+    def test_what_a_download_writes_to_meanwhile_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path, "o/r", {"m-Q8_0.gguf": b"old"})
+        store = HfCacheStore(tmp_path)
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+        monkeypatch.setattr(store, "_delete", fail)
+        with pytest.raises(Busy, match="a download writes to it"):
+            store.remove(found(store, "o/r"))
 
     def test_a_broken_link_is_not_a_model(self, tmp_path: Path) -> None:
         repo = put(tmp_path, "o/r", {"m-Q8_0.gguf": b"old"})

@@ -6,12 +6,13 @@ because only that handles the blobs that repositories share since 1.33 (`<cache>
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.base.errors import VllamaError
+from vllama.base.errors import Busy, VllamaError
 from vllama.models.disk import list_files_below
 from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
@@ -72,6 +73,8 @@ class HfCacheStore(RemovingStore):
         try:
             self._delete(repo, bundle)
         except OSError as error:
+            if error.errno == errno.ENOTEMPTY:
+                raise Busy(f"cannot remove '{bundle.name}': a download writes to it") from error
             raise VllamaError(
                 f"cannot remove '{bundle.name}': {error.strerror or error}"
             ) from error

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 UNBOUNDED = 1 << 62
-AROUND = 16
-"""Tokens that a template may put around a message."""
+AROUND, BEFORE = 16, 256
+"""Tokens that a template may put around a message, and before the first: a prompt of its own."""
 
 Size = Callable[["Traits | None"], int]
 
@@ -62,7 +62,7 @@ def size_answers(asked: Sequence[CheckedRequest], n: int = 1) -> Size:
 def size_prompt(asked: ChatRequest) -> int:
     """Return the most tokens that a prompt can have; nobody knows how many an image takes."""
     media = sum(message.media_count for message in asked.messages)
-    return count_bytes(asked) + AROUND * (1 + len(asked.messages)) + IMAGE_TOKENS * media
+    return count_bytes(asked) + BEFORE + AROUND * len(asked.messages) + IMAGE_TOKENS * media
 
 
 def _size_answer(prompt: int, most: int | None, shift: bool, n: int, traits: Traits | None) -> int:
