@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.chat.cuts import run
-from tests.chat.replies import streamed
+from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import VLLM
 from tests.dialects.test_cached_tokens import USAGE, WAYS, options
 from vllama.chat.engine.claims import MAX_COUNT, clean_usage, read_count, warn_of_counts
@@ -117,6 +117,18 @@ def test_the_good_numbers_of_an_answer_stay() -> None:
         "is_free": False,
         "details": {"audio": 3},
     }
+
+
+@pytest.mark.parametrize("make", [streamed, collected])
+def test_no_choice_has_more_tokens_than_it_may_have(make: Any) -> None:
+    for choices, said, told in ((1, 2, 1), (2, 3, 2), (1, 1, 1)):
+        reply = make(options(whole=make is collected), VLLM, max_tokens=1)
+        counts = {"prompt_tokens": 9, "completion_tokens": said, "total_tokens": 9 + said}
+        ends = [{"index": i, "delta": {}, "finish_reason": "length"} for i in range(choices)]
+        events = [{"choices": ends}, {"choices": [], "usage": counts}]
+        data = run(reply, [b"".join(b"data: %b\n\n" % encode(event) for event in events)])
+        assert b'"completion_tokens":%d,"total_tokens":%d' % (told, 9 + told) in data, data
+        assert reply.tally.usage.completion_tokens == told
 
 
 @pytest.mark.parametrize("number", IMPOSSIBLE.values(), ids=IMPOSSIBLE)

@@ -78,7 +78,7 @@ class Tally:
         self.prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
         self._usage: dict[str, Any] = {}
-        self._unfinished: set[int] = set()
+        self._choices, self._unfinished = 1, set[int]()
         self._final: Usage | None = None
 
     @property
@@ -102,9 +102,12 @@ class Tally:
             prompt = timings.prompt_n + (timings.cache_n or 0)
         limit = self._max_tokens if self.finish_reason == "length" else None
         completion = _count(self._usage.get("completion_tokens"), timings.predicted_n, limit)
+        tokens = self._template.tokens if completion is None else completion
+        if self._max_tokens is not None:  # the engine may finish a character beyond the limit
+            tokens = min(tokens, self._max_tokens * self._choices)
         return Usage(
             prompt_tokens=prompt or 0,
-            completion_tokens=self._template.tokens if completion is None else completion,
+            completion_tokens=tokens,
             cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n),
             estimated=completion is None,
         )
@@ -149,6 +152,7 @@ class Tally:
         if chunk.timings is not None:
             self.timings = chunk.timings
         for choice in chunk.choices or ():
+            self._choices = max(self._choices, choice.index + 1)
             self._unfinished.add(choice.index)
             if choice.finish_reason is not None:
                 check_finish(choice.finish_reason)
@@ -160,10 +164,6 @@ class Tally:
                     continue
                 if (counted := self.counts()) is not None:
                     self._usage = clean_usage(msgspec.to_builtins(counted))
-                    counted_tokens = counted.completion_tokens
-                    if counted_tokens is not None and self._max_tokens is not None:
-                        # the engine may finish a character beyond the limit
-                        self._usage["completion_tokens"] = min(counted_tokens, self._max_tokens)
 
     def complete(self) -> None:
         """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""

@@ -49,9 +49,14 @@ class StreamWriter:
             if not self._options.include_usage or part is not None:
                 return b""
             self._usage_sent = True
-            cached = find_cached_tokens(chunk.usage)
-            if event.changed or (cached is None and tally.usage.cached_tokens is not None):
-                # older versions of llama-server tell it in their timings only
+            told, known = chunk.usage, tally.usage
+            uncached = find_cached_tokens(told) is None and known.cached_tokens is not None
+            if (
+                event.changed
+                or uncached
+                or told.get("completion_tokens") != known.completion_tokens
+            ):
+                # older versions of llama-server tell what was cached in their timings only
                 chunk.usage, event.changed = tally.usage_object, True
         if chunk.choices and chunk.usage is not None:
             # it is sent once, at the end: clients add up the usage of all chunks
