@@ -16,7 +16,7 @@ from tests.routes.test_fallback import Chained
 from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
 from vllama.chat.request import ChatRequest, Message
-from vllama.routes.inference.reservation import size_prompt
+from vllama.routes.inference.demand import size_prompt
 
 pytestmark = pytest.mark.slow
 
