@@ -11,6 +11,7 @@ from tests.chat.parsers.test_families import FAMILIES, SCHEMAS
 from vllama.chat.parsers.call_values import Form, Toolset
 from vllama.chat.parsers.quoting import Before
 from vllama.chat.parsers.scan import find_markers
+from vllama.chat.parsers.thinking import ThinkSplitter
 from vllama.chat.parsers.tool_calls import CallScanner
 
 CALLS = [(form, text) for _, form, text, _, calls in FAMILIES if calls]
@@ -230,3 +231,16 @@ def test_code(text: str, inside: bool) -> None:
         before.feed(character)
         before.ends_in_code()
     assert before.ends_in_code() is inside
+
+
+def test_a_message_of_gpt_oss_may_quote_one() -> None:
+    call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>"
+    said = f"A call is `{call}` there."
+    text = f"<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>{said}"
+    for size in (1, 3, len(text)):
+        splitter, scanner, shown = ThinkSplitter(), CallScanner(Toolset(schemas=SCHEMAS)), ""
+        for at in range(0, len(text), size):
+            shown += scanner.feed(splitter.feed(text[at : at + size])[1])
+        shown += scanner.feed(splitter.finish()[1])
+        calls, rest = scanner.finish()
+        assert (shown + rest, calls) == (said, [])

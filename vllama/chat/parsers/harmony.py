@@ -91,7 +91,9 @@ class HarmonySplitter:
         recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
         if recipient is not None and self._calls:
             self._kind = _Kind.CALL
-            content.append(f"<|channel|>commentary to=functions.{recipient[1]}{_MESSAGE}")
+            if not header.startswith("<|channel|>commentary to="):  # as it was, if it is quoted
+                header = f"<|channel|>commentary to=functions.{recipient[1]}"
+            content.append(f"{header}{_MESSAGE}")
             return
         is_thinking = channel is not None and channel[1] == "analysis"
         self._kind = _Kind.THINKING if is_thinking else _Kind.CONTENT
