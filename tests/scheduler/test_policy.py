@@ -88,6 +88,9 @@ TABLE = {
     "memory on its way back: nobody goes for it": (
         one(5, 0, [item("a")], settling=True), "wait", (), (), ()),
     "memory on its way back: nothing is refused": (one(500, 0, settling=True), "wait", (), (), ()),
+    "memory on its way back, and enough without it: a slot is made free": (
+        one(1, 100, [item("a", used=1), item("b", used=2)], 2, settling=True),
+        "evict", ("a",), (), ()),
     "sleep is enough": (
         one({"gpu0": 8}, {"gpu0": 0}, [item("a", {"gpu0": 10}, asleep_holds={"ram": 10})]),
         "evict", (), ("a",), ()),
@@ -291,7 +294,9 @@ def test_rules_hold_in_any_situation(free, models, waiting, most, now, settling)
         assert not any(model.busy or model.retiring for model in gone)
         asked = [by_key[key] for key in decision.retire]
         assert all(model.busy and model.turn_ends_s <= now for model in asked)
-        assert not (settling and decision.evict)
+        if settling and gone:
+            wanted = needs[decision.key]
+            assert all(size <= free.get(pool, 0) for pool, size in wanted.items())
     # all that load now fit at once, with what loads under way still take
     loading = [needs[d.key] for d in decisions if d.action is Action.LOAD]
     for pool in {pool for load in loading for pool in load if load[pool]}:

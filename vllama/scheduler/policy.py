@@ -108,8 +108,10 @@ class _Space:
     returning_slots: int = 0
 
     def fits(self, needs: Pools, freed: Pools | None = None, slots: int = 0) -> bool:
-        freed = freed or {}
-        return self.slots + slots >= 1 and all(
+        return self.slots + slots >= 1 and self.has_memory(needs, freed or {})
+
+    def has_memory(self, needs: Pools, freed: Pools) -> bool:
+        return all(
             need <= self.spare.get(pool, 0) + freed.get(pool, 0) for pool, need in needs.items()
         )
 
@@ -258,7 +260,8 @@ def _decide(
     if space.fits(needs):
         space.allocate(needs)
         return Decision(key=load.key, action=Action.LOAD)
-    if settling or space.fits(needs, space.returning, space.returning_slots):
+    short = not space.has_memory(needs, {})
+    if (settling and short) or space.fits(needs, space.returning, space.returning_slots):
         space.reserve(needs, _Victims([], []))
         what = "models to end" if space.ending else "an ended engine to return its memory"
         return Decision(
