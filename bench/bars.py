@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 CPU = "watch.proxy.cpu_us_per_token"
+CPU_OF_REQUEST = "watch.proxy.cpu_us_per_request"
 TTFT = "ttft_ms.p50"
 OURS = (("/api/chat", "vllama-chat"), ("/v1", "vllama-v1"))
 EXACT = ("check", "utf8", "think", "tool", "whole-check", "cut", "status")
@@ -100,6 +101,9 @@ def bars(rows: list[Row]) -> list[Finding]:
     for (api, mine), limit in zip(OURS, (1.6, 1.4), strict=True):
         what = f"`{api}`: CPU per token, 256 streams at 50 tok/s, ÷ nginx's raw relay"
         add(1, what, ratio("steady256", mine, "nginx", CPU), limit)
+    for api, mine in OURS:
+        what = f"`{api}`: CPU of a request of one token ÷ nginx's"
+        add(1, what, ratio("ttft", mine, "nginx", CPU_OF_REQUEST), 5)
     for scenario, mine, peer, streams, limit in (
         ("steady256", "vllama-chat", "naive", 256, 4),
         ("small16", "vllama-v1", "litellm", 16, 15),
