@@ -124,7 +124,7 @@ def test_commands_as_clients(server: TlsServer, pair: Pair, tmp_path: Path) -> N
     assert server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}", **here).returncode == 0
 
     plain = server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}")
-    assert plain.returncode == 1 and "as https://… if it uses TLS" in plain.stderr
+    assert plain.returncode == 1 and "https://… for TLS" in plain.stderr
     unknown = server.run("ps")
     assert unknown.returncode == 1 and "cannot trust the server" in unknown.stderr
     assert "SSL_CERT_FILE=FILE" in unknown.stderr

@@ -97,6 +97,7 @@ def test_one_question_for_a_key_and_one_refusal(tmp_path, open_page):
         page = open_page(server)
         expect(page.get_by_role("dialog")).to_be_visible()
         server.request("GET", "/api/version", headers={"authorization": "Bearer key-of-the-test"})
+        server.wait_for(" 401 ")
         assert server.output.count(" 401 ") == 1
 
 
