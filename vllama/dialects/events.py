@@ -179,7 +179,8 @@ class ChangedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """The requests whose rows have changed, and those that have ended."""
 
     requests: Annotated[list[RequestRow], says("the requests whose rows have changed")]
-    ended: Annotated[list[EndedRow], says("the requests that have ended")]
+    ended: Annotated[list[EndedRow], says("the latest requests that have ended")]
+    gone: Annotated[list[str], says("the ids of requests that no longer wait or run")]
 
 
 class ChangedLibrary(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,12 +79,11 @@ class Stream:
 
     def _take(self, event: str, data: dict[str, Any]) -> None:
         self.models |= {row["name"]: row for row in data.get("models", ())}
-        for name in data.get("gone", ()):
-            del self.models[name]
-        self.requests |= {row["id"]: row for row in data.get("requests", ())}
-        for row in data.get("ended", ()):
-            self.requests.pop(row["id"], None)
-            self.ended.append(row)
+        if event != "sample":
+            self.requests |= {row["id"]: row for row in data.get("requests", ())}
+        for key in data.get("gone", ()):
+            del (self.models if event == "models" else self.requests)[key]
+        self.ended += data.get("ended") or ()
         self.pulls |= {row["name"]: row for row in data.get("pulls", ())}
         self.samples += data.get("samples", ()) or ([data] if event == "sample" else [])
         self.marks += data.get("marks", ()) or ([data] if event == "mark" else [])

@@ -93,19 +93,22 @@ class Changes:
         self._disk = disk
         self._models: Mapping[str, ModelRow] = {}
         self._requests: Mapping[str, RequestRow] = {}
+        self._shown: set[str] = set()  # requests in the snapshots since the last call
         self._pulled: Mapping[str, PullRow] = {}
         self._ended = self._marked = self._sampled = self._listed = 0
 
     def make_snapshot(self, topics: frozenset[str]) -> Snapshot:
         """Return everything about `topics`."""
         now_s = time.time()
-        requests, marks = "requests" in topics, self._scheduler.marks
+        marks = self._scheduler.marks
+        requests = self._list_requests() if "requests" in topics else None
+        self._shown.update(requests or ())
         return Snapshot(
             time=round(now_s, 3),
             version=__version__,
             models=list(self._list_models().values()) if "models" in topics else None,
-            requests=list(self._list_requests().values()) if requests else None,
-            ended=self._activity.list_ended() if requests else None,
+            requests=None if requests is None else list(requests.values()),
+            ended=None if requests is None else self._activity.list_ended(),
             pulls=self._pulls.list_rows() if "pulls" in topics else None,
             samples=self._history.list_samples() if "samples" in topics else None,
             marks=marks.list_since(now_s - HOUR_S) if "marks" in topics else None,
@@ -122,9 +125,11 @@ class Changes:
         if self._listed != self._disk.changes:
             found.append(("models", "library", ChangedLibrary(count=self._disk.count)))
         new, _ = _compare(self._requests, requests)
+        left = sorted((self._requests.keys() | self._shown) - requests.keys())
         ended = self._activity.list_after(self._ended)
-        if new or ended:
-            found.append(("requests", "requests", ChangedRequests(requests=new, ended=ended)))
+        if new or ended or left:
+            changed = ChangedRequests(requests=new, ended=ended, gone=left)
+            found.append(("requests", "requests", changed))
         if moved := _compare(self._pulled, pulled)[0]:
             found.append(("pulls", "pulls", ChangedPulls(pulls=moved)))
         for mark in self._scheduler.marks.list_after(self._marked):
@@ -132,6 +137,7 @@ class Changes:
         for sample in self._history.list_after(self._sampled):
             found.append(("samples", "sample", sample))
         self._models, self._requests, self._pulled = models, requests, pulled
+        self._shown.clear()
         self._ended, self._marked = self._activity.count, self._scheduler.marks.count
         self._sampled, self._listed = self._history.count, self._disk.changes
         return found

@@ -45,10 +45,8 @@ const HANDLERS = {
   },
   requests(data) {
     for (const row of data.requests ?? []) state.requests.set(row.id, row);
-    for (const row of data.ended ?? []) {
-      state.requests.delete(row.id);
-      state.ended.unshift(row);
-    }
+    for (const row of data.ended ?? []) state.ended.unshift(row);
+    for (const id of data.gone ?? []) state.requests.delete(id);
     state.ended.length = Math.min(state.ended.length, MOST_ENDED);
     announce("requests");
   },
