@@ -1,6 +1,6 @@
 """What vLLM is given: memory, layout over GPUs, parsers. Tables of pure decisions."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
 from vllama.base.errors import NotEnoughMemory
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Installation, Mode
+from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
 from vllama.engines.vllm.arguments import choose_reasoning_parser, choose_tool_parser
@@ -62,19 +62,20 @@ def gpus(count: int, *, total: int = 80, free: int | tuple[int, ...] = 79) -> Pl
     )
 
 
+OF_THE_LAUNCH = {field.name for field in fields(Settings)}
+
+
 def wish(platform=H100, info=LLAMA_8B, **changes) -> TuningRequest:
+    settings = Settings(mode=Mode.CHAT, alias="m:latest", context_length=8192)
+    launch = {name: changes.pop(name) for name in OF_THE_LAUNCH & changes.keys()}
     values = {
+        "settings": replace(settings, **launch),
         "platform": platform,
         "info": info,
         "installation": VLLM_HERE,
-        "mode": Mode.CHAT,
-        "context_length": 8192,
         "context_asked": False,
         "on_gpu": bool(platform.accelerators),
-        "parallel": None,
-        "kv_cache_type": None,
         "reserve_bytes": 512 * MIB,
-        "extra_args": (),
     }
     return TuningRequest(**(values | changes))
 
@@ -136,8 +137,8 @@ def test_what_a_token_takes_in_the_cache(info, size):
 
 
 def arguments(tuning) -> dict[str, str | None]:
-    names = [word for word in tuning.args if word.startswith("--")]
-    return {name: flag_value(tuning.args, name) for name in names}
+    names = [word for word in tuning.settings.tuned_args if word.startswith("--")]
+    return {name: flag_value(tuning.settings.tuned_args, name) for name in names}
 
 
 def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
@@ -146,26 +147,26 @@ def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
     assert got == {
         "--max-model-len": "4096",
         "--max-num-seqs": "128",
-        "--kv-cache-memory-bytes": str(tuning.kv_bytes),
+        "--kv-cache-memory-bytes": str(tuning.memory.kv_bytes),
         "--enforce-eager": "",
         "--no-enable-chunked-prefill": "",
         "--max-num-batched-tokens": str(4096 + 128),
     }
-    assert tuning.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
-    assert tuning.weights_bytes == INFO.weights_bytes
+    assert tuning.memory.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
+    assert tuning.memory.weights_bytes == INFO.weights_bytes
     assert any("22.5 KiB each" in reason for reason in tuning.reasons)
 
 
 def test_parallel_requests_have_room_for_a_whole_context_each_if_there_is_any():
     tuning = ENGINE.tune(wish(CPU, INFO, context_length=4096, parallel=32))
     assert arguments(tuning)["--max-num-seqs"] == "32"
-    assert tuning.kv_bytes // count_token_bytes(INFO) >= 32 * 4096
+    assert tuning.memory.kv_bytes // count_token_bytes(INFO) >= 32 * 4096
 
 
 def test_the_cache_takes_half_of_what_is_free_at_most():
     small = replace(CPU, ram_available_bytes=4 * GIB)
     tuning = ENGINE.tune(wish(small, INFO, context_length=4096, parallel=64))
-    assert tuning.kv_bytes < GIB
+    assert tuning.memory.kv_bytes < GIB
 
 
 def test_small_models_leave_room_for_one_another():
@@ -174,24 +175,29 @@ def test_small_models_leave_room_for_one_another():
     for mode in (Mode.CHAT, Mode.EMBED) * 3:
         machine = replace(CPU, ram_total_bytes=24 * GIB, ram_available_bytes=free)
         tuning = ENGINE.tune(wish(machine, INFO, mode=mode, context_length=4096))
-        assert tuning.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
-        free -= tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
+        assert tuning.memory.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
+        free -= (
+            tuning.memory.weights_bytes
+            + tuning.memory.kv_bytes
+            + tuning.memory.compute_bytes
+            + tuning.memory.fixed_bytes
+        )
     assert free > 4 * GIB
 
 
 def test_a_context_that_nobody_asked_for_shrinks_to_what_is_free():
     small = replace(CPU, ram_available_bytes=int(2.5 * GIB), ram_total_bytes=int(2.5 * GIB))
     tuning = ENGINE.tune(wish(small, INFO, context_length=8192))
-    assert tuning.context_length == 4096
+    assert tuning.settings.context_length == 4096
     assert "lowered from 8192 to 4096" in tuning.reasons[0]
     asked = ENGINE.tune(wish(small, INFO, context_length=8192, context_asked=True))
-    assert asked.context_length == 8192
+    assert asked.settings.context_length == 8192
 
 
 def test_what_other_models_of_ours_hold_counts_as_free_if_there_is_no_other_way():
     full = replace(CPU, ram_available_bytes=1 * GIB)
     tuning = ENGINE.tune(wish(full, INFO, context_length=8192))
-    assert tuning.context_length == 8192
+    assert tuning.settings.context_length == 8192
 
 
 @pytest.mark.parametrize(
@@ -205,7 +211,7 @@ def test_what_other_models_of_ours_hold_counts_as_free_if_there_is_no_other_way(
     ],
 )
 def test_nothing_is_decided_against_the_user(extra, absent):
-    assert absent not in ENGINE.tune(wish(CPU, INFO, extra_args=extra)).args
+    assert absent not in ENGINE.tune(wish(CPU, INFO, extra_args=extra)).settings.tuned_args
 
 
 def test_a_context_too_long_to_be_read_whole_costs_the_seed():
@@ -214,15 +220,17 @@ def test_a_context_too_long_to_be_read_whole_costs_the_seed():
     for context, seeds in ((32_768, True), (65_536, False)):
         tuning = ENGINE.tune(wish(CPU, INFO, context_length=context, context_asked=True))
         settings = Settings(
-            mode=Mode.CHAT, alias="m", context_length=context, tuned_args=tuning.args
+            mode=Mode.CHAT, alias="m", context_length=context, tuned_args=tuning.settings.tuned_args
         )
-        assert ("--no-enable-chunked-prefill" in tuning.args) is seeds
+        assert ("--no-enable-chunked-prefill" in tuning.settings.tuned_args) is seeds
         assert ("seed" in ENGINE.traits(bundle(), settings).parameters) is seeds
 
 
 def test_vectors_know_no_seed_so_that_their_prompts_may_be_read_in_parts():
     tuning = ENGINE.tune(wish(CPU, INFO, mode=Mode.EMBED))
-    assert not has_flag(tuning.args, "--no-enable-chunked-prefill", "--max-num-batched-tokens")
+    assert not has_flag(
+        tuning.settings.tuned_args, "--no-enable-chunked-prefill", "--max-num-batched-tokens"
+    )
 
 
 def test_a_gpu_is_shared_by_what_is_needed_of_it():
@@ -230,7 +238,7 @@ def test_a_gpu_is_shared_by_what_is_needed_of_it():
     large = ENGINE.tune(wish(info=LLAMA_8B, context_length=131_072))
     assert 0.1 < float(arguments(tiny)["--gpu-memory-utilization"]) < 0.3
     assert 0.9 < float(arguments(large)["--gpu-memory-utilization"]) <= 0.92
-    assert "--enforce-eager" not in large.args
+    assert "--enforce-eager" not in large.settings.tuned_args
 
 
 @given(
@@ -244,10 +252,15 @@ def test_the_share_is_free_when_it_starts_if_the_model_fits(free, weights, conte
     tuning = ENGINE.tune(wish(platform, info, context_length=context))
     share = float(arguments(tuning)["--gpu-memory-utilization"])
     assert 0 < share <= 0.92
-    taken = tuning.weights_bytes + tuning.kv_bytes + tuning.compute_bytes + tuning.fixed_bytes
+    taken = (
+        tuning.memory.weights_bytes
+        + tuning.memory.kv_bytes
+        + tuning.memory.compute_bytes
+        + tuning.memory.fixed_bytes
+    )
     if taken <= (free * GIB) - 512 * MIB:
         assert share * 80 <= free
-        assert tuning.kv_bytes >= tuning.context_length * count_token_bytes(info)
+        assert tuning.memory.kv_bytes >= tuning.settings.context_length * count_token_bytes(info)
 
 
 def test_an_fp8_cache_holds_twice_as_much():
@@ -269,10 +282,15 @@ def test_a_size_as_vllm_reads_it(text, size):
 
 def test_the_users_own_size_is_what_is_counted():
     own = ("--kv-cache-memory-bytes", "4G")
-    assert ENGINE.tune(wish(CPU, INFO, extra_args=own)).kv_bytes == 4 * GIB
-    assert ENGINE.tune(wish(extra_args=own)).kv_bytes == 4 * GIB
+    assert ENGINE.tune(wish(CPU, INFO, extra_args=own)).memory.kv_bytes == 4 * GIB
+    assert ENGINE.tune(wish(extra_args=own)).memory.kv_bytes == 4 * GIB
     half = ENGINE.tune(wish(extra_args=("--gpu-memory-utilization", "0.5")))
-    taken = half.weights_bytes + half.kv_bytes + half.compute_bytes + half.fixed_bytes
+    taken = (
+        half.memory.weights_bytes
+        + half.memory.kv_bytes
+        + half.memory.compute_bytes
+        + half.memory.fixed_bytes
+    )
     assert taken == pytest.approx(40 * GIB, rel=0.01)
     assert "50% of each GPU" in half.reasons[1]
 
@@ -299,18 +317,18 @@ def test_the_users_own_size_is_what_is_counted():
 )  # fmt: skip
 def test_the_fewest_gpus_that_hold_the_model(platform, info, expected):
     tuning = ENGINE.tune(wish(platform, info))
-    tensor = flag_number(tuning.args, "--tensor-parallel-size", default=1)
-    pipeline = flag_number(tuning.args, "--pipeline-parallel-size", default=1)
-    assert (tensor, pipeline, len(tuning.gpus)) == expected
+    tensor = flag_number(tuning.settings.tuned_args, "--tensor-parallel-size", default=1)
+    pipeline = flag_number(tuning.settings.tuned_args, "--pipeline-parallel-size", default=1)
+    assert (tensor, pipeline, len(tuning.settings.gpus)) == expected
 
 
 def test_the_roomiest_gpu_is_taken_and_named():
     tuning = ENGINE.tune(wish(gpus(3, free=(10, 79, 40))))
-    assert tuning.gpus == (1,)
+    assert tuning.settings.gpus == (1,)
     amd = replace(
         H100, accelerators=tuple(replace(g, vendor=Vendor.AMD) for g in gpus(2).accelerators)
     )
-    assert ENGINE.tune(wish(amd)).gpus == (0,)
+    assert ENGINE.tune(wish(amd)).settings.gpus == (0,)
 
 
 @pytest.mark.parametrize(
@@ -319,17 +337,17 @@ def test_the_roomiest_gpu_is_taken_and_named():
 )
 def test_all_gpus_are_used_if_asked_for(info, count, shape):
     tuning = ENGINE.tune(wish(gpus(count), info, all_gpus=True))
-    tensor = flag_number(tuning.args, "--tensor-parallel-size", default=1)
-    pipeline = flag_number(tuning.args, "--pipeline-parallel-size", default=1)
-    assert (tensor, pipeline) == shape and len(tuning.gpus) == count
+    tensor = flag_number(tuning.settings.tuned_args, "--tensor-parallel-size", default=1)
+    pipeline = flag_number(tuning.settings.tuned_args, "--pipeline-parallel-size", default=1)
+    assert (tensor, pipeline) == shape and len(tuning.settings.gpus) == count
 
 
 def test_copies_for_more_requests_than_one_takes():
     tuning = ENGINE.tune(wish(gpus(4), parallel=700))
-    assert flag_number(tuning.args, "--data-parallel-size", default=1) == 3
+    assert flag_number(tuning.settings.tuned_args, "--data-parallel-size", default=1) == 3
     assert "3 copies" in tuning.reasons[0]
-    assert flag_number(ENGINE.tune(wish(gpus(2), parallel=700)).args, "--data-parallel-size",
-                       default=1) == 2  # fmt: skip
+    args = ENGINE.tune(wish(gpus(2), parallel=700)).settings.tuned_args
+    assert flag_number(args, "--data-parallel-size", default=1) == 2
 
 
 @pytest.mark.parametrize(
@@ -346,7 +364,9 @@ def test_copies_for_more_requests_than_one_takes():
 def test_the_users_layout_is_counted_and_not_repeated(extra, words):
     tuning = ENGINE.tune(wish(gpus(8), LLAMA_70B, extra_args=extra))
     assert words in tuning.reasons[0]
-    assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(tuning.args)
+    assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(
+        tuning.settings.tuned_args
+    )
     assert any("several machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
 
 
@@ -425,12 +445,12 @@ THINKS = "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}"
 def test_a_parser_only_where_type_and_template_agree(architecture, template, tools, thinking):
     info = replace(INFO, architecture=architecture, chat_template=template)
     assert (choose_tool_parser(info), choose_reasoning_parser(info)) == (tools, thinking)
-    args = ENGINE.tune(wish(CPU, info)).args
+    args = ENGINE.tune(wish(CPU, info)).settings.tuned_args
     assert flag_value(args, "--tool-call-parser") == tools
     assert ("--enable-auto-tool-choice" in args) is bool(tools)
     assert flag_value(args, "--reasoning-parser") == thinking
     assert not has_flag(
-        ENGINE.tune(wish(CPU, info, mode=Mode.EMBED)).args,
+        ENGINE.tune(wish(CPU, info, mode=Mode.EMBED)).settings.tuned_args,
         "--tool-call-parser",
         "--reasoning-parser",
     )

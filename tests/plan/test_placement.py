@@ -9,7 +9,7 @@ import pytest
 from tests.facts import CPU, GIB, LLAMA_SERVER_HERE, MIB, bundle, facts
 from tests.facts import INFO as SMALL
 from vllama.base.errors import NoPlan
-from vllama.engines.base import Installation
+from vllama.engines.base import Installation, Memory
 from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.machine.nvidia import parse_nvidia_smi
 from vllama.machine.types import Platform
@@ -18,7 +18,7 @@ from vllama.models.settings import SPREAD, ModelSettings
 from vllama.plan.choose import draft_plan
 from vllama.plan.placement import list_usable, place
 from vllama.plan.report import make_device_rows
-from vllama.plan.types import Facts, Memory, Need
+from vllama.plan.types import Facts, Need
 from vllama.scheduler.memory import MemoryMeter
 from vllama.supervise.spec import Endpoint
 

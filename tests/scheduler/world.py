@@ -9,9 +9,10 @@ from tests.facts import INFO, MIB, bundle, facts
 from tests.manual_clock import ManualClock
 from vllama.base.errors import EngineCrashed, EngineStartFailed
 from vllama.chat.engine.traits import Traits
+from vllama.engines.base import Memory
 from vllama.net.upstream.connection import Progress
 from vllama.plan.choose import make_plan
-from vllama.plan.types import Memory, Need
+from vllama.plan.types import Need
 from vllama.scheduler.hooks import Hooks, Limits, Measured
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State

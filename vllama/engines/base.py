@@ -159,6 +159,33 @@ class Overhead:
     repacks: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """An estimate, in bytes."""
+
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    fixed_bytes: int
+    prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
+    # weights that are in memory a second time: they make room when memory runs short
+    copied_bytes: int = 0
+    on_gpu: bool = False  # the memory of GPUs
+
+    @property
+    def total_bytes(self) -> int:
+        """What has to be there; on a GPU without the prompt cache, which is not there."""
+        cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
+        return (
+            self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
+        )
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process shows where there is enough memory, with what is there twice."""
+        return self.total_bytes + self.copied_bytes
+
+
 class Engine(Protocol):
     """The adapter of one server. Attributes are read only, so frozen dataclasses fit.
 

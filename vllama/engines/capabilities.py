@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from vllama.engines.base import Engine, Installation, Mode, Settings
+from vllama.engines.base import Engine, Installation, Memory, Mode, Settings
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, ModelInfo
 from vllama.supervise.spec import Endpoint
@@ -28,25 +28,20 @@ class Configurable(Protocol):
 class TuningRequest:
     """What to serve, before the engine's own `tune` has decided about memory.
 
-    `context_length` is in tokens; `context_asked` means that somebody asked for that much, so it
-    must not shrink. `parallel` is the number of simultaneous requests that the user asked for;
-    without one, `at_most` limits the engine's choice. `reserve_bytes` have to stay free, on each
-    GPU or of the RAM. `all_gpus`: every GPU of `platform` is to be used. `eager` is
-    set after a start that ran out of memory: do without what makes the engine faster at the cost of
-    memory.
+    `settings` are those of the launch so far. `context_asked` means that somebody asked for that
+    much context, so it must not shrink. Where nobody asked for a number of simultaneous requests,
+    `at_most` limits the engine's choice. `reserve_bytes` have to stay free, on each GPU or of the
+    RAM. `all_gpus`: every GPU of `platform` is to be used. `eager` is set after a start that ran
+    out of memory: do without what makes the engine faster at the cost of memory.
     """
 
+    settings: Settings
     platform: Platform
     info: ModelInfo
     installation: Installation
-    mode: Mode
-    context_length: int
     context_asked: bool
     on_gpu: bool
-    parallel: int | None
-    kv_cache_type: str | None
     reserve_bytes: int
-    extra_args: tuple[str, ...]
     at_most: int | None = None
     all_gpus: bool = False
     eager: bool = False
@@ -54,20 +49,15 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What an engine's `tune` decided; sizes in bytes, for all its processes together.
+    """What an engine's `tune` decided: `settings` with its context, GPUs and `tuned_args`.
 
-    `gpus` are the indices of those that it uses. `reasons` are sentences for the plan, with the
+    `memory` is that of all its processes together. `reasons` are sentences for the plan, with the
     numbers.
     """
 
-    context_length: int
-    args: tuple[str, ...]
-    weights_bytes: int
-    kv_bytes: int
-    compute_bytes: int
-    fixed_bytes: int
+    settings: Settings
+    memory: Memory
     reasons: tuple[str, ...]
-    gpus: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from vllama.base.errors import EngineMissing, NoPlan
 from vllama.base.units import format_bytes_decimal
-from vllama.engines.base import Engine, Missing, Mode, Settings
-from vllama.engines.capabilities import Drafting, Limited
+from vllama.engines.base import Engine, Memory, Missing, Mode
+from vllama.engines.capabilities import Drafting, Limited, Tunable
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
 from vllama.engines.registry import ask_preference, find_engines
@@ -16,11 +16,11 @@ from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
-from vllama.plan.estimate import flash_attention, make_estimate, share_bytes
+from vllama.plan.estimate import make_estimate, share_bytes
 from vllama.plan.placement import Placement, keep_named, place, refuse_cpu
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.resources import choose_threads, size_prompt_cache
-from vllama.plan.types import Choice, Estimate, Facts, Memory, Need, Plan
+from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
 OFFERED = 2
@@ -299,15 +299,18 @@ def draft_plan(
     engine = facts.found.engines[choice.engine]
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)
-    memory, context = estimate.memory, estimate.context_length
-    placement = place(facts, memory) if memory.on_gpu and not estimate.tuning else Placement()
+    settings, memory, placement = estimate.settings, estimate.memory, Placement()
+    if memory.on_gpu and not isinstance(engine, Tunable):
+        placement = place(facts, memory)
+        gpus = tuple(gpu.index for gpu in placement.gpus)
+        settings = replace(settings, gpus=gpus, gpu_shares=placement.shares)
     if placement.gpus:
         platform = replace(facts.platform, accelerators=placement.gpus)
         usable = share_bytes(replace(facts, platform=platform), on_gpu=True)
         estimate = replace(estimate, usable_bytes=usable)
     if not memory.on_gpu and bundle.format is not Format.REMOTE and need.gpu_layers != 0:
         refuse_cpu(facts, bundle.name, estimate.reasons)
-    cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.parallel)
+    cache_bytes = size_prompt_cache(facts, engine, need, memory, settings.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     reasons = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
@@ -323,7 +326,7 @@ def draft_plan(
     draft_kind, words = judge_draft(facts, engine, bundle, info, choice, need)
     if words:
         reasons.append(words)
-    settings, work = facts.settings, choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
+    work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     if cache_bytes:
         reasons.append(
             f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
@@ -340,31 +343,19 @@ def draft_plan(
         info=info,
         engine=engine.name,
         installation=choice.installation,
-        settings=Settings(
-            mode=need.mode,
+        settings=replace(
+            settings,
             alias=bundle.name,
-            context_length=context,
-            gpu_layers=estimate.gpu_layers,
             threads=work.generate,
             batch_threads=work.batch,
-            flash_attention=flash_attention(facts, need),
-            kv_cache_type=settings.kv_cache_type,
-            parallel=estimate.parallel,
-            logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
             ranks=info.ranks,
             draft_kind=draft_kind,
-            stall_timeout_s=settings.load_timeout_s,
+            stall_timeout_s=facts.settings.load_timeout_s,
             capabilities=info.capabilities,
             chat_template=info.chat_template,
             template_family=info.template_family,
             turn_end=info.turn_end,
             prompt_cache_bytes=cache_bytes,
-            tuned_args=estimate.tuning.args if estimate.tuning else (),
-            gpus=estimate.tuning.gpus
-            if estimate.tuning
-            else tuple(gpu.index for gpu in placement.gpus),
-            gpu_shares=placement.shares,
-            extra_args=settings.engine_args,
         ),
         memory=memory,
         reasons=tuple(reasons),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.engines.base import Engine, Mode
+from vllama.engines.base import Engine, Memory, Mode, Settings
 from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningRequest
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
@@ -17,10 +17,12 @@ from vllama.plan.fit import (
     find_largest_context,
     round_up,
 )
-from vllama.plan.types import Choice, Estimate, Facts, Memory, Need
+from vllama.plan.types import Choice, Estimate, Facts, Need
 
 UNKNOWN_CONTEXT = 131_072
 LEAST_CONTEXT = 512
+SENSIBLE_CONTEXT = 4096
+"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
 
 
 def make_estimate(
@@ -30,13 +32,12 @@ def make_estimate(
 
     An automatic context shrinks until it fits, and stays as it is if even the least does not.
     """
-    engine, settings = facts.found.engines[choice.engine], facts.settings
+    engine, given = facts.found.engines[choice.engine], facts.settings
     reasons: list[str] = []
     gpu_layers, why = layers(facts, choice, format_, info, need)
     on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
     if why:
         reasons.append(why)
-    flash = flash_attention(facts, need)
     if format_ is Format.REMOTE:  # it runs already, with the context it has
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
     else:
@@ -47,45 +48,36 @@ def make_estimate(
         wanted = info.context_length
         reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
+    settings = draft_settings(facts, engine, need, context, gpu_layers)
+    sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
+    least_context = min(tokens for tokens in sensible if tokens)
     usable = share_bytes(facts, on_gpu=on_gpu)
-    if settings.replicas > 1 and format_ is not Format.REMOTE:
-        reasons.append(f"{settings.replicas} replicas share the cores and the memory")
+    if given.replicas > 1 and format_ is not Format.REMOTE:
+        reasons.append(f"{given.replicas} replicas share the cores and the memory")
     if isinstance(engine, Tunable):
         tuning = engine.tune(
             TuningRequest(
+                settings=settings,
                 platform=facts.platform,
                 info=info,
                 installation=choice.installation,
-                mode=need.mode,
-                context_length=context,
                 context_asked=asked,
                 on_gpu=on_gpu,
-                parallel=settings.num_parallel,
-                kv_cache_type=settings.kv_cache_type,
                 reserve_bytes=facts.reserve_bytes,
-                extra_args=settings.engine_args,
                 at_most=facts.relief.max_parallel,
                 all_gpus=facts.gpus is not None,
                 eager=facts.relief.eager,
             )
         )
         return Estimate(
-            gpu_layers=gpu_layers,
-            context_length=tuning.context_length,
-            memory=Memory(
-                weights_bytes=tuning.weights_bytes,
-                kv_bytes=tuning.kv_bytes,
-                compute_bytes=tuning.compute_bytes,
-                fixed_bytes=tuning.fixed_bytes,
-                on_gpu=on_gpu,
-            ),
+            settings=tuning.settings,
+            memory=tuning.memory,
             usable_bytes=usable,
-            parallel=settings.num_parallel,
+            least_context=least_context,
             reasons=(*reasons, *tuning.reasons),
-            tuning=tuning,
             context_asked=asked,
         )
-    most = count_most_slots(facts, engine, info, need, context, on_gpu=on_gpu)
+    most = count_most_slots(facts, engine, info, settings, on_gpu=on_gpu)
     parallel, slots = at_once(facts), 1
     if most is not None:
         parallel = slots = most if starts_with_all(facts, need) else 1
@@ -103,7 +95,7 @@ def make_estimate(
                 every_row=False,
                 on_gpu=on_gpu,
                 cache_type=settings.kv_cache_type,
-                flash=flash,
+                flash=settings.flash_attention,
                 slots=slots,
             )
             return memory.total_bytes <= usable
@@ -112,15 +104,15 @@ def make_estimate(
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
-    memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+    settings = replace(settings, context_length=context, parallel=parallel)
+    memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
     if engine.overhead.repacks and not on_gpu:
         memory = replace(memory, copied_bytes=count_second_copy(info, facts.platform))
     return Estimate(
-        gpu_layers=gpu_layers,
-        context_length=context,
+        settings=settings,
         memory=memory,
         usable_bytes=usable,
-        parallel=parallel,
+        least_context=least_context,
         most_parallel=most,
         reasons=tuple(reasons),
         context_asked=asked,
@@ -132,32 +124,44 @@ def at_once(facts: Facts) -> int | None:
     return facts.settings.num_parallel or facts.relief.max_parallel
 
 
+def draft_settings(
+    facts: Facts, engine: Engine, need: Need, context: int, gpu_layers: int
+) -> Settings:
+    """Return what is known of the launch before its memory; `choose.draft_plan` adds the rest."""
+    return Settings(
+        mode=need.mode,
+        alias="",
+        context_length=context,
+        gpu_layers=gpu_layers,
+        # attention is computed without its whole matrix of scores
+        flash_attention=facts.settings.flash_attention is not False and need.mode is Mode.CHAT,
+        kv_cache_type=facts.settings.kv_cache_type,
+        parallel=facts.settings.num_parallel,
+        logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
+        extra_args=facts.settings.engine_args,
+    )
+
+
 def estimate_memory(
-    facts: Facts,
-    engine: Engine,
-    info: ModelInfo,
-    need: Need,
-    context: int,
-    *,
-    on_gpu: bool,
-    slots: int,
+    engine: Engine, info: ModelInfo, settings: Settings, *, on_gpu: bool, slots: int
 ) -> Memory:
-    """Estimate what one process of an engine takes."""
-    every_row = need.mode is Mode.EMBED  # it evaluates its whole context in one batch
+    """Estimate what one process of an engine takes that is launched with `settings`."""
+    overhead = engine.overhead
+    every_row = settings.mode is Mode.EMBED  # it evaluates its whole context in one batch
     return estimate_model_memory(
         info,
-        context,
-        engine.overhead,
-        every_row=every_row or (need.logprobs and engine.overhead.logprobs_take_memory),
+        settings.context_length,
+        overhead,
+        every_row=every_row or (settings.logprobs and overhead.logprobs_take_memory),
         on_gpu=on_gpu,
-        cache_type=facts.settings.kv_cache_type,
-        flash=flash_attention(facts, need),
+        cache_type=settings.kv_cache_type,
+        flash=settings.flash_attention,
         slots=slots,
     )
 
 
 def count_most_slots(
-    facts: Facts, engine: Engine, info: ModelInfo, need: Need, context: int, *, on_gpu: bool
+    facts: Facts, engine: Engine, info: ModelInfo, settings: Settings, *, on_gpu: bool
 ) -> int | None:
     """Return how many requests may be answered at once, each with a cache of its own.
 
@@ -169,7 +173,7 @@ def count_most_slots(
     slots = engine.slots(at_once(facts))
     usable = share_bytes(facts, on_gpu=on_gpu)
     while not facts.settings.num_parallel and slots > 1:
-        memory = estimate_memory(facts, engine, info, need, context, on_gpu=on_gpu, slots=slots)
+        memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
         if memory.total_bytes <= usable:
             break
         slots //= 2
@@ -249,11 +253,6 @@ def wanted_context(facts: Facts, need: Need, *, on_gpu: bool) -> tuple[int, bool
         return own or automatic, bool(own)
     floor = own or min(automatic, choose_default_context(0))
     return max(need.context_length, floor), bool(own) or need.context_length >= floor
-
-
-def flash_attention(facts: Facts, need: Need) -> bool:
-    """Return whether attention is computed without its whole matrix of scores."""
-    return facts.settings.flash_attention is not False and need.mode is Mode.CHAT
 
 
 def available_bytes(facts: Facts, *, on_gpu: bool) -> int:

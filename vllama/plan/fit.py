@@ -24,11 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vllama.engines.base import Overhead
+from vllama.engines.base import Memory, Overhead
 from vllama.machine.types import Platform
 from vllama.models.headers.gguf.types import count_tensor_bytes
 from vllama.models.types import ModelInfo
-from vllama.plan.types import Memory
 
 MIN_AUTO_CONTEXT = 2048
 MIB = 1024**2

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllama.base.errors import NoPlan
+from vllama.engines.base import Memory
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.settings import SPREAD
 from vllama.models.types import Format
-from vllama.plan.types import Facts, Memory, Plan
+from vllama.plan.types import Facts, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,15 +22,12 @@ from vllama.models.resolve.memory_fit import Fit
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import choose_engine, list_loadable_formats
-from vllama.plan.estimate import make_estimate
+from vllama.plan.estimate import SENSIBLE_CONTEXT, make_estimate
 from vllama.plan.fit import GIB
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.refuse import explain_no_tokenizer
 from vllama.plan.report import find_refused, make_report, report_plan
 from vllama.plan.types import Facts, Need
-
-SENSIBLE_CONTEXT = 4096
-"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +75,7 @@ class FitsHere:
             return None
         if ask_refusal(facts.found.engines[choice.engine], facts.platform, info):
             return None
-        estimate = make_estimate(facts, choice, format_, info, Need())
-        wanted = (SENSIBLE_CONTEXT, info.context_length, facts.settings.context_length)
-        return Fit(
-            fits=estimate.fits,
-            roomy=estimate.fits and estimate.context_length >= min(n for n in wanted if n),
-            needed_bytes=estimate.memory.total_bytes,
-            usable_bytes=estimate.usable_bytes,
-            context_length=estimate.context_length,
-            numbers=estimate.numbers,
-        )
+        return make_estimate(facts, choice, format_, info, Need())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllama.engines.base import Engine, Mode
+from vllama.engines.base import Engine, Memory, Mode
 from vllama.engines.capabilities import PromptCaching, Threaded
-from vllama.plan.types import Facts, Memory, Need
+from vllama.plan.types import Facts, Need
 
 MOST_PER_CORE = 4
 """So many are never faster; far more, an engine cannot start (`num_thread` is a client's word)."""

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from vllama.config.engine_settings import EngineSettings
-from vllama.engines.base import DiscoveredEngines, Installation, Mode, Settings
-from vllama.engines.capabilities import Tuning
+from vllama.engines.base import DiscoveredEngines, Installation, Memory, Mode, Settings
 from vllama.machine.types import Platform
 from vllama.models.resolve.memory_fit import format_amount, format_amounts
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -82,33 +81,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """An estimate, in bytes."""
-
-    weights_bytes: int
-    kv_bytes: int
-    compute_bytes: int
-    fixed_bytes: int
-    prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
-    # weights that are in memory a second time: they make room when memory runs short
-    copied_bytes: int = 0
-    on_gpu: bool = False  # the memory of GPUs
-
-    @property
-    def total_bytes(self) -> int:
-        """What has to be there; on a GPU without the prompt cache, which is not there."""
-        cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
-        return (
-            self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
-        )
-
-    @property
-    def resident_bytes(self) -> int:
-        """What the process shows where there is enough memory, with what is there twice."""
-        return self.total_bytes + self.copied_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """An engine that is installed, and why it was taken."""
 
@@ -119,35 +91,55 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The memory use of a model here, before it is judged whether that is too much."""
+    """The launch and memory use of a model here, before it is judged whether that is too much.
 
-    gpu_layers: int  # -1: all
-    context_length: int  # in tokens
+    It is a `Fit`, by which a pull chooses the form of a model.
+    """
+
+    settings: Settings  # of the launch, as far as its memory depends on them
     memory: Memory
     usable_bytes: int  # of the same kind of memory
-    parallel: int | None = None  # requests at once; None: as many as the engine likes
+    least_context: int = 0  # tokens that one can work with
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     reasons: tuple[str, ...] = ()
-    tuning: Tuning | None = None
     context_asked: bool = False  # somebody asked for that much context
+
+    @property
+    def context_length(self) -> int:
+        """The context in tokens."""
+        return self.settings.context_length
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it takes."""
+        return self.memory.total_bytes
 
     @property
     def fits(self) -> bool:
         """Whether there is enough memory."""
-        return self.memory.total_bytes <= self.usable_bytes
+        return self.needed_bytes <= self.usable_bytes
+
+    @property
+    def roomy(self) -> bool:
+        """Whether it fits with a context that one can work with, not only with a shrunken one."""
+        return self.fits and self.context_length >= self.least_context
+
+    @property
+    def needed(self) -> str:
+        """What it takes, for people."""
+        return format_amounts(self.needed_bytes, self.usable_bytes)[0]
 
     @property
     def usable(self) -> str:
         """What there is, for people."""
-        return format_amounts(self.memory.total_bytes, self.usable_bytes)[1]
+        return format_amounts(self.needed_bytes, self.usable_bytes)[1]
 
     @property
     def numbers(self) -> str:
         """The estimate and its parts, for people."""
         memory = self.memory
-        total, _ = format_amounts(memory.total_bytes, self.usable_bytes)
         return (
-            f"{total}: weights {format_amount(memory.weights_bytes)}, "
+            f"{self.needed}: weights {format_amount(memory.weights_bytes)}, "
             f"context of {self.context_length} tokens {format_amount(memory.kv_bytes)}, "
             f"buffers {format_amount(memory.compute_bytes + memory.fixed_bytes)}"
         )

@@ -184,15 +184,14 @@ def check_capabilities(engine: Engine) -> Iterator[str]:
     if isinstance(engine, Tunable):
         for platform in PLATFORMS:
             request = TuningRequest(
-                platform=platform, info=MODEL, mode=engine.modes[0], context_length=CONTEXT,
-                installation=Installation(engine=engine.name, version="1.0"), parallel=None,
-                context_asked=True, on_gpu=bool(platform.accelerators), kv_cache_type=None,
-                reserve_bytes=0, extra_args=(),
+                settings=make_settings(engine.modes[0]), platform=platform, info=MODEL,
+                installation=Installation(engine=engine.name, version="1.0"), context_asked=True,
+                on_gpu=bool(platform.accelerators), reserve_bytes=0,
             )  # fmt: skip
             tuning = engine.tune(request)
             if tuning != engine.tune(request):
                 yield "`tune` is not pure: the same request gave another result"
-            if tuning.context_length != CONTEXT:
+            if tuning.settings.context_length != CONTEXT:
                 yield "`tune` changes the context although `context_asked` is set"
 
 

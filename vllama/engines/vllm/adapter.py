@@ -103,28 +103,23 @@ class Vllm:
 
     def tune(self, request: TuningRequest) -> Tuning:
         """Choose memory options and layout (`memory`), format, and parsers (`parsers`)."""
-        tuning = tune(request)
-        if formats := choose_formats(request.info, request.extra_args):
-            tuning = replace(
-                tuning,
-                args=(*tuning.args, *formats),
-                reasons=(*tuning.reasons, "its files are in Mistral's own format"),
-            )
-        if request.mode is not Mode.CHAT:
-            return tuning
-        args, reasons = list(tuning.args), list(tuning.reasons)
-        if (tools := choose_tool_parser(request.info)) and not has_flag(
-            request.extra_args, TOOL_PARSER
-        ):
+        tuning, info, given = tune(request), request.info, request.settings.extra_args
+        args, reasons = list(tuning.settings.tuned_args), list(tuning.reasons)
+        if formats := choose_formats(info, given):
+            args += formats
+            reasons.append("its files are in Mistral's own format")
+        chats = request.settings.mode is Mode.CHAT
+        if chats and (tools := choose_tool_parser(info)) and not has_flag(given, TOOL_PARSER):
             args += [AUTO_TOOLS, TOOL_PARSER, tools]
             reasons.append(
                 f"tool calls are read by its parser {tools}: model type and template fit"
             )
-        thinking = choose_reasoning_parser(request.info)
-        if thinking and not has_flag(request.extra_args, REASONING_PARSER):
+        thinking = choose_reasoning_parser(info) if chats else None
+        if thinking and not has_flag(given, REASONING_PARSER):
             args += [REASONING_PARSER, thinking]
             reasons.append(f"thinking is split off by its parser {thinking}")
-        return replace(tuning, args=tuple(args), reasons=tuple(reasons))
+        settings = replace(tuning.settings, tuned_args=tuple(args))
+        return replace(tuning, settings=settings, reasons=tuple(reasons))
 
     def launch(
         self,

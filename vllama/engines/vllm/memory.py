@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Mode
+from vllama.engines.base import Memory, Mode
 from vllama.engines.capabilities import Tuning, TuningRequest
 from vllama.engines.vllm.parallel import (
     Layout,
@@ -88,16 +89,17 @@ def supports_seeds(context_length: int, args: Sequence[str]) -> bool:
 
 
 def _tune_cpu(request: TuningRequest) -> Tuning:
-    args, info = request.extra_args, request.info
+    settings, info = request.settings, request.info
+    args = settings.extra_args
     layout = parse_layout(args) or Layout()
     free = request.platform.ram_available_bytes - request.reserve_bytes
     total = request.platform.ram_total_bytes - request.reserve_bytes
     fixed = CPU_FIXED * layout.processes
     weights = info.weights_bytes * layout.data
     each = count_token_bytes(info, fp8=_uses_fp8(request)) * layout.data
-    context, reasons = request.context_length, []
+    context, reasons = settings.context_length, []
     sequences = flag_number(
-        args, SEQUENCES, default=request.parallel or _limit_sequences(request, MAX_CPU_SEQUENCES)
+        args, SEQUENCES, default=settings.parallel or _limit_sequences(request, MAX_CPU_SEQUENCES)
     )
 
     # the free memory; if that is too little, what would be free without the other models
@@ -108,7 +110,7 @@ def _tune_cpu(request: TuningRequest) -> Tuning:
     if not request.context_asked and each:
         context, lowered = _shrink_context(context, room // each)
         reasons += lowered
-    contexts = min(sequences, request.parallel or CPU_CONTEXTS)
+    contexts = min(sequences, settings.parallel or CPU_CONTEXTS)
     cache = parse_size(flag_value(args, CACHE)) or _round_to_blocks(
         max(each * context, min(each * context * contexts, room // 2)), each
     )
@@ -122,29 +124,31 @@ def _tune_cpu(request: TuningRequest) -> Tuning:
         )
     if not has_flag(args, "--compilation-config", "-cc", "-O", "-O0", "-O1", "-O2", "-O3"):
         own.append("--enforce-eager")  # compiling takes a minute and gains little on a CPU
-    whole = request.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
+    whole = settings.mode is Mode.CHAT and supports_seeds(context, args)  # vectors have no seed
     if whole and not has_flag(args, "--no-enable-chunked-prefill"):
         # a step has room for the longest prompt and one token of every other answer
         own += ["--no-enable-chunked-prefill", BATCH, str(max(context, MIN_CONTEXT) + sequences)]
     return Tuning(
-        context_length=context,
-        args=tuple(own),
-        weights_bytes=weights,
-        kv_bytes=cache,
-        compute_bytes=min(sequences, BLOCK) * (info.vocab_size or 0) * 4,
-        fixed_bytes=fixed,
+        settings=replace(settings, context_length=context, tuned_args=tuple(own)),
+        memory=Memory(
+            weights_bytes=weights,
+            kv_bytes=cache,
+            compute_bytes=min(sequences, BLOCK) * (info.vocab_size or 0) * 4,
+            fixed_bytes=fixed,
+        ),
         reasons=tuple(reasons),
     )
 
 
 def _tune_gpus(request: TuningRequest) -> Tuning:
-    args, info = request.extra_args, request.info
+    settings, info = request.settings, request.info
+    args = settings.extra_args
     each = count_token_bytes(info, fp8=_uses_fp8(request))
     sequences = flag_number(
         args,
         SEQUENCES,
         default=min(
-            request.parallel or _limit_sequences(request, MAX_GPU_SEQUENCES), MAX_GPU_SEQUENCES
+            settings.parallel or _limit_sequences(request, MAX_GPU_SEQUENCES), MAX_GPU_SEQUENCES
         ),
     )
     compute = _estimate_activations(info, sequences)
@@ -157,13 +161,13 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     layout, now = _choose_layout(request, need)
     gpus = layout.gpus or request.platform.accelerators
     room = _available_bytes(gpus, request.reserve_bytes, now=now)
-    context = request.context_length
+    context = settings.context_length
     reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
     if not request.context_asked and each:
         left = (room - need(layout.shards, 0)) * layout.shards
         context, lowered = _shrink_context(context, left // each)
         reasons += lowered
-    contexts = min(sequences, request.parallel or GPU_CONTEXTS)
+    contexts = min(sequences, settings.parallel or GPU_CONTEXTS)
     target = need(layout.shards, context * contexts)
     taken = max(need(layout.shards, context), min(target, room))
     smallest = min((gpu.total_bytes for gpu in gpus), default=0)
@@ -194,13 +198,19 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
         reasons.append("over several machines, as asked for: only this one's memory is counted")
     workers = max(1, len(layout.gpus) or min(layout.processes, len(gpus) or 1))
     return Tuning(
-        context_length=context,
-        args=tuple(own),
-        gpus=tuple(gpu.index for gpu in layout.gpus),
-        weights_bytes=info.weights_bytes // layout.shards * workers,
-        kv_bytes=cache * workers,
-        compute_bytes=compute * workers,
-        fixed_bytes=GPU_FIXED * workers,
+        settings=replace(
+            settings,
+            context_length=context,
+            tuned_args=tuple(own),
+            gpus=tuple(gpu.index for gpu in layout.gpus),
+        ),
+        memory=Memory(
+            weights_bytes=info.weights_bytes // layout.shards * workers,
+            kv_bytes=cache * workers,
+            compute_bytes=compute * workers,
+            fixed_bytes=GPU_FIXED * workers,
+            on_gpu=True,
+        ),
         reasons=tuple(reasons),
     )
 
@@ -211,9 +221,9 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
     If none does, the layout is for what would be free without the other models. A shorter context
     is preferred to more GPUs, or to unloading another model, only down to an acceptable length.
     """
-    if (given := parse_layout(request.extra_args)) is not None:
+    if (given := parse_layout(request.settings.extra_args)) is not None:
         return given, True
-    wanted = request.context_length
+    wanted = request.settings.context_length
     lengths = (
         [wanted]
         if request.context_asked
@@ -234,7 +244,7 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
                 request.platform,
                 request.info,
                 fits=fits,
-                parallel=request.parallel,
+                parallel=request.settings.parallel,
                 all_gpus=request.all_gpus,
             )
             if fits(layout.gpus, layout.shards):
@@ -299,4 +309,4 @@ def _round_to_blocks(size: int, each: int) -> int:
 
 
 def _uses_fp8(request: TuningRequest) -> bool:
-    return request.kv_cache_type in ("q8_0", "q4_0", "fp8") and request.on_gpu
+    return request.settings.kv_cache_type in ("q8_0", "q4_0", "fp8") and request.on_gpu

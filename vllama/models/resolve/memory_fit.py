@@ -291,30 +291,36 @@ def format_amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
     return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What a model takes with a context of so many tokens, and what there is; bytes.
+class Fit(Protocol):
+    """What a model takes, and what there is."""
 
-    `roomy`: it fits with a context that one can work with, not only with a shrunken one.
-    `numbers` names the parts of `needed_bytes` for people.
-    """
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough memory."""
 
-    fits: bool
-    roomy: bool
-    needed_bytes: int
-    usable_bytes: int
-    context_length: int
-    numbers: str
+    @property
+    def roomy(self) -> bool:
+        """Whether it fits with a context that one can work with, not only with a shrunken one."""
+
+    @property
+    def context_length(self) -> int:
+        """The context in tokens."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it takes."""
 
     @property
     def needed(self) -> str:
-        """What it takes, for people."""
-        return format_amounts(self.needed_bytes, self.usable_bytes)[0]
+        """The same for people."""
 
     @property
     def usable(self) -> str:
         """What there is, for people."""
-        return format_amounts(self.needed_bytes, self.usable_bytes)[1]
+
+    @property
+    def numbers(self) -> str:
+        """What it takes and the parts of that, for people."""
 
 
 class Fits(Protocol):
