@@ -167,7 +167,7 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "rich.console",
         "vllama.server.daemon",
         "vllama.models.library",
-        "vllama.cli.launch.registry",
+        "vllama.cli.launch.target",
         "tomlkit",
     }
     assert not heavy & imported(*argv)

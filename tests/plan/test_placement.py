@@ -16,8 +16,8 @@ from vllama.machine.types import Platform
 from vllama.machine.visible import hide_gpus, show_only
 from vllama.models.settings import SPREAD, ModelSettings
 from vllama.plan.choose import draft_plan
-from vllama.plan.placement import list_usable, place
 from vllama.plan.report import make_device_rows
+from vllama.plan.resources import list_usable, place
 from vllama.plan.types import Facts, Need
 from vllama.scheduler.memory import MemoryMeter
 from vllama.supervise.spec import Endpoint

@@ -18,7 +18,7 @@ from vllama.plan.ladder import Failed
 from vllama.plan.types import Need
 from vllama.routes.in_use import InUse, Snapshot
 from vllama.scheduler.memory import DraftRecords
-from vllama.server.planner import Planner
+from vllama.server.engine_hooks import Planner
 from vllama.supervise.spec import Diagnosis, Fault
 
 

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from vllama.base.clock import Clock, RealClock
-from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, RestartPolicy
+from vllama.supervise.backoff import RestartPolicy
+from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 from vllama.supervise.supervisor import SupervisedProcess
 
 ENGINE = Path(__file__).parents[1] / "fake_engine" / "engine.py"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.supervise.backoff import Restarts, after_crash, after_failed_start
-from vllama.supervise.spec import RestartPolicy
+from vllama.supervise.backoff import RestartPolicy, Restarts, after_crash, after_failed_start
 
 POLICY = RestartPolicy(delays_s=(0.0, 0.5, 4.0), healthy_after_s=5.0, start_retries=2)
 

@@ -15,6 +15,7 @@ import pytest
 from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S, Lab, until
 from vllama.base.errors import Busy, CoolingDown, EngineCrashed, EngineMissing, EngineStartFailed
+from vllama.supervise.backoff import RestartPolicy
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import (
     Diagnosis,
@@ -24,7 +25,6 @@ from vllama.supervise.spec import (
     Grace,
     LaunchFailed,
     LaunchSpec,
-    RestartPolicy,
     State,
     diagnose_plainly,
 )

@@ -17,9 +17,15 @@ from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
 from vllama.plan.estimate import make_estimate, share_bytes
-from vllama.plan.placement import Placement, keep_named, place, refuse_cpu
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
-from vllama.plan.resources import choose_threads, size_prompt_cache
+from vllama.plan.resources import (
+    Placement,
+    choose_threads,
+    keep_named,
+    place,
+    refuse_cpu,
+    size_prompt_cache,
+)
 from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)

@@ -1,4 +1,7 @@
-"""How many threads compute, and how much memory keeps idle conversations. Pure.
+"""What of a machine a model gets: GPUs, threads, and memory for idle conversations. Pure.
+
+A model gets as few GPUs as hold it, those with the most free memory first, so that the others stay
+free for other models. What the user named is taken as it is.
 
 Threads that compute together wait for each other after every step of a model, hundreds of times a
 token. So one for each core is the fastest on a quiet machine, and where another program takes the
@@ -12,14 +15,118 @@ whole conversation again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from vllama.base.errors import NoPlan
 from vllama.engines.base import Engine, Memory, Mode
 from vllama.engines.capabilities import PromptCaching, Threaded
-from vllama.plan.types import Facts, Need
+from vllama.machine.types import Accelerator, Platform, Vendor
+from vllama.models.resolve.memory_fit import format_amount
+from vllama.models.settings import SPREAD
+from vllama.models.types import Format
+from vllama.plan.types import Facts, Need, Plan
 
 MOST_PER_CORE = 4
 """So many are never faster; far more, an engine cannot start (`num_thread` is a client's word)."""
+
+MIB = 1024**2
+CONVERSATIONS = 16
+"""So many whole contexts are worth keeping."""
+SHARE = 2
+"""Of the free memory that is left beside the model, one part in so many."""
+LEAST_BYTES, MOST_BYTES = 64 * MIB, 8192 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The GPUs of a model, the share in percent that each holds, and why, "" without a choice."""
+
+    gpus: tuple[Accelerator, ...] = ()
+    shares: tuple[int, ...] = ()
+    reason: str = ""
+
+
+def keep_named(facts: Facts, model: str) -> Facts:
+    """Return the facts with the GPUs that the user named for a model. Raises NoPlan."""
+    named, platform = facts.gpus, facts.platform
+    if named is None or isinstance(named, str) or not platform.accelerators:
+        return facts
+    here = {gpu.index: gpu for gpu in platform.accelerators}
+    if absent := [index for index in named if index not in here]:
+        raise NoPlan(
+            f"cannot put '{model}' on GPU {absent[0]}: there is no such GPU",
+            hint=f"name some of {', '.join(map(str, sorted(here)))} (gpus in the config file)",
+        )
+    gpus = tuple(here[index] for index in named)
+    return replace(facts, platform=replace(platform, accelerators=gpus))
+
+
+def place(facts: Facts, memory: Memory) -> Placement:
+    """Choose the GPUs for a model that takes `memory` on them.
+
+    Each GPU has buffers of its own beside its share of the weights and the cache. A choice is made
+    by what is free now, or else, if other models have to be unloaded first, by what there is.
+    """
+    gpus, wanted = list_usable(facts.platform), facts.gpus
+    if len(gpus) < 2 and wanted is None:
+        return Placement(gpus=gpus, shares=(100,) * len(gpus))
+    parts = memory.weights_bytes + memory.kv_bytes
+    taken = memory.compute_bytes + memory.fixed_bytes + facts.reserve_bytes
+    free = {gpu: max(0, gpu.free_bytes - taken) for gpu in gpus}
+    total = {gpu: max(0, gpu.total_bytes - taken) for gpu in gpus}
+    if wanted is not None:
+        why = "as asked for" if wanted != SPREAD else "spread over all, as asked for"
+        return _divide(gpus, free, why)
+    for room in (free, total):
+        order = sorted(gpus, key=lambda gpu: (-room[gpu], gpu.index))
+        for count in range(1, len(order) + 1):
+            group = order[:count]
+            if sum(room[gpu] for gpu in group) >= parts:
+                why = f"{format_amount(sum(gpu.free_bytes for gpu in group))} free"
+                return _divide(group, room, why)
+    return _divide(gpus, total, "all of them, and even they do not hold it")
+
+
+def list_usable(platform: Platform) -> tuple[Accelerator, ...]:
+    """Return the GPUs that can be used together: of one vendor, and not divided by MIG."""
+    for vendor in (Vendor.NVIDIA, Vendor.AMD, Vendor.APPLE):
+        if gpus := platform.of(vendor):
+            return tuple(gpu for gpu in gpus if not gpu.is_divided) or gpus
+    return ()
+
+
+def _divide(gpus: Sequence[Accelerator], room: dict[Accelerator, int], reason: str) -> Placement:
+    """Divide a model among GPUs in proportion to their room."""
+    whole = sum(room[gpu] for gpu in gpus)
+    shares = [100 * room[gpu] // whole if whole else 100 // len(gpus) for gpu in gpus]
+    shares[0] += 100 - sum(shares)
+    names = [f"GPU {gpu.index}" for gpu in gpus]
+    if len(gpus) > 1:
+        names = [f"{name} ({share} %)" for name, share in zip(names, shares, strict=True)]
+    text = f"on {' and '.join(names) if len(names) < 3 else ', '.join(names)}: {reason}"
+    return Placement(gpus=tuple(gpus), shares=tuple(shares), reason=text)
+
+
+def refuse_cpu(facts: Facts, model: str, reasons: Sequence[str]) -> None:
+    """Refuse a plan that leaves the GPUs alone, if only a GPU will do. Raises NoPlan."""
+    settings, platform = facts.settings, facts.platform
+    wanted = platform.accelerators or facts.gpus is not None
+    if not (settings.strict and wanted) or settings.gpu_layers == 0:
+        return
+    why = next((reason for reason in reasons if "CPU" in reason), "no GPU was found")
+    notes = (
+        f" ({'; '.join(platform.notes)})" if platform.notes and not platform.accelerators else ""
+    )
+    raise NoPlan(
+        f"cannot serve '{model}' on a GPU, as 'strict' demands: {why}{notes}",
+        hint="install a build of the engine that uses the GPU (vllama doctor), or leave out strict",
+    )
+
+
+def leaves_gpus(plan: Plan) -> bool:
+    """Return whether a model runs on the CPU of this machine."""
+    return not plan.memory.on_gpu and plan.bundle.format is not Format.REMOTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +156,6 @@ def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) ->
 
 def _count(number: int) -> str:
     return "1 thread" if number == 1 else f"{number} threads"
-
-
-MIB = 1024**2
-CONVERSATIONS = 16
-"""So many whole contexts are worth keeping."""
-SHARE = 2
-"""Of the free memory that is left beside the model, one part in so many."""
-LEAST_BYTES, MOST_BYTES = 64 * MIB, 8192 * MIB
 
 
 def size_prompt_cache(

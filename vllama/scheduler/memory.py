@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from vllama.base import executors
-from vllama.base.record_file import RecordFile
+from vllama.base import executors, private
 from vllama.machine.detect import detect, free_ram_bytes
 from vllama.machine.nvidia import list_gpu_processes
 from vllama.machine.types import Platform, Vendor
 from vllama.plan.draft_model import TRIAL_TOKENS, DraftSpeeds, Speed, make_key
-from vllama.plan.placement import list_usable
+from vllama.plan.resources import list_usable
 from vllama.plan.types import Plan
 from vllama.scheduler.hooks import Measured, Process
 from vllama.scheduler.policy import Pools
 
+log = logging.getLogger(__name__)
+
 RAM = "ram"
 MAX_RECORDS = 5
+LOCK_LIMIT_S = 5.0
 # settings that do not change how much memory a process takes
 MEMORY_NEUTRAL_SETTINGS = {
     "alias", "threads", "batch_threads", "stall_timeout_s", "prompt_cache_bytes",
@@ -98,13 +101,44 @@ def compute_fingerprint(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+class _RecordFile:
+    """A small file in which a server keeps what it has measured, for its next starts: an object of
+    JSON by keys. Another server may use the same file: changes are made under a lock, and no reader
+    sees half of one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, object]:
+        """Return all that is recorded; nothing if the file is missing or damaged."""
+        try:
+            value = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def change(self, key: str, make: Callable[[object], object]) -> None:
+        """Replace the value of `key`, None if there is none yet; blocks for a small write.
+
+        A file that cannot be written is reported in the log, since no request depends on it.
+        """
+        try:
+            with private.lock_file(self._path.with_suffix(".lock"), LOCK_LIMIT_S):
+                known = self.read()
+                known[key] = make(known.get(key))
+                private.replace(self._path, json.dumps(known))
+        except OSError as error:
+            log.warning("cannot record a measurement in %s: %s", self._path, error)
+
+
 class MemoryRecords:
     """The file of measured memory: the last few measurements of each plan, of which the largest
     counts.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = RecordFile(path)
+        self._file = _RecordFile(path)
 
     def needs(self, plan: Plan) -> dict[str, int] | None:
         """Return the peak memory of a process with this plan by pool; None if it never ran."""
@@ -135,7 +169,7 @@ class DraftRecords:
     """The file of measured speeds, by the keys of `plan.draft_model.make_key`."""
 
     def __init__(self, path: Path) -> None:
-        self._file = RecordFile(path)
+        self._file = _RecordFile(path)
 
     def read(self) -> Mapping[str, DraftSpeeds]:
         """Return everything that was measured."""

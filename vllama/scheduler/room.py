@@ -13,7 +13,7 @@ from typing import Any
 from vllama.machine.types import Platform
 from vllama.models.resolve.memory_fit import format_amount
 from vllama.plan.fit import MIN_AUTO_CONTEXT
-from vllama.plan.placement import list_usable
+from vllama.plan.resources import list_usable
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, decide_loads
 
 

@@ -50,8 +50,7 @@ from vllama.routes.recording.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
-from vllama.server.engine_hooks import EngineHooks
-from vllama.server.planner import Planner
+from vllama.server.engine_hooks import EngineHooks, Planner
 from vllama.server.preload import Preloader
 from vllama.server.reload import FileWatch, Reloader, list_attached, make_limits, warn_of_exposure
 from vllama.server.reporter import Reporter, ServiceNotice

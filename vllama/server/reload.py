@@ -28,7 +28,7 @@ from vllama.plan.types import Facts
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse, Snapshot
 from vllama.scheduler.hooks import Limits
-from vllama.server.planner import Planner
+from vllama.server.engine_hooks import Planner
 from vllama.server.preflight import check_upstreams, list_unknown_links, with_preload
 from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.supervise.spec import Endpoint

@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllama.supervise.spec import RestartPolicy
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When and how often to restart after an unexpected exit while serving.
+
+    `delays_s[n]` is the pause before restart n+1; after the last restart the process is `failed`.
+    The count is reset if a process was ready for longer than it took to start, and for at least
+    `healthy_after_s`. `start_retries` is how often a failed start is retried if its diagnosis says
+    that this can help (a taken port).
+    """
+
+    delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+    healthy_after_s: float = 5.0
+    start_retries: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from vllama.base.clock import Clock
 from vllama.base.errors import VllamaError
 from vllama.supervise.aio import finish
 from vllama.supervise.attempt_run import KILL_AT_ONCE, AttemptRun
-from vllama.supervise.backoff import Restarts
+from vllama.supervise.backoff import RestartPolicy, Restarts
 from vllama.supervise.logs import LogRing, open_log
 from vllama.supervise.ports import PortReservation
 from vllama.supervise.probe import Readiness
@@ -29,7 +29,6 @@ from vllama.supervise.spec import (
     Grace,
     LaunchFailed,
     LaunchSpec,
-    RestartPolicy,
     State,
 )
 from vllama.supervise.status import Status

@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.cli.launch.jsonc import load
-from vllama.cli.launch.registry import INTEGRATIONS, check_system, find, program
 from vllama.cli.launch.settings_files import plan
+from vllama.cli.launch.target import INTEGRATIONS, check_system, find, program
 from vllama.cli.launch.types import Edit, Integration, Places, Target
 
 URL = "http://127.0.0.1:11434"

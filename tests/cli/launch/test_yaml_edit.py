@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from vllama.cli.launch.yaml_edit import put
+from vllama.cli.launch.edits import put_yaml as put
 
 TEXT = """\
 # mine

@@ -4,7 +4,7 @@ import pytest
 
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import EnvironmentFailed
-from vllama.engines.versions import list_versions
+from vllama.lab.engine_versions import list_versions
 
 
 @pytest.fixture

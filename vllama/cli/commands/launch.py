@@ -46,7 +46,7 @@ written; comments and other keys stay.
 
 def complete_tool(incomplete: str) -> list[str]:
     """Return the tools that begin so, for the shell."""
-    from vllama.cli.launch.registry import INTEGRATIONS
+    from vllama.cli.launch.target import INTEGRATIONS
 
     return [tool.name for tool in INTEGRATIONS if tool.name.startswith(incomplete)]
 
@@ -68,8 +68,7 @@ def launch(
     yes: Annotated[bool, yes_option()] = False,
 ) -> int:
     """Set up a tool to use this server, and start it."""
-    from vllama.cli.launch.registry import check_system, find
-    from vllama.cli.launch.target import choose_target
+    from vllama.cli.launch.target import check_system, choose_target, find
     from vllama.cli.launch.types import Places
 
     settings = load_settings()
@@ -112,7 +111,7 @@ def _keeper(folder: Path, tool: Integration) -> Keeper:
 
 def _show_all(folder: Path, places: Places) -> None:
     """List the tools for this system, and what was changed in their settings."""
-    from vllama.cli.launch.registry import INTEGRATIONS, is_made_for, program
+    from vllama.cli.launch.target import INTEGRATIONS, is_made_for, program
 
     show_table(
         ("NAME", "TOOL", "INSTALLED", "SETTINGS"),
@@ -193,7 +192,7 @@ def _show_changes(changes: Sequence[Change]) -> None:
 
 def _start(tool: Integration, target: Target, places: Places, args: Sequence[str]) -> NoReturn:
     """Replace this process by the tool."""
-    from vllama.cli.launch.registry import program
+    from vllama.cli.launch.target import program
 
     found = program(tool, places)
     if found is None:

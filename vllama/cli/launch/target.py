@@ -1,24 +1,71 @@
-"""Which model a tool will use, and what the server knows about it."""
+"""What is launched: a tool that is known, its program, and the model that it will use."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from vllama.base.errors import ConfigError, ModelNotFound, ServerUnreachable
+from vllama.base.errors import BadRequest, ConfigError, ModelNotFound, ServerUnreachable
+from vllama.base.spelling import suggest
 from vllama.cli.context import connect
+from vllama.cli.launch.agents import AGENTS, YAML_AGENTS
+from vllama.cli.launch.apps import APPS
+from vllama.cli.launch.more_agents import MORE_AGENTS
+from vllama.cli.launch.types import Integration, Places, Target
 from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
 from vllama.config import Config
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client, Reply
-    from vllama.cli.launch.types import Integration, Target
 
+INTEGRATIONS = (*AGENTS, *MORE_AGENTS, *YAML_AGENTS, *APPS)
+_SYSTEMS = {"darwin": "macOS", "linux": "Linux", "win32": "Windows"}
 ENOUGH_CONTEXT = 32_768
 """Coding agents begin with prompts of 10,000 tokens and more."""
+
+
+def find(name: str) -> Integration:
+    """Return the tool of that name, in any case. Raises BadRequest."""
+    names = {n: tool for tool in INTEGRATIONS for n in (tool.name, *tool.aliases)}
+    if tool := names.get(name.lower()):
+        return tool
+    known = ", ".join(tool.name for tool in INTEGRATIONS)
+    raise BadRequest(
+        f"cannot launch '{name}': it is not a tool that vllama knows",
+        hint=suggest(name, names, f"choose one of {known}"),
+    )
+
+
+def is_made_for(tool: Integration, system: str) -> bool:
+    """Tell whether there is such a tool for a system (a value of `sys.platform`)."""
+    return not tool.systems or system in tool.systems
+
+
+def check_system(tool: Integration, system: str) -> None:
+    """Raise ConfigError if there is no such tool for this system."""
+    if not is_made_for(tool, system):
+        known = " and ".join(_SYSTEMS[name] for name in tool.systems)
+        raise ConfigError(f"cannot set up {tool.title} here: it is supported on {known} only")
+
+
+def program(tool: Integration, places: Places) -> tuple[str, ...] | None:
+    """Return the words that start the tool; None if it is not installed."""
+    usual = places.environ.get("PATH", "")
+    others = [str(places.home / folder) for folder in tool.folders]
+    for command in tool.programs:
+        for path in (usual, *others):
+            if found := shutil.which(command, path=path):
+                return (found,)
+    for app in tool.apps if places.system == "darwin" else ():
+        for folder in (Path("/Applications"), places.home / "Applications"):
+            if (folder / app).is_dir():
+                return ("/usr/bin/open", "-a", str(folder / app))
+    return None
 
 
 def choose_target(
@@ -29,8 +76,6 @@ def choose_target(
     A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
     is known. Raises VllamaError.
     """
-    from vllama.cli.launch.types import Target
-
     key = settings.key_to_send
     with connect(settings) as client:
         if model is None:

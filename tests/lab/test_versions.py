@@ -7,7 +7,7 @@ import pytest
 from vllama.base.errors import ConfigError
 from vllama.engines.install import make_offer
 from vllama.engines.registry import find_engine, load_engines
-from vllama.engines.versions import find_package_name, pin_version, split_version
+from vllama.lab.engine_versions import find_package_name, pin_version, split_version
 from vllama.machine.environments.layout import list_requirements
 from vllama.machine.types import Platform
 
