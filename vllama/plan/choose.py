@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from vllama.base.errors import EngineMissing, NoPlan
@@ -19,7 +20,6 @@ from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_k
 from vllama.plan.estimate import make_estimate, share_bytes
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.resources import (
-    Placement,
     choose_threads,
     keep_named,
     place,
@@ -175,6 +175,17 @@ def describe_shortage(facts: Facts, memory: Memory) -> str:
     )
 
 
+def describe_more_memory(memory: Memory) -> Iterator[str]:
+    """Yield what comes to the memory of a plan, or is in it twice."""
+    if cache_bytes := memory.prompt_cache_bytes:
+        yield f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
+    if memory.copied_bytes:
+        yield (
+            f"{format_amount(memory.copied_bytes)} of the weights are in memory twice, once in an "
+            "order that suits this processor; the file's copy makes room if memory runs short"
+        )
+
+
 def list_lacking(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
@@ -294,63 +305,37 @@ def draft_plan(
 ) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
     facts = keep_named(facts.of(bundle), bundle.name)
-    try:
-        choice = choose_engine(facts, bundle.format, bundle, info, need.mode)
-    except NoPlan as error:
-        if isinstance(error, EngineMissing):
-            error = explain_memory(error, facts, bundle, info, need)
-        if reads(facts, Format.GGUF) and (offered := suggest_conversion_of(bundle)):
-            error.hint = f"{error.hint}; or {offered}" if error.hint else offered
-        raise error from None
+    choice = choose_or_explain(facts, bundle, info, need)
     engine = facts.found.engines[choice.engine]
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)
-    settings, memory, placement = estimate.settings, estimate.memory, Placement()
-    if memory.on_gpu and not isinstance(engine, Tunable):
-        placement = place(facts, memory)
-        gpus = tuple(gpu.index for gpu in placement.gpus)
-        settings = replace(settings, gpus=gpus, gpu_shares=placement.shares)
-    if placement.gpus:
-        platform = replace(facts.platform, accelerators=placement.gpus)
-        usable = share_bytes(replace(facts, platform=platform), on_gpu=True)
-        estimate = replace(estimate, usable_bytes=usable)
+    estimate, where = place_on_gpus(facts, engine, estimate)
+    memory = estimate.memory
     if not memory.on_gpu and bundle.format is not Format.REMOTE and need.gpu_layers != 0:
         refuse_cpu(facts, bundle.name, estimate.reasons)
-    cache_bytes = size_prompt_cache(facts, engine, need, memory, settings.parallel)
+    cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.settings.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
-    reasons = [
+    draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
+    work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
+    words = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *describe_settings(bundle),
         *estimate.reasons,
-        *filter(None, [placement.reason]),
+        where,
         describe_size(bundle, info, estimate),
+        describe_shortage(facts, memory),
     ]
-    if words := describe_shortage(facts, memory):
-        reasons.append(words)
-    if need.mode is Mode.CHAT and (words := describe_template(bundle, info)):
-        reasons.insert(-1, f"template: {words}")
-    draft_kind, words = judge_draft(facts, engine, bundle, info, choice, need)
-    if words:
-        reasons.append(words)
-    work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
-    if cache_bytes:
-        reasons.append(
-            f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
-        )
-    if memory.copied_bytes:
-        reasons.append(
-            f"{format_amount(memory.copied_bytes)} of the weights are in memory twice, once in an "
-            "order that suits this processor; the file's copy makes room if memory runs short"
-        )
-    if work.reason:
-        reasons.append(work.reason)
+    reasons = [*filter(None, words)]
+    if need.mode is Mode.CHAT and (template := describe_template(bundle, info)):
+        reasons.insert(-1, f"template: {template}")
+    reasons += filter(None, (drafting, *describe_more_memory(memory), work.reason))
     plan = Plan(
         bundle=bundle,
         info=info,
         engine=engine.name,
         installation=choice.installation,
         settings=replace(
-            settings,
+            estimate.settings,
             alias=bundle.name,
             threads=work.generate,
             batch_threads=work.batch,
@@ -370,6 +355,38 @@ def draft_plan(
         relief=facts.relief,
     )
     return plan, choice, estimate
+
+
+def choose_or_explain(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Choice:
+    """Choose an engine as `choose_engine` does; its error also says what else may help."""
+    try:
+        return choose_engine(facts, bundle.format, bundle, info, need.mode)
+    except NoPlan as error:
+        if isinstance(error, EngineMissing):
+            error = explain_memory(error, facts, bundle, info, need)
+        if reads(facts, Format.GGUF) and (offered := suggest_conversion_of(bundle)):
+            error.hint = f"{error.hint}; or {offered}" if error.hint else offered
+        raise error from None
+
+
+def place_on_gpus(facts: Facts, engine: Engine, estimate: Estimate) -> tuple[Estimate, str]:
+    """Return the estimate with the GPUs that a model gets, and why, "" without a choice.
+
+    What an engine's `tune` has decided stays.
+    """
+    if not estimate.memory.on_gpu or isinstance(engine, Tunable):
+        return estimate, ""
+    placement = place(facts, estimate.memory)
+    if not placement.gpus:
+        return estimate, placement.reason
+    gpus = tuple(gpu.index for gpu in placement.gpus)
+    facts = replace(facts, platform=replace(facts.platform, accelerators=placement.gpus))
+    placed = replace(
+        estimate,
+        settings=replace(estimate.settings, gpus=gpus, gpu_shares=placement.shares),
+        usable_bytes=share_bytes(facts, on_gpu=True),
+    )
+    return placed, placement.reason
 
 
 def judge_draft(

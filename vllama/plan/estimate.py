@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from vllama.engines.base import Engine, Memory, Mode, Settings
-from vllama.engines.capabilities import Slotted, Splitting, Tunable, TuningRequest
+from vllama.engines.capabilities import Slotted, Splitting, Tunable, Tuning, TuningRequest
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import (
@@ -33,50 +33,53 @@ def make_estimate(
     An automatic context shrinks until it fits, and stays as it is if even the least does not.
     """
     engine, given = facts.found.engines[choice.engine], facts.settings
-    reasons: list[str] = []
     gpu_layers, why = layers(facts, choice, format_, info, need)
     on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
-    if why:
-        reasons.append(why)
-    if format_ is Format.REMOTE:  # it runs already, with the context it has
-        wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
-    else:
-        wanted, asked = wanted_context(facts, need, on_gpu=on_gpu)
-    if not asked and facts.relief.max_context:
-        wanted = min(wanted, facts.relief.max_context)
+    reasons = [why] if why else []
+    wanted, asked = wanted_context(facts, format_, info, need, on_gpu=on_gpu)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
-    settings = draft_settings(facts, engine, need, context, gpu_layers)
-    sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
-    least_context = min(tokens for tokens in sensible if tokens)
-    usable = share_bytes(facts, on_gpu=on_gpu)
     if given.replicas > 1 and format_ is not Format.REMOTE:
         reasons.append(f"{given.replicas} replicas share the cores and the memory")
+    request = TuningRequest(
+        settings=draft_settings(facts, engine, need, context, gpu_layers),
+        platform=facts.platform,
+        info=info,
+        installation=choice.installation,
+        context_asked=asked,
+        on_gpu=on_gpu,
+        reserve_bytes=facts.reserve_bytes,
+        at_most=facts.relief.max_parallel,
+        all_gpus=facts.gpus is not None,
+        eager=facts.relief.eager,
+    )
     if isinstance(engine, Tunable):
-        tuning = engine.tune(
-            TuningRequest(
-                settings=settings,
-                platform=facts.platform,
-                info=info,
-                installation=choice.installation,
-                context_asked=asked,
-                on_gpu=on_gpu,
-                reserve_bytes=facts.reserve_bytes,
-                at_most=facts.relief.max_parallel,
-                all_gpus=facts.gpus is not None,
-                eager=facts.relief.eager,
-            )
-        )
-        return Estimate(
-            settings=tuning.settings,
-            memory=tuning.memory,
-            usable_bytes=usable,
-            least_context=least_context,
-            reasons=(*reasons, *tuning.reasons),
-            context_asked=asked,
-        )
+        tuning, most = engine.tune(request), None
+    else:
+        tuning, most = tune_by_overhead(facts, engine, need, request)
+    sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
+    return Estimate(
+        settings=tuning.settings,
+        memory=tuning.memory,
+        usable_bytes=share_bytes(facts, on_gpu=on_gpu),
+        least_context=min(tokens for tokens in sensible if tokens),
+        most_parallel=most,
+        reasons=(*reasons, *tuning.reasons),
+        context_asked=asked,
+    )
+
+
+def tune_by_overhead(
+    facts: Facts, engine: Engine, need: Need, request: TuningRequest
+) -> tuple[Tuning, int | None]:
+    """Decide for an engine that has no `tune`: about its slots, then about the context.
+
+    Returns also how many slots it gets if so many requests come; None: it has one cache for all.
+    """
+    settings, info, on_gpu = request.settings, request.info, request.on_gpu
+    context, reasons = settings.context_length, []
     most = count_most_slots(facts, engine, info, settings, on_gpu=on_gpu)
     parallel, slots = at_once(facts), 1
     if most is not None:
@@ -85,7 +88,8 @@ def make_estimate(
             reasons.append(f"{slots} requests at once, each with a context of its own")
         elif most > 1:
             reasons.append(f"one request at a time; reloaded for {most} if several arrive")
-    if not asked:
+    if not request.context_asked:
+        usable = share_bytes(facts, on_gpu=on_gpu)
 
         def fits(length: int) -> bool:
             memory = estimate_model_memory(
@@ -108,15 +112,7 @@ def make_estimate(
     memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
     if engine.overhead.repacks and not on_gpu:
         memory = replace(memory, copied_bytes=count_second_copy(info, facts.platform))
-    return Estimate(
-        settings=settings,
-        memory=memory,
-        usable_bytes=usable,
-        least_context=least_context,
-        most_parallel=most,
-        reasons=tuple(reasons),
-        context_asked=asked,
-    )
+    return Tuning(settings=settings, memory=memory, reasons=tuple(reasons)), most
 
 
 def at_once(facts: Facts) -> int | None:
@@ -127,7 +123,7 @@ def at_once(facts: Facts) -> int | None:
 def draft_settings(
     facts: Facts, engine: Engine, need: Need, context: int, gpu_layers: int
 ) -> Settings:
-    """Return what is known of the launch before its memory; `choose.draft_plan` adds the rest."""
+    """Return what decides about memory; `choose.draft_plan` adds the rest, such as the name."""
     return Settings(
         mode=need.mode,
         alias="",
@@ -241,18 +237,27 @@ def layers(
     return asked, f"{asked} layers on {where}, as asked for"
 
 
-def wanted_context(facts: Facts, need: Need, *, on_gpu: bool) -> tuple[int, bool]:
+def wanted_context(
+    facts: Facts, format_: Format, info: ModelInfo, need: Need, *, on_gpu: bool
+) -> tuple[int, bool]:
     """Return the context to load with, and whether somebody asked for that much.
 
     A request can only raise it: one that wants less is served by more, and a model loaded with
     a tiny context would be loaded again for everybody else.
     """
-    automatic = choose_default_context(gpu_bytes(facts.platform) if on_gpu else 0)
     own = facts.settings.context_length
-    if not need.context_length:
-        return own or automatic, bool(own)
-    floor = own or min(automatic, choose_default_context(0))
-    return max(need.context_length, floor), bool(own) or need.context_length >= floor
+    automatic = choose_default_context(gpu_bytes(facts.platform) if on_gpu else 0)
+    if format_ is Format.REMOTE:  # it runs already, with the context it has
+        wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
+    elif need.context_length:
+        floor = own or min(automatic, choose_default_context(0))
+        wanted = max(need.context_length, floor)
+        asked = bool(own) or need.context_length >= floor
+    else:
+        wanted, asked = own or automatic, bool(own)
+    if not asked and facts.relief.max_context:
+        wanted = min(wanted, facts.relief.max_context)
+    return wanted, asked
 
 
 def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
