@@ -11,8 +11,8 @@ from tests.chat.bodies import adapt_chat, adapt_completion
 from tests.chat.test_engine_request import LCP, SCHEMA, VLLM
 from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.engine.traits import Traits
-from vllama.chat.parsers.tool_calls import Toolset
 from vllama.chat.request import Sampling
+from vllama.chat.tool_calls import Toolset
 from vllama.dialects.openai.read import parse_openai, read_chat
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -12,9 +12,9 @@ from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import chunk, passage, piece
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
-from vllama.chat.call_collector import MAX_CALLS
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
+from vllama.chat.tool_calls import MAX_CALLS
 from vllama.dialects.blocks import Block
 from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter

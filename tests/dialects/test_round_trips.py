@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.jinja import rendered
 from vllama.chat.parsers.call_values import Form, ToolCall
 from vllama.chat.parsers.thinking import ThinkSplitter
-from vllama.chat.parsers.tool_calls import CallScanner, Toolset
 from vllama.chat.request import Message
 from vllama.chat.templates.template_style import read_style
+from vllama.chat.tool_calls import CallScanner, Toolset
 
 EACH = "{% for c in messages[-1].tool_calls %}{% set f = c.function %}"
 TEMPLATES = {

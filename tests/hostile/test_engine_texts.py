@@ -22,8 +22,8 @@ from tests.hostile.expressions import faults
 from vllama.chat.parsers.call_values import Form, Toolset
 from vllama.chat.parsers.harmony import HarmonySplitter
 from vllama.chat.parsers.thinking import ThinkSplitter, Trim
-from vllama.chat.parsers.tool_calls import CallScanner
 from vllama.chat.stops import StopFinder
+from vllama.chat.tool_calls import CallScanner
 
 # these read a client's request or a model's template; no other may be added without a thought
 OF_REQUESTS = {

@@ -45,11 +45,11 @@ from vllama.base.errors import BadRequest, VllamaError
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.parsers.call_values import Toolset
 from vllama.chat.parsers.thinking import ThinkSplitter
-from vllama.chat.parsers.tool_calls import CallScanner
 from vllama.chat.reply import Reply
 from vllama.chat.schema import check_schema
 from vllama.chat.templates.go.execute import read, render
 from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.chat.tool_calls import CallScanner
 from vllama.models.headers.gguf.header import read_header
 from vllama.models.headers.info import read_info
 from vllama.models.headers.safetensors import read_folder

@@ -19,8 +19,7 @@ from vllama.models.names.variants import choose_safetensors_files, is_mistral_fo
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Capability, Format
 from vllama.routes.catalog import Entry
-from vllama.routes.prompts.prepare import find_style
-from vllama.routes.prompts.templates import find_template
+from vllama.routes.prompts.templates import find_style, find_template
 
 PARAMS = {
     "dim": 64,

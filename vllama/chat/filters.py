@@ -18,7 +18,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.parsers.call_values import ToolCall, Toolset, make_call_id
 from vllama.chat.parsers.thinking import ThinkSplitter, Trim
-from vllama.chat.parsers.tool_calls import CallScanner
+from vllama.chat.tool_calls import CallScanner
 
 log = logging.getLogger(__name__)
 

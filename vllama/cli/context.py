@@ -1,4 +1,4 @@
-"""What commands work with: the settings, a client of the server, and the models on this disk."""
+"""What commands work with: the settings, a client of the server, and what this machine has."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vllama.config.address import is_loopback
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
+    from vllama.models.convert.tools import Quantiser
     from vllama.models.library import Library
 
 
@@ -38,3 +39,11 @@ def local_library(settings: Config) -> Library:
     from vllama.models.library import open_library
 
     return open_library(config.models_settings(settings))
+
+
+def local_quantiser(settings: Config) -> Quantiser:
+    """Return the quantiser of this machine. Raises EngineMissing."""
+    from vllama.engines.llamacpp.quantiser import find_quantiser
+    from vllama.server.preflight import gather_facts
+
+    return find_quantiser(gather_facts(settings).found, config.environ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.parsers.tool_calls import CallScanner
+from vllama.chat.tool_calls import CallScanner
 
 
 def parse_calls(text: str) -> list[ToolCall]:

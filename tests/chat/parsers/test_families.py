@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.chat.parsers.calls import parse_calls
 from vllama.chat.parsers.call_values import Form, Toolset
-from vllama.chat.parsers.tool_calls import CallScanner
+from vllama.chat.tool_calls import CallScanner
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "weather": {

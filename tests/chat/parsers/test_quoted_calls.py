@@ -12,7 +12,7 @@ from vllama.chat.parsers.call_values import Form, Toolset
 from vllama.chat.parsers.quoting import Before
 from vllama.chat.parsers.scan import find_markers
 from vllama.chat.parsers.thinking import ThinkSplitter
-from vllama.chat.parsers.tool_calls import CallScanner
+from vllama.chat.tool_calls import CallScanner
 
 CALLS = [(form, text) for _, form, text, _, calls in FAMILIES if calls]
 

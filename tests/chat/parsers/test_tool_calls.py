@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chat.parsers.calls import parse_calls
-from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.parsers import python_calls, tag_calls
 from vllama.chat.parsers.call_values import Form, Toolset
-from vllama.chat.parsers.tool_calls import CallScanner
+from vllama.chat.tool_calls import CallCollector, CallScanner
 
 HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TEXTS = [

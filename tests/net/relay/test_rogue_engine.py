@@ -17,7 +17,6 @@ from tests.dialects.test_openai_write import PLAIN, VLLM
 from tests.dialects.test_responses_write import reply as responses_reply
 from tests.net.relay.test_fast_path import REPLIES
 from vllama.base.errors import UpstreamError
-from vllama.chat.call_collector import MAX_TEXT
 from vllama.chat.engine.events import decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.engine.traits import Traits, VectorStyle
@@ -25,6 +24,7 @@ from vllama.chat.filters import MAX_SCANNED
 from vllama.chat.go_json import MAX_DIGITS, MAX_NAMES, MAX_VALUES
 from vllama.chat.parsers.call_values import object_of
 from vllama.chat.request import Call
+from vllama.chat.tool_calls import MAX_TEXT
 from vllama.dialects.blocks import Block, BlockKind
 from vllama.dialects.ollama.embeddings import MAX_VECTOR_BYTES, decode_embeddings
 from vllama.dialects.rerank import read_scores

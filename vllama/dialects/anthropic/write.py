@@ -15,10 +15,10 @@ import hashlib
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
-from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.chat.request import Usage
+from vllama.chat.tool_calls import CallCollector
 from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_anthropic_error

@@ -15,13 +15,12 @@ import msgspec
 
 from vllama.base.errors import VllamaError
 from vllama.base.units import rfc3339_utc
-from vllama.chat.call_collector import CallCollector
 from vllama.chat.engine.events import Event
 from vllama.chat.event_template import EventTemplate, TimestampCache
 from vllama.chat.logprobs import convert_logprobs, pack
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.parsers.tool_calls import write_ollama_calls
 from vllama.chat.reply import Tally
+from vllama.chat.tool_calls import CallCollector, write_ollama_calls
 from vllama.dialects.errors import make_ollama_error
 
 NDJSON = "application/x-ndjson"

@@ -37,14 +37,13 @@ from vllama.chat.request import (
 from vllama.chat.stops import StopFilter, check_stops, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
-from vllama.chat.templates.template_style import Style, read_style
 from vllama.dialects.ollama.options import OPTION_FIELDS
 from vllama.models.settings import ModelSettings
-from vllama.models.types import Bundle, Capability, Format
+from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.prompts.prompt import Prompt, strip_bos
-from vllama.routes.prompts.templates import find_template, insert_text
+from vllama.routes.prompts.prompt import Prompt
+from vllama.routes.prompts.templates import find_style, find_template, insert_text, strip_bos
 from vllama.routes.prompts.tokenizer import decode_tokens, find_unknown
 
 COUNT_LIMIT_S = 5.0
@@ -334,19 +333,3 @@ def make_source(checked: CheckedRequest, prompt: Prompt) -> dict[str, Any] | Non
     text = asked.prompt if asked.raw else prompt.sent
     load = {name: x for name, x in asdict(checked.load).items() if x is not None}
     return {"prompt": text, "raw": True, "images": asked.images, "options": load}
-
-
-def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
-    """Return what the template in force tells; None if only the engine knows it."""
-    source = entry.info.chat_template
-    if template is not None:
-        said = read_style(f"{source or ''}{template.source}")
-        return Style(
-            takes_tools=template.takes_tools,
-            form=said.form,
-            markers=said.markers,
-            keeps_history=True,
-        )
-    if (entry.bundle.format is Format.REMOTE or entry.info.mistral_tokenizer) and not source:
-        return None
-    return read_style(source)

@@ -39,6 +39,7 @@ from vllama.chat.templates.template_style import (
 )
 from vllama.models.types import ModelInfo
 from vllama.net.upstream.pool import Upstream
+from vllama.routes.prompts.templates import strip_bos
 from vllama.routes.prompts.tokenizer import (
     check_length,
     count_conversation,
@@ -59,11 +60,6 @@ def make_dropped_header(*prompts: Prompt) -> dict[str, str]:
         return {}
     tokens = sum(prompt.dropped_tokens for prompt in prompts)
     return {DROPPED_HEADER: str(dropped), DROPPED_TOKENS_HEADER: str(tokens)}
-
-
-def strip_bos(text: str, info: ModelInfo) -> str:
-    """Take BOS off a finished prompt if the engine's tokenizer puts it there."""
-    return text.removeprefix(info.bos_token) if info.adds_bos and info.bos_token else text
 
 
 @remember_for_traits

@@ -1,6 +1,6 @@
-"""Prompts that are finished here: by a Modelfile's Go template, or for a gap in a text.
+"""The template in force, and prompts that are finished here: by it, or for a gap in a text.
 
-An engine takes such a prompt at its completions, as it is.
+An engine takes a finished prompt at its completions, as it is.
 
 See docs/reference/ollama-api.md#raw-context-system-template.
 """
@@ -14,9 +14,9 @@ from vllama.base.errors import CapabilityMissing
 from vllama.chat.request import Think
 from vllama.chat.templates.go_template_prompt import GoTemplate, parse_go_template
 from vllama.chat.templates.jinja.renderer import Renderer
-from vllama.models.types import Format
+from vllama.chat.templates.template_style import Style, read_style
+from vllama.models.types import Format, ModelInfo
 from vllama.routes.catalog import Entry
-from vllama.routes.prompts.prompt import strip_bos
 
 # Ollama's for a model that has none: what the user said, and nothing else
 PLAIN = "{{ .Prompt }}"
@@ -33,6 +33,22 @@ def find_template(entry: Entry, given: str | None = None) -> GoTemplate | None:
         is_remote = entry.bundle.format is Format.REMOTE
         source = None if is_remote or entry.info.mistral_tokenizer else PLAIN
     return parse_go_template(source) if source else None
+
+
+def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
+    """Return what the template in force tells; None if only the engine knows it."""
+    source = entry.info.chat_template
+    if template is not None:
+        said = read_style(f"{source or ''}{template.source}")
+        return Style(
+            takes_tools=template.takes_tools,
+            form=said.form,
+            markers=said.markers,
+            keeps_history=True,
+        )
+    if (entry.bundle.format is Format.REMOTE or entry.info.mistral_tokenizer) and not source:
+        return None
+    return read_style(source)
 
 
 async def insert_text(
@@ -57,3 +73,8 @@ async def insert_text(
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
     before, after, middle = entry.info.fim_tokens
     return f"{before}{prompt}{after}{suffix}{middle}"
+
+
+def strip_bos(text: str, info: ModelInfo) -> str:
+    """Take BOS off a finished prompt if the engine's tokenizer puts it there."""
+    return text.removeprefix(info.bos_token) if info.adds_bos and info.bos_token else text

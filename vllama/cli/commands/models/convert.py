@@ -12,7 +12,7 @@ import typer
 
 from vllama import config
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.context import load_settings, local_library
+from vllama.cli.context import load_settings, local_library, local_quantiser
 from vllama.cli.options import AsJson, model_argument, option, yes_option
 from vllama.cli.output import require_agreement, say, say_aside, show_json
 from vllama.cli.progress import PullDisplay, open_display
@@ -22,8 +22,6 @@ from vllama.models.types import Bundle, PullEvent
 
 if TYPE_CHECKING:
     from vllama.models.convert.job import ConversionJob
-    from vllama.models.convert.tools import Quantiser
-    from vllama.models.library import Library
 
 EXAMPLES = """\
 \b
@@ -78,7 +76,7 @@ def convert(
         trusted=trust_remote_code,
     )
     job = prepare(library, whole_path(model), wishes)
-    quantiser = _quantiser(settings) if job.needs_quantiser else None
+    quantiser = local_quantiser(settings) if job.needs_quantiser else None
     _agree(settings, job, update=update, yes=yes)
     try:
         with open_display() as display:
@@ -102,14 +100,6 @@ def convert(
         say(f"converted '{model}' to '{told['name']}'")
         say_aside(f"  {told['quantization']}, {format_bytes_decimal(int(str(told['size'])))}")
         say_aside(f"  serve it with: vllama serve --model {told['name']}")
-
-
-def _quantiser(settings: Config) -> Quantiser:
-    """Return the quantiser of this machine. Raises EngineMissing."""
-    from vllama.engines.llamacpp.quantiser import find_quantiser
-    from vllama.server.preflight import gather_facts
-
-    return find_quantiser(gather_facts(settings).found, config.environ())
 
 
 def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> None:
@@ -170,21 +160,3 @@ def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
         "quantization": job.quant,
         "size": size,
     }
-
-
-def make_smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
-    """Return `base` quantised to `quant`, for `create -q` to build on. Raises VllamaError."""
-    from vllama.engines.child_env import build_child_env
-    from vllama.models.convert.requantise import requantise
-
-    with open_display() as display:
-        return asyncio.run(
-            requantise(
-                library,
-                base,
-                quant,
-                lambda: _quantiser(settings),
-                env=build_child_env(config.environ()),
-                tell=display,
-            )
-        )

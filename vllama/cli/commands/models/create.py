@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vllama import config
 from vllama.base.errors import ConfigError, ModelNotFound
-from vllama.cli.context import load_settings, local_library
+from vllama.cli.context import load_settings, local_library, local_quantiser
 from vllama.cli.options import argument, option
 from vllama.cli.output import say_aside
+from vllama.cli.progress import open_display
+from vllama.config import Config
 from vllama.config.parse import holds_model
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.types import Bundle
@@ -56,9 +60,7 @@ def create(
         base = add_projector(base, Path(extra))
     quant = choose_quant(library, base, quantize)
     if quant is not None:
-        from vllama.cli.commands.models.convert import make_smaller
-
-        base = make_smaller(settings, library, base, quant)
+        base = _smaller(settings, library, base, quant)
     recipe = Recipe(
         name=model,
         base=base,
@@ -117,3 +119,21 @@ def _base(library: Library, name: str) -> Bundle:
             raise
     pull(name)
     return library.find(name)
+
+
+def _smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
+    """Return `base` quantised to `quant`. Raises VllamaError."""
+    from vllama.engines.child_env import build_child_env
+    from vllama.models.convert.requantise import requantise
+
+    with open_display() as display:
+        return asyncio.run(
+            requantise(
+                library,
+                base,
+                quant,
+                lambda: local_quantiser(settings),
+                env=build_child_env(config.environ()),
+                tell=display,
+            )
+        )
