@@ -1,6 +1,7 @@
 """`/livez`, `/readyz`, `/health`: whether the server can serve, and if not, why."""
 
 import json
+import socket
 
 import pytest
 
@@ -94,6 +95,17 @@ def test_a_dead_upstream_is_told_and_nothing_is_said_of_it_that_is_not_so(tmp_pa
             assert reason["what"] == f"upstream {url}"
             assert "refused" in reason["why"]
         assert asked(server, "/livez")[0] == 200
+
+
+def test_an_upstream_that_never_answers_is_told_too(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Server(tmp_path, "--upstream", url, fake=False) as server:
+            server.wait_for(f"the upstream at {url} cannot serve: no answer within 3 s")
+            status, reply = asked(server, "/readyz")
+            assert status == 503
+            reason = {"what": f"upstream {url}", "why": "no answer within 3 s"}
+            assert reply["reasons"] == [reason]
 
 
 def test_one_upstream_that_lives_is_enough(tmp_path):

@@ -21,7 +21,6 @@ from vllama.targets.breakers import Breakers
 if TYPE_CHECKING:
     from vllama.chat.templates.jinja.renderer import Renderer
     from vllama.models.types import Bundle
-    from vllama.net.upstream.monitor import UpstreamMonitor
     from vllama.net.upstream.pool import Upstreams
     from vllama.observe.tracing.setup import Tracing
     from vllama.plan.types import Facts
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.memory import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
+    from vllama.targets.monitor import UpstreamMonitor
 
 
 @dataclass(slots=True)

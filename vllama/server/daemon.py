@@ -31,7 +31,6 @@ from vllama.config.address import reachable_host, url
 from vllama.engines.capabilities import Attachable
 from vllama.machine.detect import describe
 from vllama.net.http.server import Server
-from vllama.net.upstream.monitor import UpstreamMonitor
 from vllama.net.upstream.pool import Upstreams
 from vllama.observe.captures.folder import CaptureFolder
 from vllama.observe.metrics.server_metrics import Metrics
@@ -56,6 +55,7 @@ from vllama.server.reload import FileWatch, Reloader, list_attached, make_limits
 from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
+from vllama.targets.monitor import UpstreamMonitor
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +92,7 @@ class Daemon:
         gateway.pulls = Pulls(metrics)
         gateway.responses = ResponseStore(config.data_dir / "responses")
         self._planner = Planner(in_use, gateway.renderer, reporter, gateway.draft_records)
-        engines = EngineHooks(in_use, gateway.environ, reporter)
-        hooks = engines.make_hooks(self._planner, gateway.upstreams, gateway.watch)
+        hooks = EngineHooks(gateway, reporter).make_hooks(self._planner)
         gateway.scheduler = Scheduler(hooks, make_limits(in_use.facts), clock)
         gateway.scheduler.marks.on_mark = lambda mark: metrics.count_model(
             mark.kind, mark.model, seconds=mark.seconds, cause=mark.cause

@@ -22,13 +22,12 @@ from vllama.machine.detect import with_free_memory
 from vllama.machine.visible import show_only
 from vllama.models.headers.info import describe_template
 from vllama.models.types import Bundle, ModelInfo
-from vllama.net.upstream.monitor import UpstreamMonitor
-from vllama.net.upstream.pool import Upstreams
 from vllama.plan.ladder import Failed, last_word, make_first_plan, make_next_plan
 from vllama.plan.quant_fallback import list_forms_here, names_form
 from vllama.plan.report import shorten
 from vllama.plan.resources import leaves_gpus
 from vllama.plan.types import Facts, Need, Plan
+from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse
 from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper
 from vllama.scheduler.lifecycle import EngineSleeper
@@ -37,9 +36,9 @@ from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
 from vllama.server.reporter import Reporter
 from vllama.supervise.backoff import RestartPolicy
-from vllama.supervise.external import AttachedProcess
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 from vllama.supervise.supervisor import SupervisedProcess
+from vllama.targets.attached import AttachedProcess
 from vllama.targets.probe import probe_target
 
 log = logging.getLogger(__name__)
@@ -131,21 +130,19 @@ class Planner:
 class EngineHooks:
     """Carries out what the scheduler decides about engines, with the settings in use."""
 
-    def __init__(self, in_use: InUse, environ: Mapping[str, str], reporter: Reporter) -> None:
+    def __init__(self, gateway: Gateway, reporter: Reporter) -> None:
+        in_use = gateway.in_use
         self._in_use = in_use
-        self._environ = environ
+        self._environ = gateway.environ
+        self._upstreams = gateway.upstreams
+        self._watch = gateway.watch
         self._reporter = reporter
         self._clock = RealClock()
         self._meter = MemoryMeter(in_use.facts.platform, in_use.facts.reserve_bytes)
         self._records = MemoryRecords(in_use.config.data_dir / "memory.json")
 
-    def make_hooks(self, planner: Planner, upstreams: Upstreams, watch: UpstreamMonitor) -> Hooks:
+    def make_hooks(self, planner: Planner) -> Hooks:
         """Return all that the scheduler may ask."""
-
-        async def probe(endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
-            with upstreams.use_pool(endpoint) as pool:
-                return await probe_target(pool, model, embeds=mode == Mode.EMBED)
-
         return Hooks(
             plan=planner.plan,
             replan=planner.replan,
@@ -155,10 +152,10 @@ class EngineHooks:
             measure=self._measure,
             record_memory=self._record_memory,
             report_load=self._report_load,
-            read_progress=upstreams.read_progress,
-            abort_answers=upstreams.abort_answers,
-            probe=probe,
-            find_trouble=watch.find_trouble,
+            read_progress=self._upstreams.read_progress,
+            abort_answers=self._upstreams.abort_answers,
+            probe=self._probe,
+            find_trouble=self._watch.find_trouble,
             make_sleeper=self._make_sleeper,
             on_instance_end=self._clean_up,
         )
@@ -180,7 +177,8 @@ class EngineHooks:
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
         if isinstance(engine, Attachable):
-            return AttachedProcess(*engine.attach(plan.bundle))
+            endpoints, _ = engine.attach(plan.bundle)
+            return AttachedProcess(endpoints, self._watch)
 
         def launch(endpoint: Endpoint) -> LaunchSpec:
             spec = engine.launch(
@@ -204,6 +202,10 @@ class EngineHooks:
             return supervised(plan.bundle.name)
         names = [f"{plan.bundle.name}-{number}" for number in range(1, count + 1)]
         return Replicas([partial(supervised, name) for name in names])
+
+    async def _probe(self, endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
+        with self._upstreams.use_pool(endpoint) as pool:
+            return await probe_target(pool, model, embeds=mode == Mode.EMBED)
 
     def _show_gpus(self, plan: Plan) -> Mapping[str, str]:
         """Return the variable that shows an engine the GPUs of its plan only.

@@ -51,7 +51,13 @@ async def resolve(host: str) -> list[str]:
 _BODY_LIMIT_BYTES = 65536
 
 
-class NoAnswer(str):
+class Down(str):
+    """Why a server cannot serve: it answers nothing, or only that it cannot."""
+
+    __slots__ = ()
+
+
+class NoAnswer(Down):
     """Why a server cannot serve: it is not even there to refuse a connection."""
 
     __slots__ = ()
@@ -97,14 +103,17 @@ async def find_trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> st
     except TimeoutError:
         return NoAnswer(f"no answer within {timeout_s:g} s")
     except ConnectionError as error:
-        return describe_connection_error(error)
+        return Down(describe_connection_error(error))
     except OSError as error:
         return NoAnswer(describe_connection_error(error))
     except (EOFError, ValueError, asyncio.LimitOverrunError):
-        return "its answer is not HTTP"
+        return Down("its answer is not HTTP")
     if status in (401, 403):
         return f"it refuses the key (HTTP {status})"
-    return "" if status < 400 or status == 429 else f"it answers {path} with HTTP {status}"
+    if status < 400 or status == 429:
+        return ""
+    why = f"it answers {path} with HTTP {status}"
+    return Down(why) if status >= 500 else why
 
 
 def _make_request(endpoint: Endpoint, path: str, api_key: str | None, post: bytes | None) -> bytes:

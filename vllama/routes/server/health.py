@@ -16,15 +16,15 @@ from vllama.accounts.keys.key import Scope
 from vllama.base import executors
 from vllama.base.errors import QueueFull
 from vllama.base.meaning import says
-from vllama.net.upstream.monitor import NOT_YET
 from vllama.routes.describe.fields import make_word
 from vllama.routes.route import Route, RouteKind, ollama_route
+from vllama.targets.monitor import NOT_YET
 
 if TYPE_CHECKING:
     from vllama.models.library import Library
     from vllama.net.http.request import Request
-    from vllama.net.upstream.monitor import UpstreamMonitor
     from vllama.routes.context import Gateway
+    from vllama.targets.monitor import UpstreamMonitor
 
 
 # what clients compare: as new as the contract that is implemented here

@@ -15,10 +15,10 @@ from tests.supervise.test_probe import OK, serving
 from vllama.base.errors import CoolingDown
 from vllama.chat.request import Call
 from vllama.net.upstream.connection import ConnectionLost
-from vllama.net.upstream.monitor import NOT_YET, UpstreamMonitor
 from vllama.net.upstream.pool import Upstreams
-from vllama.supervise.external import AttachedProcess
 from vllama.supervise.spec import Endpoint, State
+from vllama.targets.attached import AttachedProcess
+from vllama.targets.monitor import NOT_YET, UpstreamMonitor
 
 DOWN = b"HTTP/1.1 503 Busy\r\n\r\n"
 
@@ -55,12 +55,16 @@ def test_without_servers_none_is_down() -> None:
     assert not watch.all_down and not watch.none_answers and not watch.troubles
 
 
+def attach(endpoint: Endpoint) -> AttachedProcess:
+    return AttachedProcess((endpoint,), UpstreamMonitor([endpoint], "/v1/models", Upstreams()))
+
+
 def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() -> None:
     """Who is told of every probe, and asks for one each time, never comes to rest."""
 
     async def main() -> None:
         endpoint = Endpoint(port=free_port(), upstream="bee", is_elsewhere=True)
-        process, told = AttachedProcess((endpoint,), "/v1/models"), []
+        process, told = attach(endpoint), []
         process.subscribe(lambda: told.append(process.state))
         running = asyncio.ensure_future(process.run())
         for _ in range(3):
@@ -81,7 +85,7 @@ def test_one_that_ends_and_returns_is_told_once_each() -> None:
     async def main() -> None:
         async with serving(OK) as port:
             endpoint = Endpoint(port=port)
-            process, told = AttachedProcess((endpoint,), "/v1/models"), []
+            process, told = attach(endpoint), []
             process.subscribe(lambda: told.append(process.state))
             running = asyncio.ensure_future(process.run())
             assert await process.ensure_ready() == endpoint

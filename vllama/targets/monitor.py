@@ -1,34 +1,41 @@
-"""The monitor of external servers (`--upstream`): which of them can serve, and since when."""
+"""The monitor of external servers (`--upstream`): which are up, which can serve, and since when.
+
+A server that refuses the key, or lacks the path that is checked, cannot serve, but is up: its
+answers are the client's. One that is down gets no requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from vllama.base.errors import CoolingDown
 from vllama.net.upstream.pool import Upstreams
-from vllama.supervise.external import make_outage
-from vllama.supervise.probe import NoAnswer, find_trouble
+from vllama.supervise.probe import Down, NoAnswer, find_trouble
 from vllama.supervise.spec import Endpoint
 
 log = logging.getLogger(__name__)
 
 CHECK_LIMIT_S = 3.0
+RETRY_S = 1.0
+"""How long a client had better wait, and how often a server is checked that is down but in use."""
 SILENT_S = 1.0
 """How long an answer may send nothing before its server is checked."""
-NOT_YET = "it has not been checked yet"
+NOT_YET = Down("it has not been checked yet")
 
 
 class UpstreamMonitor:
-    """Checks each endpoint at intervals, and logs changes."""
+    """Checks each endpoint at intervals, or when asked to, and logs changes."""
 
     def __init__(self, endpoints: Sequence[Endpoint], path: str, answers: Upstreams) -> None:
         """Prepare; `path` is asked of those that have no path of their own."""
         self._path = path
         self._answers = answers
-        self._troubles = dict.fromkeys(endpoints, NOT_YET)
+        self._troubles: dict[Endpoint, str] = dict.fromkeys(endpoints, NOT_YET)
         self.troubles = self._list_troubles()
         self._down_since_s: dict[str, float] = {}  # Unix times, by URL
         self._replaced = asyncio.Event()
@@ -48,8 +55,8 @@ class UpstreamMonitor:
         return tuple(sorted(self._troubles, key=lambda each: -len(each.url)))
 
     def _list_troubles(self) -> dict[str, str]:
-        """Return the reasons of the endpoints that cannot serve, by URL."""
-        return {endpoint.url: why for endpoint, why in self._troubles.items() if why}
+        """Return the reasons of the endpoints that cannot serve, as plain text by URL."""
+        return {endpoint.url: str(why) for endpoint, why in self._troubles.items() if why}
 
     def are_down(self, endpoints: Sequence[Endpoint]) -> bool:
         """Return whether all of `endpoints` were found unable to serve when last checked."""
@@ -60,12 +67,23 @@ class UpstreamMonitor:
         trouble = self.troubles.get(endpoint.url, "")
         return "" if trouble == NOT_YET else trouble
 
+    def is_up(self, endpoint: Endpoint) -> bool:
+        """Return whether `endpoint` was up when last checked."""
+        return not isinstance(self._troubles.get(find_server(endpoint), ""), Down)
+
     def find_outage(self, endpoints: Sequence[Endpoint]) -> CoolingDown:
         """Return the error of `endpoints`, of which none can serve."""
         known = [
             self._down_since_s[each.url] for each in endpoints if each.url in self._down_since_s
         ]
-        return make_outage(endpoints, max(known, default=None))
+        since = "yet"  # it has never answered
+        if known:
+            since = f"since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(max(known)))}"
+        return CoolingDown(
+            f"cannot reach {name_upstreams(endpoints)}: no answer {since}",
+            retry_after_s=RETRY_S,
+            hint="start that server, or correct its address in the settings",
+        )
 
     @property
     def all_down(self) -> bool:
@@ -88,9 +106,13 @@ class UpstreamMonitor:
                 for task in tasks:
                     task.cancel()
 
-    async def check(self) -> None:
-        """Check all endpoints once, concurrently."""
-        await asyncio.gather(*(self._check(endpoint) for endpoint in self._troubles))
+    async def check(self, endpoints: Iterable[Endpoint] | None = None) -> list[str]:
+        """Check these endpoints, or all, concurrently; return why each cannot serve, "" if it can.
+
+        It is a `Down` for one that is down.
+        """
+        chosen = self._troubles if endpoints is None else map(find_server, endpoints)
+        return await asyncio.gather(*map(self._check, chosen))
 
     async def _watch(self, endpoint: Endpoint) -> None:
         """Check at intervals, and end the answers that wait for a server that is gone.
@@ -139,3 +161,13 @@ class UpstreamMonitor:
         else:
             log.info("the upstream at %s answers", endpoint.url)
         return trouble
+
+
+def find_server(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint as it is checked: whatever a model is called there."""
+    return msgspec.structs.replace(endpoint, model=None) if endpoint.model else endpoint
+
+
+def name_upstreams(endpoints: Iterable[Endpoint]) -> str:
+    """Return upstreams by their names; clients are told this, so addresses are left to the log."""
+    return " or ".join(dict.fromkeys(each.title for each in endpoints))
