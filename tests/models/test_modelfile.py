@@ -44,10 +44,10 @@ from vllama.models.modelfile import (
         ("FROM m\nPARAMETER stop '", {"parameters": {"stop": ["'"]}}),
         ("FROM m\nPARAMETER mirostat 1", {"unused": ("PARAMETER mirostat",)}),
         ("FROM m\nREQUIRES v0.14.0\nRENDERER x\nPARSER y\nDRAFT ./z.gguf",
-         {"requires": "0.14.0", "renderer": "x", "parser": "y", "draft": "./z.gguf"}),
+         {"requires": "0.14.0", "renderer": "x", "parser": "y", "draft_name": "./z.gguf"}),
         ("FROM m\nREQUIRES 1.2.3-rc.1+b\nRENDERER x\nrenderer y",
          {"requires": "1.2.3-rc.1+b", "renderer": "y"}),
-        ("FROM m\nADAPTER ./a.gguf", {"adapters": ("./a.gguf",)}),
+        ("FROM m\nADAPTER ./a.gguf", {"adapter_names": ("./a.gguf",)}),
         ("FROM m\nFROM mmproj.gguf", {"sources": ("m", "mmproj.gguf")}),
         ("FROM m\nMESSAGE user hi there\nMESSAGE Assistant \"\"\"a\nb\"\"\"",
          {"messages": ({"role": "user", "content": "hi there"},
@@ -96,7 +96,7 @@ def settings_of(own, order: Modelfile) -> bool:
         and order.messages == own.messages
         and order.parameters == own.parameters
         and order.license == own.license
-        and order.draft == (str(own.draft) if own.draft else None)
+        and order.draft_name == (str(own.draft) if own.draft else None)
         and (order.renderer, order.parser, order.requires)
         == (own.renderer, own.parser, own.requires)
     )

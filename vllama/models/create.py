@@ -11,8 +11,8 @@ See docs/reference/ollama-api.md#create, #modelfile.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -29,7 +29,7 @@ from vllama.models.names.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_c
 from vllama.models.resolve.drafts import check_draft, is_projector, read_given_header
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.types import Bundle, Definition, Format, ModelInfo
 
 Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
@@ -43,32 +43,17 @@ UNUSED_RENDERER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a new model is made of; None leaves what the base has.
+class Recipe(Definition):
+    """What a new model is made of.
 
-    `parameters` are merged over the base's, everything else replaces it. `notes` are told to the
-    user, one status each. `new_base`: its weights were made for this.
+    `parameters` are merged over the base's, whatever else it says replaces that. `notes` are told
+    to the user, one status each. `new_base`: its weights were made for this.
     """
 
     name: str
     base: Bundle
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    system: str | None = None
-    template: str | None = None
-    messages: tuple[Mapping[str, object], ...] | None = None
-    license: str | None = None
-    adapters: tuple[Path, ...] = ()
-    draft: Path | None = None
-    renderer: str | None = None
-    parser: str | None = None
-    requires: str | None = None
     notes: tuple[str, ...] = ()
     new_base: bool = False
-
-
-MAY_BE_EMPTY = ("system", "template", "messages", "license")
-NEVER_EMPTY = ("adapters", "draft", "renderer", "parser", "requires")
-"""Fields of a recipe that take the place of the base's, the latter unless they are empty."""
 
 
 def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
@@ -83,14 +68,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         check_adapter(path, info)
     if recipe.draft:
         check_draft(recipe.draft, base, info)
-    given = {field: getattr(recipe, field) for field in (*MAY_BE_EMPTY, *NEVER_EMPTY)}
-    bundle = replace(
-        base,
-        name=name,
-        base=_base_name(library, base),
-        parameters={**(base.parameters or _derive_parameters(info)), **recipe.parameters},
-        **{k: v for k, v in given.items() if (v is not None if k in MAY_BE_EMPTY else v)},
-    )
+    parameters = {**(base.parameters or _derive_parameters(info)), **recipe.parameters}
+    given = {**recipe.given, "parameters": parameters}
+    bundle = replace(base, name=name, base=_base_name(library, base), **given)
     if bundle.template == (info.chat_template or BARE_TEMPLATE):
         bundle = replace(bundle, template=None)  # what `show --modelfile` gave: the model's own
     if bundle.template and bundle.template != base.template:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from vllama.base.errors import BadRequest
 from vllama.base.spelling import suggest
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Definition, ModelInfo
 
 BARE_TEMPLATE = "{{ .Prompt }}"
 """What Ollama shows for a model without a template."""
@@ -36,20 +36,16 @@ _WORD = re.compile(r"\s*(\S+)(?:\s+|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Modelfile:
-    """What a Modelfile says. `sources` are the FROM lines; `unused` what has no effect here."""
+class Modelfile(Definition):
+    """What a Modelfile says: `sources` are the FROM lines, `unused` what has no effect here.
+
+    `adapter_names` and `draft_name` are what its lines name, relative to where it lies; `adapters`
+    and `draft` are left to whoever knows that.
+    """
 
     sources: tuple[str, ...]
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    system: str | None = None
-    template: str | None = None
-    messages: tuple[Mapping[str, object], ...] = ()
-    license: str | None = None
-    adapters: tuple[str, ...] = ()
-    draft: str | None = None
-    renderer: str | None = None
-    parser: str | None = None
-    requires: str | None = None
+    adapter_names: tuple[str, ...] = ()
+    draft_name: str | None = None
     unused: tuple[str, ...] = ()
 
 
@@ -86,13 +82,13 @@ def parse_modelfile(text: str) -> Modelfile:
         parameters=parameters,
         system=last["system"],
         template=last["template"],
-        draft=last["draft"],
         renderer=last["renderer"] or None,
         parser=last["parser"] or None,
         requires=last["requires"],
         messages=tuple(messages),
         license="\n\n".join(found["license"]) if found["license"] else None,
-        adapters=tuple(found["adapter"]),
+        adapter_names=tuple(found["adapter"]),
+        draft_name=last["draft"],
         unused=tuple(unused),
     )
 

@@ -6,7 +6,7 @@ The only part of `models` that `engines` may import.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -142,20 +142,48 @@ class UpstreamModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Definition:
+    """What a Modelfile says of a model, besides its weights.
+
+    `parameters` are default options. `messages` (role, content) and `system` come before a
+    conversation; `template` (Go's, as in a Modelfile) makes the prompts in the place of the one in
+    the model's file. `draft` is a small model whose guesses the engine checks (speculative
+    decoding). `renderer` and `parser` are the names of code inside Ollama, `requires` is the
+    version of Ollama that a model wants: they are only shown.
+    """
+
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    system: str | None = None
+    template: str | None = None
+    messages: tuple[Mapping[str, object], ...] = ()
+    license: str | None = None
+    adapters: tuple[Path, ...] = ()
+    draft: Path | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+
+    @property
+    def defined(self) -> dict[str, Any]:
+        """All of these values by name."""
+        return {each.name: getattr(self, each.name) for each in fields(Definition)}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that say something; an empty text does, as it replaces one of a base."""
+        return {name: x for name, x in self.defined.items() if x not in (None, (), {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle(Definition):
     """A variant complete on disk: paths + what its store knows without reading the weights.
 
     `name` is the Ollama display form, always with a tag (`smollm2:135m`,
     `hf.co/org/repo:Q4_K_M`). `path` is what an engine is given: the GGUF file (first shard) or
     the folder of safetensors. `digest` is 64 hex digits, stable for one model and different
-    between models. `modified_s` is Unix time. `parameters` are the model's own default options.
-    `info` is set by stores that know it without files.
-    `messages` (role, content) and `system` come before a conversation; `template` (Go's, as in a
-    Modelfile) makes the prompts in the place of the one in the model's file.
+    between models. `modified_s` is Unix time. `info` is set by stores that know it without files.
     `base` is the name of the model that a created one was made from. `upstream` is set for the
-    models of servers that run already. `draft` is a small model whose guesses the engine checks
-    (speculative decoding). `renderer` and `parser` are the names of code inside Ollama, `requires`
-    is the version of Ollama that a model wants: they are only shown.
+    models of servers that run already.
     `settings` is what the user set for this model, and `stored` the model without that.
     `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
     `key` tells whether two names are one model: equal keys share one engine process.
@@ -171,19 +199,9 @@ class Bundle:
     modified_s: float
     quant: str | None = None
     projector: Path | None = None
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    system: str | None = None
-    license: str | None = None
     hub_id: str | None = None
     revision: str | None = None
     base: str | None = None
-    template: str | None = None
-    messages: tuple[Mapping[str, object], ...] = ()
-    adapters: tuple[Path, ...] = ()
-    draft: Path | None = None
-    renderer: str | None = None
-    parser: str | None = None
-    requires: str | None = None
     info: ModelInfo | None = None
     upstream: UpstreamModel | None = None
     settings: ModelSettings = NOTHING

@@ -9,10 +9,10 @@ import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from vllama.accounts.usage.store import FILE_NAME, UsageRow, UsageStore
 from vllama.admin.backup.archive import BLOBS, MODELS
@@ -32,16 +32,11 @@ def read_records(data_dir: Path) -> dict[str, Record]:
         if path.suffix != ".json":
             continue
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            record = Record.decode(path.read_bytes(), data_dir)
         except (OSError, ValueError) as error:
             raise VllamaError(f"cannot read the created model '{path}': {error}") from error
         found[path.relative_to(data_dir).as_posix()] = record
     return found
-
-
-def encode_record(record: Record) -> bytes:
-    """Return a record as it lies on the disk."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
 def with_weights(record: Record, data_dir: Path) -> tuple[Record, Mapping[str, Path]]:
@@ -53,23 +48,23 @@ def with_weights(record: Record, data_dir: Path) -> tuple[Record, Mapping[str, P
     base = record.base
     if base.format is not Format.GGUF or {*base.files} - {base.path, base.projector}:
         return record, {}
-    texts = {*base.files, *record.adapters} | ({record.draft} if record.draft else set())
-    files = {text: data_dir / text for text in texts}
-    if not all(file.is_file() for file in files.values()):
+    files = {*base.files, *record.adapters} | ({record.draft} if record.draft else set())
+    if not all(file.is_file() for file in files):
         return record, {}
-    names = {text: name_blob(file) for text, file in files.items()}
+    names = {file: name_blob(file) for file in files}
+    blobs = {file: data_dir / name for file, name in names.items()}
     moved = replace(
         record,
-        base=replace(
+        base=msgspec.structs.replace(
             base,
-            path=names[base.path],
-            files=[names[text] for text in base.files],
-            projector=names[base.projector] if base.projector else None,
+            path=blobs[base.path],
+            files=tuple(blobs[file] for file in base.files),
+            projector=blobs[base.projector] if base.projector else None,
         ),
-        adapters=[names[text] for text in record.adapters],
-        draft=names[record.draft] if record.draft else None,
+        adapters=tuple(blobs[file] for file in record.adapters),
+        draft=blobs[record.draft] if record.draft else None,
     )
-    return moved, {names[text]: file for text, file in files.items()}
+    return moved, {name: file for file, name in names.items()}
 
 
 def name_blob(file: Path) -> str:

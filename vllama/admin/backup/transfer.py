@@ -33,7 +33,6 @@ from vllama.admin.backup.archive import (
 )
 from vllama.admin.backup.contents import (
     FOLDER,
-    encode_record,
     list_missing,
     read_records,
     read_rows,
@@ -76,7 +75,7 @@ def export(path: Path, settings: Config, *, weights: bool, force: bool, now_s: f
             if weights:
                 record, blobs = with_weights(record, settings.data_dir)
                 files |= blobs
-            files[name] = encode_record(record)
+            files[name] = record.encode(settings.data_dir)
         manifest = write_archive(path, files, vllama=__version__, created_at=rfc3339_local(now_s))
     except OSError as error:
         raise VllamaError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,9 @@ from vllama.models.disk import (
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
-from vllama.models.types import Bundle, Format, Removed
+from vllama.models.types import Bundle, Definition, Format, Removed
 
 LOCK_LIMIT_S = 30.0
-_SHARED = ("system", "template", "license", "renderer", "parser", "requires")
-"""Fields that a record and a model have alike."""
 
 
 class LocalStore(RemovingStore):
@@ -96,12 +94,9 @@ class LocalStore(RemovingStore):
         with self.locked():
             old = self._load(path)
             self._check_blobs(bundle)
-            record = self._make_record(bundle if old is None else replace(bundle, name=old.name))
-            record.digest = digest
+            name = old.name if old is not None else bundle.name
             try:
-                write_whole(
-                    path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-                )
+                write_whole(path, _make_record(bundle, name, digest).encode(self._root))
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
             self._prune(old)
@@ -167,44 +162,16 @@ class LocalStore(RemovingStore):
             used.update(_list_paths(bundle))
         return self.blobs.prune(used, _list_paths(old) if old else ())
 
-    # -- JSON ---------------------------------------------------------------------------------
-
-    def _make_record(self, bundle: Bundle) -> Record:
-        def text(path: Path) -> str:
-            inside = path.is_relative_to(self._root)
-            return str(path.relative_to(self._root) if inside else path)
-
-        own = {*bundle.adapters, *(list_model_files(bundle.draft) if bundle.draft else ())}
-        return Record(
-            name=bundle.name,
-            base=Base(
-                format=bundle.format,
-                path=text(bundle.path),
-                files=[text(file) for file in bundle.files if file not in own],
-                name=bundle.base,
-                projector=text(bundle.projector) if bundle.projector else None,
-                quant=bundle.quant,
-                hub_id=bundle.hub_id,
-            ),
-            parameters=dict(bundle.parameters),
-            messages=[dict(message) for message in bundle.messages],
-            adapters=[text(path) for path in bundle.adapters],
-            draft=text(bundle.draft) if bundle.draft else None,
-            **{name: getattr(bundle, name) for name in _SHARED},
-        )
-
     def _load(self, path: Path) -> Bundle | None:
         """Read one file; None if it is missing or damaged."""
         try:
             content = path.read_bytes()
             modified_s = path.stat().st_mtime
-            record = msgspec.json.decode(content, type=Record)
-        except (OSError, ValueError):  # msgspec raises ValueErrors
+            record = Record.decode(content, self._root)
+        except (OSError, ValueError):
             return None
         base = self._load_base(record.base)
-        adapters = tuple(self._root / text for text in record.adapters)
-        draft = self._root / record.draft if record.draft else None
-        files = (*base.files, *adapters, *(list_model_files(draft) if draft else ()))
+        files = (*base.files, *record.adapters, *_list_draft_files(record.draft))
         return replace(
             base,
             name=record.name,
@@ -213,17 +180,12 @@ class LocalStore(RemovingStore):
             size_bytes=_sum_sizes(files) or base.size_bytes,
             digest=record.digest or hashlib.sha256(content).hexdigest(),
             modified_s=modified_s,
-            parameters=record.parameters,
-            messages=tuple(record.messages),
             base=record.base.name,
-            adapters=adapters,
-            draft=draft,
-            **{name: getattr(record, name) for name in _SHARED},
+            **record.defined,
         )
 
     def _load_base(self, base: Base) -> Bundle:
-        files = tuple(self._root / text for text in base.files)
-        if base.name and not (files and all(file.exists() for file in files)):
+        if base.name and not (base.files and all(file.exists() for file in base.files)):
             found = self._find_in_bases(base.name)
             if found is not None and found.format is base.format:
                 return found
@@ -231,13 +193,13 @@ class LocalStore(RemovingStore):
             name=base.name or "",
             store=self.name,
             format=base.format,
-            path=self._root / base.path,
-            files=files,
+            path=base.path,
+            files=base.files,
             size_bytes=0,
             digest="",
             modified_s=0.0,
             quant=base.quant,
-            projector=self._root / base.projector if base.projector else None,
+            projector=base.projector,
             hub_id=base.hub_id,
         )
 
@@ -269,6 +231,10 @@ def _list_paths(bundle: Bundle) -> set[Path]:
     return {bundle.path, *bundle.files, *bundle.adapters}
 
 
+def _list_draft_files(draft: Path | None) -> tuple[Path, ...]:
+    return list_model_files(draft) if draft else ()
+
+
 def _sum_sizes(files: Sequence[Path]) -> int:
     try:
         return sum_real_sizes(files)
@@ -280,27 +246,53 @@ class Base(msgspec.Struct, omit_defaults=True):
     """The files of a base; `name` is None for files without a name."""
 
     format: Format
-    path: str
-    files: list[str] = []
+    path: Path
+    files: tuple[Path, ...] = ()
     name: str | None = None
-    projector: str | None = None
+    projector: Path | None = None
     quant: str | None = None
     hub_id: str | None = None
 
 
-class Record(msgspec.Struct, omit_defaults=True):
-    """The content of one file; `adapters` are paths, `digest` is that of a copy's original."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(Definition):
+    """The content of one file; `digest` is that of a copy's original."""
 
     name: str
     base: Base
-    parameters: dict[str, Any] = {}
-    system: str | None = None
-    template: str | None = None
-    messages: list[dict[str, Any]] = []
-    license: str | None = None
-    adapters: list[str] = []
-    draft: str | None = None
-    renderer: str | None = None
-    parser: str | None = None
-    requires: str | None = None
     digest: str | None = None
+
+    @classmethod
+    def decode(cls, content: bytes, folder: Path) -> Record:
+        """Read a file of the data folder `folder`. Raises ValueError."""
+
+        def read_path(kind: type, value: Any) -> Any:  # called for values of any kind, too
+            return folder / value if kind is Path else value
+
+        return msgspec.json.decode(content, type=cls, dec_hook=read_path)
+
+    def encode(self, folder: Path) -> bytes:
+        """Write the file for the data folder `folder`."""
+
+        def write_path(path: Path) -> str:
+            return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+        values = {"name": self.name, "base": self.base, **self.given}
+        values |= {"digest": self.digest} if self.digest else {}
+        return (
+            msgspec.json.format(msgspec.json.encode(values, enc_hook=write_path), indent=2) + b"\n"
+        )
+
+
+def _make_record(bundle: Bundle, name: str, digest: str | None) -> Record:
+    own = {*bundle.adapters, *_list_draft_files(bundle.draft)}
+    base = Base(
+        format=bundle.format,
+        path=bundle.path,
+        files=tuple(file for file in bundle.files if file not in own),
+        name=bundle.base,
+        projector=bundle.projector,
+        quant=bundle.quant,
+        hub_id=bundle.hub_id,
+    )
+    return Record(name=name, base=base, digest=digest, **bundle.defined)

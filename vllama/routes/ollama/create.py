@@ -128,7 +128,7 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     texts = ("system", "template", "renderer", "parser", "requires")
     return {
         "parameters": parameters,
-        "messages": messages or None,
+        "messages": messages,
         "license": read_license(body.license),
         "notes": tuple(notes),
         **{name: getattr(body, name) or None for name in texts},

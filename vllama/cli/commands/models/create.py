@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,19 +62,15 @@ def create(
     quant = choose_quant(library, base, quantize)
     if quant is not None:
         base = _smaller(settings, library, base, quant)
+    definition = replace(
+        order,
+        adapters=tuple(Path(_located(name, folder)) for name in order.adapter_names),
+        draft=_draft(library, _located(order.draft_name, folder)) if order.draft_name else None,
+    )
     recipe = Recipe(
+        **definition.defined,
         name=model,
         base=base,
-        parameters=order.parameters,
-        system=order.system,
-        template=order.template,
-        messages=order.messages or None,
-        license=order.license,
-        adapters=tuple(Path(_located(text, folder)) for text in order.adapters),
-        draft=_draft(library, _located(order.draft, folder)) if order.draft else None,
-        renderer=order.renderer,
-        parser=order.parser,
-        requires=order.requires,
         new_base=quant is not None,
         notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
     )
