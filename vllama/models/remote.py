@@ -209,7 +209,7 @@ class Remote:
             if here is None or here.store != OllamaStore.name:
                 raise
             return here  # complete, though perhaps not the newest
-        bundle = OllamaStore([models.folder]).find(ModelRef.parse(name.display))
+        bundle = OllamaStore([models.folder]).find(name)
         if bundle is None:
             raise make_removed_error(name.display)
         return bundle

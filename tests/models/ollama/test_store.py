@@ -16,7 +16,7 @@ from tests.tiny import write_tiny_gguf, write_tiny_lora
 from vllama.base.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import ModelRef
-from vllama.models.ollama.layout import OllamaModels, StoredName, find_target
+from vllama.models.ollama.layout import OllamaModels, find_target
 from vllama.models.ollama.manifest import find_digests, parse_manifest
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.ollama import OllamaStore
@@ -51,11 +51,10 @@ def blobs(root: Path) -> set[str]:
 def ours(root: Path, name: str) -> None:
     """Mark a model as one that vllama has pulled."""
     models, ref = OllamaModels(root), ModelRef.parse(name)
-    place = StoredName.of(ref)
-    content = models.manifest(place).read_bytes()
-    models.manifest(place).unlink()
+    content = models.manifest(ref).read_bytes()
+    models.manifest(ref).unlink()
     with models.locked():
-        models.write_manifest(place, content)
+        models.write_manifest(ref, content)
 
 
 def test_everything_a_model_is_made_of(

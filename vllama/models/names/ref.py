@@ -128,6 +128,13 @@ class ModelRef:
         )
 
     @classmethod
+    def of_parts(cls, host: str, namespace: str, model: str, tag: str) -> ModelRef:
+        """Make the reference of a full name in its own spelling. Raises InvalidModelRef."""
+        make = cls._of_hub_segments if host.lower() in HUB_HOSTS else cls._of_library_segments
+        text = f"{host}/{namespace}/{model}:{tag}"
+        return replace(make(text, [host, namespace, model], tag, None), host=host)
+
+    @classmethod
     def _of_name(cls, text: str) -> ModelRef:
         scheme, rest = _split_scheme(text)
         rest = _strip_origin(rest)
@@ -212,6 +219,12 @@ class ModelRef:
         return f"{self.namespace}/{self.model}" if self.namespace else self.model
 
     @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """Host, namespace, model and tag, with Ollama's defaults."""
+        host, namespace = self.host or DEFAULT_HOST, self.namespace or DEFAULT_NAMESPACE
+        return host, namespace, self.model, self.tag
+
+    @property
     def canonical(self) -> str:
         """The full name, equal for equal models: in lower case, but for a path or a revision."""
         match self.kind:
@@ -243,8 +256,7 @@ class ModelRef:
                 tag = DEFAULT_TAG if not self.has_tag else tag
                 return f"{HUB_HOST}/{self.hub_id}{self._at}:{tag}"
             case Kind.LIBRARY:
-                host = self.host or DEFAULT_HOST
-                namespace = self.namespace or DEFAULT_NAMESPACE
+                host, namespace, *_ = self.parts
                 if host.lower() != DEFAULT_HOST:
                     return f"{host}/{namespace}/{self.model}:{self.tag}"
                 if namespace.lower() != DEFAULT_NAMESPACE:
@@ -256,8 +268,7 @@ class ModelRef:
         return f"@{self.revision}" if self.revision else ""
 
     def _as_library(self) -> str:
-        host, namespace = self.host or DEFAULT_HOST, self.namespace or DEFAULT_NAMESPACE
-        return f"{host}/{namespace}/{self.model}:{self.tag}"
+        return "{}/{}/{}:{}".format(*self.parts)
 
     def means(self, name: str) -> bool:
         """Tell whether a bundle's display `name` is what this reference asks for.

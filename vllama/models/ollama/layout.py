@@ -27,54 +27,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vllama.base import private
-from vllama.base.errors import BadRequest, ConfigError, VllamaError
+from vllama.base.errors import BadRequest, ConfigError, InvalidModelRef, VllamaError
 from vllama.models.disk import BlobStorage, remove_empty, remove_older, write_shared
-from vllama.models.names.ref import DEFAULT_HOST, DEFAULT_NAMESPACE, HUB_HOSTS, Kind, ModelRef
+from vllama.models.names.ref import DEFAULT_HOST, Kind, ModelRef
 from vllama.models.ollama.manifest import find_digests
 
 LOCK_LIMIT_S = 30.0
 ABANDONED_S = 14 * 24 * 3600.0
 LOCK_MODE = 0o660
 """For the users of a shared store; whoever else may open a lock may hold it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredName:
-    """A model's full name, spelled as in the path of its manifest."""
-
-    host: str
-    namespace: str
-    model: str
-    tag: str
-
-    @property
-    def display(self) -> str:
-        """The shortest form, always with a tag."""
-        if self.host.lower() in HUB_HOSTS:
-            return ModelRef.of_hub(f"{self.namespace}/{self.model}", self.tag).display
-        return ModelRef(
-            kind=Kind.LIBRARY,
-            text="",
-            model=self.model,
-            tag=self.tag,
-            namespace=self.namespace,
-            host=self.host,
-        ).display
-
-    @property
-    def path(self) -> Path:
-        """The path of its manifest below `manifests`."""
-        return Path(self.host, self.namespace, self.model, self.tag)
-
-    @classmethod
-    def of(cls, ref: ModelRef) -> StoredName:
-        """Return the full name of `ref`, with Ollama's defaults."""
-        return cls(
-            host=ref.host or DEFAULT_HOST,
-            namespace=ref.namespace or DEFAULT_NAMESPACE,
-            model=ref.model,
-            tag=ref.tag,
-        )
 
 
 class OllamaModels(BlobStorage):
@@ -112,9 +73,9 @@ class OllamaModels(BlobStorage):
         The caller holds the lock. If any manifest cannot be read, nothing is deleted.
         """
         used: set[str] = set()
-        for name in self.names():
+        for path in self._list_manifests():
             try:
-                used |= find_digests(self.manifest(name).read_bytes())
+                used |= find_digests(path.read_bytes())
             except FileNotFoundError:
                 continue
             except OSError:
@@ -127,25 +88,28 @@ class OllamaModels(BlobStorage):
 
     # -- manifests ----------------------------------------------------------------------------
 
-    def names(self) -> Iterator[StoredName]:
-        """Yield the names of all manifests, in order."""
-        for path in sorted(self._manifests.glob("*/*/*/*")):
-            host, namespace, model, tag = parts = path.relative_to(self._manifests).parts
-            if not any(part.startswith(".") for part in parts):
-                yield StoredName(host=host, namespace=namespace, model=model, tag=tag)
+    def names(self) -> Iterator[ModelRef]:
+        """Yield the full names of all manifests, in order, spelled as in their paths."""
+        for path in self._list_manifests():
+            with contextlib.suppress(InvalidModelRef):  # not a manifest
+                yield ModelRef.of_parts(*path.relative_to(self._manifests).parts)
 
-    def spelled(self, name: StoredName) -> StoredName:
+    def _list_manifests(self) -> Iterator[Path]:
+        for path in sorted(self._manifests.glob("*/*/*/*")):
+            if not any(part.startswith(".") for part in path.relative_to(self._manifests).parts):
+                yield path
+
+    def spelled(self, name: ModelRef) -> ModelRef:
         """Return a name in the spelling on disk, which may have another case."""
         if self.manifest(name).exists():
             return name
-        wanted = str(name.path).lower()
-        return next((n for n in self.names() if str(n.path).lower() == wanted), name)
+        return next((n for n in self.names() if n.canonical == name.canonical), name)
 
-    def manifest(self, name: StoredName) -> Path:
+    def manifest(self, name: ModelRef) -> Path:
         """Return the file of a manifest."""
-        return self._manifests / name.path
+        return self._manifests.joinpath(*name.parts)
 
-    def write_manifest(self, name: StoredName, content: bytes) -> None:
+    def write_manifest(self, name: ModelRef, content: bytes) -> None:
         """Make a model visible, atomically. Raises OSError. The caller holds the lock.
 
         If another program wrote the old manifest, the new one does not count as vllama's either.
@@ -158,7 +122,7 @@ class OllamaModels(BlobStorage):
         # written in our folder first: Ollama takes every file among its manifests for one
         write_shared(path, content, by=self._own)
 
-    def is_ours(self, name: StoredName, content: bytes) -> bool:
+    def is_ours(self, name: ModelRef, content: bytes) -> bool:
         """Return whether vllama wrote exactly this manifest."""
         try:
             mark = self._mark(name).read_text().strip()
@@ -166,7 +130,7 @@ class OllamaModels(BlobStorage):
             return False
         return mark == hashlib.sha256(content).hexdigest()
 
-    def delete_manifest(self, name: StoredName) -> int:
+    def delete_manifest(self, name: ModelRef) -> int:
         """Delete a manifest; return its size. Raises OSError. The caller holds the lock."""
         path, mark = self.manifest(name), self._mark(name)
         size = path.stat().st_size
@@ -176,8 +140,8 @@ class OllamaModels(BlobStorage):
         remove_empty(mark.parent, self._own)
         return size
 
-    def _mark(self, name: StoredName) -> Path:
-        return self._own / "pulled" / name.path
+    def _mark(self, name: ModelRef) -> Path:
+        return self._own.joinpath("pulled", *name.parts)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -217,7 +181,7 @@ class RegistryTarget:
     `asked`: the name itself refers to the registry.
     """
 
-    name: StoredName
+    name: ModelRef
     address: str
     asked: bool
 
@@ -236,15 +200,14 @@ def find_target(
     asked = text.startswith(SCHEME) or ref.host is not None
     if not asked and registry is None:
         return None
-    name = StoredName.of(ref)
-    if registry is not None and name.host.lower() == DEFAULT_HOST:
-        return RegistryTarget(name=name, address=_normalise_address(registry), asked=asked)
-    if text.startswith("http://") and not (insecure or _is_this_machine(name.host)):
+    host = ref.parts[0]
+    if registry is not None and host.lower() == DEFAULT_HOST:
+        return RegistryTarget(name=ref, address=_normalise_address(registry), asked=asked)
+    if text.startswith("http://") and not (insecure or _is_this_machine(host)):
         raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
-    plain = insecure or (_is_this_machine(name.host) and not text.startswith("https://"))
-    return RegistryTarget(
-        name=name, address=f"{'http' if plain else 'https'}://{name.host}", asked=asked
-    )
+    plain = insecure or (_is_this_machine(host) and not text.startswith("https://"))
+    address = f"{'http' if plain else 'https'}://{host}"
+    return RegistryTarget(name=ref, address=address, asked=asked)
 
 
 def _normalise_address(registry: str) -> str:

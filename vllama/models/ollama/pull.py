@@ -36,7 +36,8 @@ from vllama.base.errors import (
 from vllama.models.disk import get_free_bytes
 from vllama.models.download.fetch import check_space, fetch_files, map_disk_errors
 from vllama.models.download.file_download import open_client, open_connections
-from vllama.models.ollama.layout import OllamaModels, RegistryTarget, StoredName
+from vllama.models.names.ref import ModelRef
+from vllama.models.ollama.layout import OllamaModels, RegistryTarget
 from vllama.models.ollama.manifest import (
     MANIFEST_TYPE,
     Manifest,
@@ -68,7 +69,7 @@ def pull_model(
     progress: Progress,
     cancel: threading.Event,
     free_space: Callable[[Path], int] = get_free_bytes,
-) -> StoredName:
+) -> ModelRef:
     """Download `target` into `models`, or update it; return its name there.
 
     `progress` may be called from several threads. Raises ModelNotFound, NoPlan (for a format that
@@ -127,7 +128,7 @@ def _fetch_manifest(
     return registry.manifest()
 
 
-def _publish(models: OllamaModels, name: StoredName, content: bytes, progress: Progress) -> None:
+def _publish(models: OllamaModels, name: ModelRef, content: bytes, progress: Progress) -> None:
     progress(PullEvent(status="writing manifest"))
     path = models.manifest(name)
     before = find_digests(path.read_bytes()) if path.exists() else set()
@@ -174,8 +175,8 @@ class OllamaRegistry:
 
     def __init__(self, client: Connections, target: RegistryTarget) -> None:
         self._client, self._target = client, target
-        name = target.name
-        self._base = f"{target.address}/v2/{name.namespace}/{name.model}"
+        _, namespace, model, _ = target.name.parts
+        self._base = f"{target.address}/v2/{namespace}/{model}"
         self._host = urlsplit(target.address).netloc
         self._token: str | None = None
 

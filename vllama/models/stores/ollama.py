@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.ollama.layout import OllamaModels, StoredName
+from vllama.models.ollama.layout import OllamaModels
 from vllama.models.ollama.manifest import (
     Layer,
     Manifest,
@@ -77,7 +77,7 @@ class OllamaStore(RemovingStore):
         if ref.kind is Kind.PATH:
             return None
         for models, name in self._list_names():
-            if ref.means(name.display):
+            if name.canonical in ref.candidates:
                 try:
                     return _read_bundle(models, name)
                 except (OSError, ValueError):
@@ -107,16 +107,10 @@ class OllamaStore(RemovingStore):
             ) from error
         return Removed(names=(bundle.name,), freed_bytes=freed)
 
-    def _list_names(self) -> Iterator[tuple[OllamaModels, StoredName]]:
-        for models in self._places:
-            for name in models.names():
-                try:
-                    ModelRef.parse(name.display)
-                except InvalidModelRef:  # not a manifest
-                    continue
-                yield models, name
+    def _list_names(self) -> Iterator[tuple[OllamaModels, ModelRef]]:
+        return ((models, name) for models in self._places for name in models.names())
 
-    def _find_manifest(self, bundle: Bundle) -> tuple[OllamaModels, StoredName, bytes]:
+    def _find_manifest(self, bundle: Bundle) -> tuple[OllamaModels, ModelRef, bytes]:
         """Return the manifest that a bundle was made from, which has its digest."""
         for models, name in self._list_names():
             if name.display == bundle.name:
@@ -129,7 +123,7 @@ class OllamaStore(RemovingStore):
         raise ModelNotFound(bundle.name)
 
 
-def _read_bundle(models: OllamaModels, name: StoredName) -> Bundle:
+def _read_bundle(models: OllamaModels, name: ModelRef) -> Bundle:
     """Read one model's manifest and small layers. Raises OSError, ValueError with a reason."""
     path = models.manifest(name)
     content, modified_s = path.read_bytes(), path.stat().st_mtime
