@@ -27,7 +27,7 @@ from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.local import LocalStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
-from vllama.models.types import Bundle, ModelInfo, Removed
+from vllama.models.types import Bundle, ModelInfo
 
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace
@@ -191,8 +191,8 @@ class Library:
 
         return apply_template(self.stored.read(bundle), bundle)
 
-    def remove(self, name: str, *, force: bool = False) -> Removed:
-        """Delete a model that vllama or another user of the hub's cache fetched.
+    def remove(self, name: str, *, force: bool = False) -> int:
+        """Delete a model that vllama or another user of the hub's cache fetched; return the bytes.
 
         `force`: also one that another tool put into a store that vllama writes to. Raises
         ModelNotFound, and BadRequest for models that belong to another program.
@@ -202,8 +202,8 @@ class Library:
         if noted is None or (bundle.store, bundle.name) != (HfCacheStore.name, noted[0]):
             return store.remove(bundle)
         if self.stored.names.forget(*noted):  # as a tag of Ollama's: the files stay for the others
-            return Removed(names=(noted[0],), freed_bytes=0)
-        return replace(store.remove(replace(bundle, name=noted[1])), names=(noted[0],))
+            return 0
+        return store.remove(replace(bundle, name=noted[1]))
 
     def check_removable(self, name: str, *, force: bool = False) -> None:
         """Raise what `remove` would raise before it deletes anything."""

@@ -257,14 +257,6 @@ class PullEvent:
 Progress = Callable[[PullEvent], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """The result of `rm`: the removed names and the freed bytes."""
-
-    names: tuple[str, ...]
-    freed_bytes: int
-
-
 class Transient(SourceError):
     """The source is overloaded or restarting, so a retry may succeed."""
 

@@ -153,7 +153,8 @@ def test_a_base_that_has_gone(library: Library, home: Path):
         library.info(made)
     assert caught.value.message == ("cannot use 'mine:latest': its base, 'tiny:latest', is missing")
     assert "vllama pull tiny:latest" in str(caught.value.hint)
-    assert library.remove("mine").names == ("mine:latest",)
+    library.remove("mine")
+    assert "mine:latest" not in [bundle.name for bundle in library.list()]
 
 
 def test_a_base_that_has_moved_is_found_by_its_name(library: Library, home: Path):
@@ -237,9 +238,9 @@ def test_uploads_live_as_long_as_a_model_needs_them(library: Library, home: Path
     assert record["base"]["path"] == f"blobs/{digest.replace(':', '-')}"
     assert library.info(made).parameter_count == 119_488
     copy(library, made, "two:latest")
-    assert library.remove("one").freed_bytes < 1000
+    assert library.remove("one") < 1000
     assert len(blobs(home)) == 1
-    assert library.remove("two").freed_bytes > tiny.stat().st_size
+    assert library.remove("two") > tiny.stat().st_size
     assert blobs(home) == []
     with pytest.raises(BadRequest, match=r"blob sha256:\w+ not found"):
         library.local.write(made)

@@ -163,13 +163,13 @@ class TestHubCache:
         files = {"m-Q4_0.gguf": b"4" * 400, "m-Q8_0.gguf": b"9" * 900, "mmproj-F16.gguf": b"e" * 50}
         put(tmp_path, "o/r", files).write_ref("main", COMMIT)
         store = HfCacheStore(tmp_path)
-        removed = store.remove(found(store, "o/r:Q8_0"))
+        freed_bytes = store.remove(found(store, "o/r:Q8_0"))
         # both revisions' file, not the projector that Q4_0 uses too
-        assert (removed.names, removed.freed_bytes) == (("hf.co/o/r:Q8_0",), 1700)
+        assert freed_bytes == 1700
         assert names(store) == ["hf.co/o/r:Q4_0"]
         assert found(store, "o/r").projector is not None
-        removed = store.remove(found(store, "o/r:Q4_0"))
-        assert removed.freed_bytes == 450 + 40  # and the ref
+        freed_bytes = store.remove(found(store, "o/r:Q4_0"))
+        assert freed_bytes == 450 + 40  # and the ref
         assert not repo.root.exists()
 
     def test_removing_frees_what_is_shared_between_repositories(self, tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ class TestHubCache:
         repo.link(COMMIT, "m-Q8_0.gguf", "e" * 64)
         store = HfCacheStore(tmp_path)
         assert found(store, "o/r").size_bytes == 100
-        removed = store.remove(found(store, "o/r"))
+        freed_bytes = store.remove(found(store, "o/r"))
         assert not repo.root.exists()
-        assert removed.freed_bytes == (0 if shared.exists() else 100)
+        assert freed_bytes == (0 if shared.exists() else 100)
 
 
 class TestFolder:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from vllama.base.errors import VllamaError
 from vllama.models.names.ref import ModelRef
-from vllama.models.types import Bundle, Removed, Skipped
+from vllama.models.types import Bundle, Skipped
 
 
 class Store(ABC):
@@ -43,8 +45,26 @@ class RemovingStore(Store):
     """A store that vllama may delete from."""
 
     @abstractmethod
-    def remove(self, bundle: Bundle) -> Removed:
-        """Delete a model; return its names and the freed bytes."""
+    def remove(self, bundle: Bundle) -> int:
+        """Delete a model; return the freed bytes. Raises VllamaError."""
+
+
+@contextmanager
+def map_removal_errors(bundle: Bundle, hint: str | None = None) -> Iterator[None]:
+    """Turn what the disk refuses during a removal into a VllamaError."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot remove '{bundle.name}': {error.strerror or error}"
+        raise VllamaError(text, hint=hint) from error
+
+
+def keep_first(bundles: Iterable[Bundle]) -> list[Bundle]:
+    """Return models; of several with one name the first."""
+    found: dict[str, Bundle] = {}
+    for bundle in bundles:
+        found.setdefault(bundle.name, bundle)
+    return list(found.values())
 
 
 def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.base.errors import InvalidModelRef, VllamaError
+from vllama.base.errors import InvalidModelRef
 from vllama.models.disk import list_files_below, remove_empty
 from vllama.models.headers.safetensors import is_mlx, is_model_folder
 from vllama.models.names.ref import Kind, ModelRef, path_stem
@@ -22,8 +22,15 @@ from vllama.models.names.variants import (
     iterate_shard_paths,
     parse_shard,
 )
-from vllama.models.stores.base import RemovingStore, Store, compute_digest, sum_real_sizes
-from vllama.models.types import Bundle, Format, Removed, Skipped
+from vllama.models.stores.base import (
+    RemovingStore,
+    Store,
+    compute_digest,
+    keep_first,
+    map_removal_errors,
+    sum_real_sizes,
+)
+from vllama.models.types import Bundle, Format, Skipped
 
 
 class FolderStore(Store):
@@ -36,11 +43,7 @@ class FolderStore(Store):
 
     def list(self) -> list[Bundle]:
         """Return the models in the folders and files that are named in the settings."""
-        bundles: dict[str, Bundle] = {}
-        for folder in self._folders:
-            for bundle in _list_models(folder):
-                bundles.setdefault(bundle.name, bundle)
-        return list(bundles.values())
+        return keep_first(bundle for folder in self._folders for bundle in _list_models(folder))
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model at a path, or the listed model with that name."""
@@ -154,11 +157,9 @@ class LMStudioStore(RemovingStore):
 
     def list(self) -> list[Bundle]:
         """Return all complete models that can be served."""
-        bundles: dict[str, Bundle] = {}
-        for repository in self._list_repositories():
-            for bundle in self._list_models(repository):
-                bundles.setdefault(bundle.name, bundle)
-        return list(bundles.values())
+        return keep_first(
+            bundle for folder in self._list_repositories() for bundle in self._list_models(folder)
+        )
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the repositories that are not listed, with the reason."""
@@ -198,24 +199,20 @@ class LMStudioStore(RemovingStore):
         hint = f"remove it there (My Models, or lms), or delete it anyway: {force}"
         return "it belongs to LM Studio", hint
 
-    def remove(self, bundle: Bundle) -> Removed:
+    def remove(self, bundle: Bundle) -> int:
         """Delete the files of a model, except those that another model uses (a projector)."""
         folder = next(f for f in self._list_repositories() if bundle.path.is_relative_to(f))
         others = (other for other in self._list_models(folder) if other.name != bundle.name)
         kept = {file for other in others for file in other.files}
         freed = 0
-        try:
+        with map_removal_errors(bundle):
             for file in bundle.files:
                 if file in kept:
                     continue
                 freed += 0 if file.is_symlink() else file.stat().st_size
                 file.unlink()
                 remove_empty(file.parent, folder.parent.parent)
-        except OSError as error:
-            raise VllamaError(
-                f"cannot remove '{bundle.name}': {error.strerror or error}"
-            ) from error
-        return Removed(names=(bundle.name,), freed_bytes=freed)
+        return freed
 
     def _list_repositories(self) -> Iterator[Path]:
         """Yield the folders of the second level, following links."""

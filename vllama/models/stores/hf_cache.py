@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.base.errors import Busy, VllamaError
+from vllama.base.errors import Busy
 from vllama.models.disk import list_files_below
 from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
@@ -24,8 +24,14 @@ from vllama.models.names.variants import (
     find_missing_shards,
     group_ggufs,
 )
-from vllama.models.stores.base import RemovingStore, compute_digest, sum_real_sizes
-from vllama.models.types import Bundle, Format, Removed
+from vllama.models.stores.base import (
+    RemovingStore,
+    compute_digest,
+    keep_first,
+    map_removal_errors,
+    sum_real_sizes,
+)
+from vllama.models.types import Bundle, Format
 
 
 class HfCacheStore(RemovingStore):
@@ -63,23 +69,21 @@ class HfCacheStore(RemovingStore):
                     return bundle
         return None
 
-    def remove(self, bundle: Bundle) -> Removed:
+    def remove(self, bundle: Bundle) -> int:
         """Delete one model, except files that other quantisations and revisions share.
 
         Returns the bytes that were actually freed.
         """
         repo = HubRepo(self._cache_dir, bundle.hub_id or "")
         before = _real_files(repo.root)
-        try:
-            self._delete(repo, bundle)
-        except OSError as error:
-            if error.errno == errno.ENOTEMPTY:
-                raise Busy(f"cannot remove '{bundle.name}': a download writes to it") from error
-            raise VllamaError(
-                f"cannot remove '{bundle.name}': {error.strerror or error}"
-            ) from error
-        freed = sum(size for path, size in before.items() if not path.exists())
-        return Removed(names=(bundle.name,), freed_bytes=freed)
+        with map_removal_errors(bundle):
+            try:
+                self._delete(repo, bundle)
+            except OSError as error:
+                if error.errno == errno.ENOTEMPTY:
+                    raise Busy(f"cannot remove '{bundle.name}': a download writes to it") from error
+                raise
+        return sum(size for path, size in before.items() if not path.exists())
 
     def _delete(self, repo: HubRepo, bundle: Bundle) -> None:
         from huggingface_hub import scan_cache_dir
@@ -115,22 +119,19 @@ class _Revision:
 
 
 def _bundles(repo: HubRepo) -> list[Bundle]:
-    found: dict[str, Bundle] = {}
-    for name in (None, *sorted(repo.revisions().keys() - {MAIN})):
-        for snapshot in repo.snapshots_of(name):
-            with suppress(OSError):  # another process removes it at this moment
-                for bundle in _in_snapshot(_Revision(repo, snapshot, name)):
-                    found.setdefault(bundle.name, bundle)
-    return list(found.values())
+    names = (None, *sorted(repo.revisions().keys() - {MAIN}))
+    revisions = (_Revision(repo, path, name) for name in names for path in repo.snapshots_of(name))
+    return keep_first(bundle for revision in revisions for bundle in _in_snapshot(revision))
 
 
 def _in_snapshot(revision: _Revision) -> Iterator[Bundle]:
-    paths = _files(revision.snapshot)
-    for group in group_ggufs(paths):
-        yield _gguf(revision, group)
-    whole = _safetensors(revision, paths)
-    if whole is not None:
-        yield whole
+    with suppress(OSError):  # another process removes it at this moment
+        paths = _files(revision.snapshot)
+        for group in group_ggufs(paths):
+            yield _gguf(revision, group)
+        whole = _safetensors(revision, paths)
+        if whole is not None:
+            yield whole
 
 
 def _choose(revision: _Revision, tag: str | None) -> Bundle | None:

@@ -31,9 +31,9 @@ from vllama.models.disk import (
     write_whole,
 )
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.stores.base import RemovingStore, Store, sum_real_sizes
+from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
-from vllama.models.types import Bundle, Definition, Format, Removed
+from vllama.models.types import Bundle, Definition, Format
 
 LOCK_LIMIT_S = 30.0
 
@@ -104,22 +104,16 @@ class LocalStore(RemovingStore):
         assert kept is not None  # just written, under the lock
         return kept
 
-    def remove(self, bundle: Bundle) -> Removed:
+    def remove(self, bundle: Bundle) -> int:
         """Delete a model and the uploads that only it uses; its base stays."""
         path = self._get_path(ModelRef.parse(bundle.name).candidates[0])
         with self.locked():
-            try:
+            freed = 0
+            with map_removal_errors(bundle), contextlib.suppress(FileNotFoundError):
                 freed = path.stat().st_size
                 path.unlink()
-            except FileNotFoundError:
-                freed = 0
-            except OSError as error:
-                raise VllamaError(
-                    f"cannot remove '{bundle.name}': {error.strerror or error}"
-                ) from error
             remove_empty(path.parent, self._folder)
-            freed += self._prune(bundle)
-        return Removed(names=(bundle.name,), freed_bytes=freed)
+            return freed + self._prune(bundle)
 
     # -- files --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.base.errors import ModelNotFound
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.ollama.layout import OllamaModels
 from vllama.models.ollama.manifest import (
@@ -25,8 +25,8 @@ from vllama.models.ollama.manifest import (
     find_digests,
     parse_manifest,
 )
-from vllama.models.stores.base import RemovingStore
-from vllama.models.types import Bundle, Format, Removed, Skipped
+from vllama.models.stores.base import RemovingStore, keep_first, map_removal_errors
+from vllama.models.types import Bundle, Format, Skipped
 
 _MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licences and messages
 
@@ -41,36 +41,23 @@ class OllamaStore(RemovingStore):
 
     def list(self) -> list[Bundle]:
         """Return all complete models that can be served."""
-        bundles: dict[str, Bundle] = {}
-        for models, name in self._list_names():
-            try:
-                bundle = _read_bundle(models, name)
-            except (OSError, ValueError):  # `skipped` reports it; it must not hide the others
-                continue
-            bundles.setdefault(bundle.name, bundle)
-        return list(bundles.values())
+        return keep_first(each for each in self._read_all() if isinstance(each, Bundle))
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return the models that are not listed, with the reason."""
-        skipped: list[Skipped] = []
+        return tuple(each for each in self._read_all() if isinstance(each, Skipped))
+
+    def _read_all(self) -> Iterator[Bundle | Skipped]:
         for models, name in self._list_names():
             try:
-                _read_bundle(models, name)
+                yield _read_bundle(models, name)
+                continue
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror or error})"
             except ValueError as error:
                 reason = str(error)
-            else:
-                continue
-            skipped.append(
-                Skipped(
-                    name=name.display,
-                    store=self.name,
-                    path=models.manifest(name),
-                    reason=reason,
-                )
-            )
-        return tuple(skipped)
+            path = models.manifest(name)
+            yield Skipped(name=name.display, store=self.name, path=path, reason=reason)
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with that name, ignoring case."""
@@ -94,18 +81,12 @@ class OllamaStore(RemovingStore):
             f"to delete it anyway: vllama rm --force {bundle.name}",
         )
 
-    def remove(self, bundle: Bundle) -> Removed:
+    def remove(self, bundle: Bundle) -> int:
         """Delete a model, except blobs that other models use; return the bytes actually freed."""
         models, name, content = self._find_manifest(bundle)
-        try:
-            with models.locked():
-                freed = models.delete_manifest(name) + models.prune(find_digests(content))
-        except OSError as error:
-            raise VllamaError(
-                f"cannot remove '{bundle.name}': {error.strerror or error}",
-                hint=f"check the owner and the permissions of {models.folder}",
-            ) from error
-        return Removed(names=(bundle.name,), freed_bytes=freed)
+        hint = f"check the owner and the permissions of {models.folder}"
+        with map_removal_errors(bundle, hint), models.locked():
+            return models.delete_manifest(name) + models.prune(find_digests(content))
 
     def _list_names(self) -> Iterator[tuple[OllamaModels, ModelRef]]:
         return ((models, name) for models in self._places for name in models.names())

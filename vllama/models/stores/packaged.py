@@ -6,7 +6,8 @@ The packages are found on disk and never imported, because importing is slow and
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -51,14 +52,13 @@ class PackagedStore(Store):
 
     def list(self) -> list[Bundle]:
         """Return the models of the installed packages."""
-        return [bundle for _, bundle in self._installed(self._table)]
+        return [bundle for row in self._table if (bundle := self._read(row)) is not None]
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with exactly this name; `smollm2` without a tag is another size."""
         if ref.kind is Kind.PATH:
             return None
-        rows = [row for row in self._table if ref.means(row.name)]
-        return next((bundle for _, bundle in self._installed(rows)), None)
+        return next((self._read(row) for row in self._table if ref.means(row.name)), None)
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
         """Return why a packaged model is not deleted, and the command that does it."""
@@ -66,16 +66,13 @@ class PackagedStore(Store):
         package = row.distribution if row else "its package"
         return f"it belongs to the Python package {package}", f"run: pip uninstall {package}"
 
-    def _installed(self, rows: Sequence[PackagedModel]) -> Iterator[tuple[PackagedModel, Bundle]]:
-        for row in rows:
-            try:
-                bundle = self._bundle(row)
-            except OSError:
-                continue
-            if bundle is not None:
-                yield row, bundle
+    def _read(self, row: PackagedModel) -> Bundle | None:
+        """Return the model of a package, None if it is not installed."""
+        with suppress(OSError):
+            return self._find(row)
+        return None
 
-    def _bundle(self, row: PackagedModel) -> Bundle | None:
+    def _find(self, row: PackagedModel) -> Bundle | None:
         # for a top-level name, PathFinder only reads folders and imports nothing
         spec = PathFinder.find_spec(row.package, self._directories)
         for location in (spec.submodule_search_locations or []) if spec else []:

@@ -40,7 +40,7 @@ def rm(
             )
             if alone:  # else the engine serves it under another name
                 _unload(settings, model)
-            removed = library.remove(model, force=force)
+            freed_bytes = library.remove(model, force=force)
         except ModelNotFound as error:
             show_error(f"model '{model}' not found", error.hint)
             status = status or error.exit_code
@@ -50,10 +50,7 @@ def rm(
             status = status or error.exit_code
             continue
         say(f"deleted '{model}'")
-        others = [name for name in removed.names if name.lower() != model.lower()]
-        if len(removed.names) > 1 and others:
-            say_aside(f"  also known as {', '.join(others)}")
-        say_aside(f"  freed {format_bytes_decimal(removed.freed_bytes)}")
+        say_aside(f"  freed {format_bytes_decimal(freed_bytes)}")
     return status
 
 
