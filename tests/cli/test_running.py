@@ -154,8 +154,8 @@ def test_stop(stub: StubServer, vllama: Vllama) -> None:
 
 ROW = {
     "id": "abc-1", "model": "m:latest", "method": "POST", "path": "/api/chat",
-    "client": "10.0.0.7", "key": "…abcd", "state": "running", "started_at": "", "tokens": 12,
-    "prompt_tokens": 30,
+    "client": "10.0.0.7", "key": "…abcd", "state": "running", "started_at": "",
+    "prompt_tokens": 30, "generated_tokens": 12,
 }  # fmt: skip
 
 

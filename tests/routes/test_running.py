@@ -90,7 +90,7 @@ def test_a_running_request_is_ended(
     server: Server, path: str, body: dict[str, Any], status: int, shown: str
 ) -> None:
     asking = Asking(server, path, body, "it-runs")
-    row = wait_for_row(server, "it-runs", state="running", tokens=2)
+    row = wait_for_row(server, "it-runs", state="running", generated_tokens=2)
     assert (row["model"], row["path"], row["client"]) == ("stalls:latest", path, "127.0.0.1")
     assert row["key"] == "…abcd" and row["method"] == "POST" and row["started_at"]
     assert end(server, "it-runs") == (200, b"")
@@ -106,7 +106,7 @@ def test_a_running_request_is_ended(
 
 def test_a_waiting_request_is_ended(server: Server) -> None:
     first = Asking(server, "/api/chat", {"messages": MESSAGES}, "first/1")
-    wait_for_row(server, "first/1", tokens=2)
+    wait_for_row(server, "first/1", generated_tokens=2)
     second = Asking(server, "/v1/chat/completions", {"messages": MESSAGES}, "second")
     wait_for_row(server, "second", state="waiting")
     assert [row["id"] for row in rows(server)] == ["first/1", "second"]
@@ -120,7 +120,7 @@ def test_a_waiting_request_is_ended(server: Server) -> None:
 
 def test_two_requests_of_one_id_are_told_apart(server: Server) -> None:
     first = Asking(server, "/api/chat", {"messages": MESSAGES}, "same")
-    wait_for_row(server, "same", tokens=2)
+    wait_for_row(server, "same", generated_tokens=2)
     second = Asking(server, "/api/chat", {"messages": MESSAGES}, "same")
     while len(ids := [row["id"] for row in rows(server)]) < 2:
         time.sleep(0.01)

@@ -70,7 +70,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: Annotated[str | None, says("what it waits for; null if it does not wait")]
     started_at: str
     prompt_tokens: int | None
-    tokens: int
+    generated_tokens: int
     first_token_s: float | None
 
 
@@ -89,7 +89,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     status: Annotated[int, says("the HTTP status; 0 if no answer was begun")]
     seconds: Annotated[float, says("from the request to the end of the answer")]
     prompt_tokens: int | None
-    tokens: int
+    generated_tokens: int
     tokens_per_s: float | None
     first_token_s: float | None
     error: Annotated[str | None, says("what went wrong; null if nothing did")]

@@ -21,7 +21,7 @@ def make_row(number: int) -> RequestRow:
         waits_for=None,
         started_at="",
         prompt_tokens=None,
-        tokens=0,
+        generated_tokens=0,
         first_token_s=None,
     )
 

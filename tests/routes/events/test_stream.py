@@ -103,7 +103,7 @@ def test_models_are_loaded_evicted_and_crash(server: Server, stream: Stream) -> 
 def test_requests_wait_run_and_end(server: Server, stream: Stream) -> None:
     body = {"messages": CHAT["messages"]}
     first = Asking(server, "/v1/chat/completions", body | {"stream": True}, "first")
-    stream.until(lambda: stream.requests.get("first", {}).get("tokens") == 2)
+    stream.until(lambda: stream.requests.get("first", {}).get("generated_tokens") == 2)
     second = Asking(server, "/v1/messages", body | {"max_tokens": 9}, "second")
     stream.until(lambda: stream.requests.get("second", {}).get("queue_place") == 1)
     third = Asking(server, "/api/chat", body, "third")
@@ -118,7 +118,7 @@ def test_requests_wait_run_and_end(server: Server, stream: Stream) -> None:
     end(server, "second")
     stream.until(lambda: stream.requests["third"]["queue_place"] == 1)
     for name, asking in (("first", first), ("third", third)):
-        stream.until(lambda name=name: stream.requests[name]["tokens"] == 2)  # type: ignore[misc]
+        stream.until(lambda name=name: stream.requests[name]["generated_tokens"] == 2)  # type: ignore[misc]
         end(server, name)
         asking.ended()
     second.ended()
@@ -126,7 +126,7 @@ def test_requests_wait_run_and_end(server: Server, stream: Stream) -> None:
     done = {row["id"]: row for row in stream.ended}
     for id_ in ("first", "second", "third"):
         assert done[id_]["outcome"] == "stopped" and "the server's operator" in done[id_]["error"]
-    assert done["first"]["tokens"] == 2 and done["second"]["tokens"] == 0
+    assert done["first"]["generated_tokens"] == 2 and done["second"]["generated_tokens"] == 0
     assert done["first"]["first_token_s"] == row["first_token_s"]
     assert done["second"]["first_token_s"] is None
 
@@ -134,7 +134,7 @@ def test_requests_wait_run_and_end(server: Server, stream: Stream) -> None:
     stream.until(lambda: any(one["model"] == "plain:latest" for one in stream.ended))
     (ended,) = (one for one in stream.ended if one["model"] == "plain:latest")
     assert (ended["outcome"], ended["status"], ended["error"]) == ("ok", 200, None)
-    assert ended["tokens"] > 0 and ended["prompt_tokens"] > 0
+    assert ended["generated_tokens"] > 0 and ended["prompt_tokens"] > 0
 
 
 def test_a_failed_request_without_a_model_is_told(server: Server, stream: Stream) -> None:

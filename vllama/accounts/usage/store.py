@@ -92,7 +92,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     requests: Annotated[int, says("how many requests there were")]
     prompt_tokens: int
     cached_tokens: Annotated[int, says("tokens of the prompts that needed no work")]
-    generated_tokens: Annotated[int, says("the tokens of the answers")]
+    generated_tokens: int
     seconds: Annotated[float, says("the times from each request to the end of its answer")]
 
 

@@ -102,7 +102,7 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
                 str(row["key"] or "-"),
                 format_ago(max(0.0, now_s - parse_rfc3339(str(row["started_at"])))),
                 str(row["state"]),
-                str(row["tokens"]),
+                str(row["generated_tokens"]),
             )
             for row in found
         ],

@@ -62,6 +62,7 @@ HELP: dict[str, str] = {
     "frequency_penalty": "how much less likely a token becomes each time it was used",
     "function": "the function",
     "generate_summary": "ignored",
+    "generated_tokens": "the tokens of the answer",
     "gpu_layers": "how many layers the GPU gets; -1 for all",
     "hint": "what helps",
     "id": "its id",

@@ -44,7 +44,7 @@ class Activity:
         if not row.model and row.error is None:
             return
         self._count_first_token(running)
-        self._tokens += row.tokens
+        self._tokens += row.generated_tokens
         self._ended.append(row)
         self.count += 1
 
@@ -65,10 +65,10 @@ class Activity:
         running = self._running.list_requests()
         for one in running:
             self._count_first_token(one)
-        tokens, before = self._tokens + sum(one.tokens for one in running), self._sampled_tokens
+        tokens = self._tokens + sum(one.generated_tokens for one in running)
         now = now_ns()
         elapsed_s = (now - self._sampled_ns) / 1e9
-        rate = (tokens - before) / elapsed_s if elapsed_s > 0 else 0.0
+        rate = (tokens - self._sampled_tokens) / elapsed_s if elapsed_s > 0 else 0.0
         mean_s = self._first_tokens_s / self._first_tokens if self._first_tokens else None
         self._sampled_ns, self._sampled_tokens = now, tokens
         self._first_tokens, self._first_tokens_s = 0, 0.0
@@ -155,12 +155,12 @@ def log_access(level: int, row: EndedRow, end: str) -> None:
     """Log a request; `end` completes the line, and says how it ended if that was not well."""
     if not log.isEnabledFor(level):
         return
-    prompt, counted = row.prompt_tokens, bool(row.prompt_tokens or row.tokens)
+    prompt, counted = row.prompt_tokens, bool(row.prompt_tokens or row.generated_tokens)
     parts = [f"{row.method} {row.path} {row.status or '-'} {row.seconds:.3f}s"]
     if row.model:
         parts.append(row.model)
     if counted:
-        parts.append(f"{prompt or '?'}+{row.tokens} tokens")
+        parts.append(f"{prompt or '?'}+{row.generated_tokens} tokens")
     if row.tokens_per_s:
         parts.append(f"{row.tokens_per_s:.1f} tokens/s")
     if row.client:
@@ -174,7 +174,7 @@ def log_access(level: int, row: EndedRow, end: str) -> None:
         "outcome": row.outcome,
         "seconds": row.seconds,
         "prompt_tokens": prompt,
-        "completion_tokens": row.tokens if counted else None,
+        "completion_tokens": row.generated_tokens if counted else None,
         "tokens_per_s": row.tokens_per_s,
         "client": row.client or None,
         "key": row.key,

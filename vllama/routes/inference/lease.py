@@ -245,8 +245,8 @@ async def record_speed(gateway: Gateway, running: RunningRequest, lease: Lease) 
     To be called for requests that ran alone, since others would have slowed it down.
     """
     plan, rate = lease.instance.plan, running.tokens_per_s
-    if plan is not None and rate and running.tokens:
-        await gateway.draft_records.add(plan, running.tokens, running.tokens / rate)
+    if plan is not None and rate and (tokens := running.generated_tokens):
+        await gateway.draft_records.add(plan, tokens, tokens / rate)
 
 
 async def run_relay(

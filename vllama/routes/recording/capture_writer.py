@@ -250,7 +250,7 @@ def describe_tokens(running: RunningRequest) -> Tokens | None:
         return None
     return Tokens(
         prompt=running.prompt_tokens or 0,
-        generated=running.tokens,
+        generated=running.generated_tokens,
         cached=running.cached_tokens,
         estimated=any(usage.estimated for usage in usages),
         per_s=round(rate, 3) if rate else None,

@@ -144,12 +144,9 @@ class RunningRequest:
         return tokens or None
 
     @property
-    def tokens(self) -> int:
+    def generated_tokens(self) -> int:
         """Tokens of the answer so far."""
-        tokens = 0
-        for relay in self._relays:
-            tokens += relay.tokens
-        return tokens
+        return sum(relay.tokens for relay in self._relays)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -203,7 +200,7 @@ class RunningRequest:
             waits_for=queue_place.waits_for if queue_place else None,
             started_at=self.started_at,
             prompt_tokens=self.prompt_tokens,
-            tokens=self.tokens,
+            generated_tokens=self.generated_tokens,
             first_token_s=self._compute_first_token_s(),
         )
 
@@ -224,7 +221,7 @@ class RunningRequest:
             status=request.status,
             seconds=round(seconds, 3),
             prompt_tokens=self.prompt_tokens,
-            tokens=self.tokens,
+            generated_tokens=self.generated_tokens,
             tokens_per_s=round(rate, 1) if rate else None,
             first_token_s=self._compute_first_token_s(),
             error=failure.sentence()[:MAX_ERROR] if failure else None,

@@ -64,7 +64,7 @@ def end_trace(running: RunningRequest, model: str, outcome: Outcome) -> None:
     if usages:
         attributes |= {
             "gen_ai.usage.input_tokens": running.prompt_tokens,
-            "gen_ai.usage.output_tokens": running.tokens,
+            "gen_ai.usage.output_tokens": running.generated_tokens,
             "gen_ai.usage.cache_read.input_tokens": running.cached_tokens,
         }
     if first_ns is not None:

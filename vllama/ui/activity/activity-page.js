@@ -77,7 +77,7 @@ class ActivityPage extends View {
       <td data-label="Started" class="number">${clock(row.started_at)}</td>
       <td data-label="Took" class="number">${duration(row.seconds)}</td>
       <td data-label="Prompt" class="number">${row.prompt_tokens ? count(row.prompt_tokens) : "–"}</td>
-      <td data-label="Tokens" class="number">${count(row.tokens)}</td>
+      <td data-label="Tokens" class="number">${count(row.generated_tokens)}</td>
       <td data-label="Tokens/s" class="number">${rate(row.tokens_per_s)}</td>
       <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
       ${captured

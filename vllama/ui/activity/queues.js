@@ -50,7 +50,7 @@ function explainWait(live, reason, number) {
   return html`${loaded ? `${describeSlots(live.slots, blocking.length)} in use by` : `Ahead of ${number > 1 ? "them" : "it"}:`}
     ${blocking.map(
       (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
-        ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.tokens, "token")} so far)`,
+        ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.generated_tokens, "token")} so far)`,
     )}.
     It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped below.${log}`;
 }

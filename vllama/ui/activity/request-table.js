@@ -33,7 +33,7 @@ export function requestTable(requests) {
 }
 
 /** Return the tokens per second since the first token; undefined before there are some. */
-function measureRate({ started_at: started, first_token_s: first, tokens }) {
+function measureRate({ started_at: started, first_token_s: first, generated_tokens: tokens }) {
   if (!tokens || first === null) return undefined;
   const seconds = -secondsUntil(started) - first;
   return seconds > 1 ? (tokens - 1) / seconds : undefined;
@@ -49,7 +49,7 @@ function requestRow(row) {
     </td>
     <td data-label="Since" class="number">${duration(-secondsUntil(row.started_at))}</td>
     <td data-label="Prompt" class="number">${row.prompt_tokens ? count(row.prompt_tokens) : "–"}</td>
-    <td data-label="Tokens" class="number">${count(row.tokens)}</td>
+    <td data-label="Tokens" class="number">${count(row.generated_tokens)}</td>
     <td data-label="Tokens/s" class="number">${rate(measureRate(row))}</td>
     <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
     <td class="actions">
