@@ -10,6 +10,17 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.errors import BadRequest
+
+MAX_LOGPROBS = 20
+"""The most alternatives to a token that a request may ask for, as in Ollama and OpenAI's API."""
+
+
+def check_top_logprobs(number: int) -> None:
+    """Raise BadRequest for a number of alternatives beyond the limit."""
+    if not 0 <= number <= MAX_LOGPROBS:
+        raise BadRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}")
+
 
 def pack(entries: Iterable[object]) -> list[msgspec.Raw]:
     """Encode entries to be kept: millions of dictionaries would take memory and long pauses."""

@@ -26,6 +26,9 @@ from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody
 
 MAX_VECTOR_BYTES = 512 * 1024  # of JSON; models have 16,384 numbers at most
 
+ENCODINGS = ["float", "base64"]
+"""How `/v1/embeddings` may write a vector."""
+
 Vector: TypeAlias = list[float]
 Input: TypeAlias = str | list[int]
 """What one vector is made of: a text, or the tokens of one."""
@@ -55,10 +58,9 @@ def parse_embeddings(data: Mapping[str, Any]) -> EmbedRequest:
     """
     dimensions = max(0, int(data.get("dimensions") or 0))
     encoding = data.get("encoding_format") or "float"
-    if (known := encoding.lower()) not in ("float", "base64"):
+    if (known := encoding.lower()) not in ENCODINGS:
         raise BadRequest(
-            f"Invalid value for 'encoding_format' = {encoding[:80]}. "
-            "Supported values: ['float', 'base64']."
+            f"Invalid value for 'encoding_format' = {encoding[:80]}. Supported values: {ENCODINGS}."
         )
     model, given = data.get("model"), data.get("input")
     if given is None or given == []:

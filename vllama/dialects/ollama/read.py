@@ -17,6 +17,7 @@ import msgspec
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.request_fields import check_tools_run_here
 from vllama.chat.go_json import encode_json
+from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.go_structs import decode_request
@@ -75,8 +76,7 @@ def check_raw(request: ChatRequest) -> None:
 
 def _read_common(given: InferenceBody) -> dict[str, Any]:
     """Read the fields that chats and prompts share."""
-    if not 0 <= given.top_logprobs <= 20:
-        raise BadRequest("top_logprobs must be between 0 and 20")
+    check_top_logprobs(given.top_logprobs)
     return {
         "model": given.model,
         "stream": given.stream,

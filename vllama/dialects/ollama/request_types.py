@@ -30,6 +30,7 @@ from vllama.dialects.go_values import (
     image_data,
     string,
 )
+from vllama.dialects.ollama.options import describe_options
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 _PARTS = "|".join(
@@ -79,7 +80,7 @@ class Images(list[str | None]):
     go_type: ClassVar[GoType] = ListOf(image_data, "[]api.ImageData")
 
 
-@described(ANY_MAP.describe({}))
+@described(ANY_MAP.describe({}) | describe_options())
 def _check_options(value: object, walk: Walk) -> object:
     """Check a map. Raises Forbidden for what may be code."""
     check_code({"options": value})

@@ -19,7 +19,7 @@ from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.go_json import kind
-from vllama.chat.logprobs import convert_completion_logprobs
+from vllama.chat.logprobs import MAX_LOGPROBS, convert_completion_logprobs
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
 from vllama.dialects.errors import make_openai_error
@@ -28,7 +28,6 @@ from vllama.dialects.openai.extras import NOTHING, Extras, read_boolean, read_in
 from vllama.dialects.openai.read import GO_TYPES, read_chat
 from vllama.dialects.openai.write import FINGERPRINT
 
-MAX_LOGPROBS = 20
 _OURS = (
     "prompt", "suffix", "echo", "raw", "n", "best_of", "logprobs", "max_tokens",
     "max_completion_tokens", "stream", "stream_options", "model", "messages", "tools",

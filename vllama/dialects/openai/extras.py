@@ -19,12 +19,13 @@ from vllama.base.errors import BadRequest
 from vllama.base.units import parse_keep_alive
 from vllama.chat.go_json import kind
 from vllama.chat.request import Think
+from vllama.dialects.ollama.request_types import THINK_LEVELS
 
-_LEVELS = ("low", "medium", "high", "max")
-_EFFORTS = {
+EFFORTS = {
     "minimal": "low", "low": "low", "medium": "medium", "high": "high",
-    "max": "max", "xhigh": "max", "ultra": "max",
+    "xhigh": "max", "ultra": "max", "max": "max",
 }  # fmt: skip
+"""OpenAI's levels of effort, and Ollama's word for each; `none` is no level."""
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
 _NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
@@ -94,7 +95,7 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     except ValueError as error:
         raise BadRequest(str(error)) from None
     think = rest.pop("think", None)
-    if not (think is None or isinstance(think, bool) or think in _LEVELS):
+    if not (think is None or isinstance(think, bool) or think in THINK_LEVELS):
         raise BadRequest(
             f"invalid think value: '{str(think)[:80]}' "
             '(must be "high", "medium", "low", "max", true, or false)'
@@ -125,7 +126,7 @@ def parse_effort(value: object) -> Think:
         return None
     if value == "none":
         return False
-    level = _EFFORTS.get(value) if isinstance(value, str) else None
+    level = EFFORTS.get(value) if isinstance(value, str) else None
     if level is None:
         raise BadRequest(
             f'invalid reasoning value: "{str(value)[:80]}" (must be "minimal", "low", "medium", '

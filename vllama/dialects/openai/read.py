@@ -18,6 +18,7 @@ from typing import Any
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.request_fields import check_nested, check_tools_run_here
 from vllama.chat.go_json import check_messages, check_tools, kind
+from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
 from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.go_structs import Struct, decode_body
@@ -39,7 +40,6 @@ _NUMBERS = (
     "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 _INTEGERS = ("top_k", "repeat_last_n", "num_keep", "seed")
-MAX_LOGPROBS = 20
 # what Ollama has for OpenAI's chats and completions in place of a model's own
 NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
@@ -79,8 +79,7 @@ def read_chat(
         raise BadRequest("[] is too short - 'messages'")
     messages = tuple(_message(number, item or {}) for number, item in enumerate(given or ()))
     logprobs, top_logprobs = rest.pop("logprobs", False), int(rest.pop("top_logprobs", 0))
-    if not 0 <= top_logprobs <= MAX_LOGPROBS:
-        raise BadRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}")
+    check_top_logprobs(top_logprobs)
     effort = parse_effort(read_effort(rest))
     for name in ("reasoning_effort", "reasoning"):
         rest.pop(name, None)
@@ -183,7 +182,9 @@ GO_TYPES = {
     "string": "string",
 }
 """How Go names the type of a JSON value of unknown type, by its kind."""
-_DATA_URI = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp|gif))?;base64,", re.IGNORECASE)
+IMAGE_URI = "data:(image/(jpeg|jpg|png|webp|gif))?;base64,"
+"""How the only URLs of images begin that are taken."""
+_IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
 _OF_CALLS = frozenset(("id", "type", "function"))
 
 
@@ -275,7 +276,7 @@ def _image(value: object) -> dict[str, Any]:
         raise BadRequest(
             "image URLs are not currently supported, please use base64 encoded data instead"
         )
-    if _DATA_URI.match(url) is None:
+    if _IMAGE_URI.match(url) is None:
         raise BadRequest("invalid image input")
     image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllama.chat.logprobs import MAX_LOGPROBS
 from vllama.dialects.go_types import Schema, make_enum, make_nullable
 from vllama.dialects.go_values import BASE64, integer
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
+from vllama.dialects.openai.read import IMAGE_URI
 
 EXAMPLE_MODEL = "qwen3:0.6b"
 """It can chat, call tools and think."""
@@ -73,7 +75,7 @@ NON_EMPTY: Schema = {"type": "string", "minLength": 1}
 IMAGE_URL: Schema = {
     "type": "string",
     "description": "the image as a data URI in base64; no other URL is fetched",
-    "pattern": f"^data:(image/(jpeg|jpg|png|webp|gif))?;base64,{BASE64.removeprefix('^')}",
+    "pattern": f"^{IMAGE_URI}{BASE64.removeprefix('^')}",
 }
 NUMBER: Schema = {"type": ["number", "null"]}
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -82,7 +84,7 @@ INTEGER: Schema = make_nullable(WHOLE_NUMBER)
 BOOLEAN: Schema = {"type": ["boolean", "null"]}
 OPTIONS: Schema = describe_options()
 
-TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": 20}
+TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_LOGPROBS}
 FORMAT: Schema = {"anyOf": [{"type": "object"}, *make_enum("json", "", None)["anyOf"]]}
 
 OWN_FIELDS: dict[str, Schema] = {

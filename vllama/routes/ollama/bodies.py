@@ -6,6 +6,7 @@ from typing import Any
 
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import request_types as requests
+from vllama.net.web.fetch import MAX_RESULTS
 from vllama.routes.describe.fields import (
     EXAMPLE_MODEL,
     FORMAT,
@@ -22,7 +23,6 @@ from vllama.routes.describe.fields import (
 from vllama.routes.route import Body, Parameter
 
 _INFERENCE: dict[str, Schema] = {
-    "options": OPTIONS,
     "format": FORMAT,
     "top_logprobs": TOP_LOGPROBS,
 }
@@ -67,7 +67,6 @@ GENERATE = Body(
 EMBED = Body(
     type=requests.EMBED,
     fields={
-        "options": OPTIONS,
         "input": {
             "description": "a text, or several",
             "anyOf": [TEXT_OR_NULL, {"type": "array", "items": TEXT}],
@@ -77,7 +76,6 @@ EMBED = Body(
 )
 LEGACY_EMBED = Body(
     type=requests.LEGACY_EMBED,
-    fields={"options": OPTIONS},
     examples={"A text": {"model": "all-minilm", "prompt": "one text"}},
 )
 TOKENIZE = Body(
@@ -174,7 +172,7 @@ WEB_SEARCH = Body(
     required=("query",),
     fields={
         "query": {"type": "string", "pattern": r"\S"},
-        "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": 10},
+        "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_RESULTS},
     },
     examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from vllama.dialects.decisions.questions import LETTERS, MAX_LEVELS, MAX_QUESTIONS
 from vllama.dialects.go_types import Schema, make_enum
+from vllama.dialects.ollama.embeddings import ENCODINGS
 from vllama.dialects.openai import request_types as requests
+from vllama.dialects.openai.choices import MAX_CHOICES
+from vllama.dialects.openai.extras import EFFORTS
 from vllama.dialects.responses.request_types import RESPONSES
 from vllama.routes.describe.fields import (
     BOOLEAN,
@@ -23,11 +27,11 @@ from vllama.routes.describe.fields import (
 )
 from vllama.routes.route import Body
 
-_EFFORT = make_enum("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max", "", None)
+_EFFORT = make_enum("none", *EFFORTS, "", None)
 _TOKEN: Schema = WHOLE_NUMBER | {"minimum": 0}
 _SAMPLING: dict[str, Schema] = {
     **OWN_FIELDS,
-    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
+    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES},
     "top_k": INTEGER,
     "min_p": NUMBER,
     "typical_p": NUMBER,
@@ -86,7 +90,7 @@ COMPLETION = Body(
     type=requests.COMPLETION,
     fields=_SAMPLING
     | {
-        "logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+        "logprobs": TOP_LOGPROBS,
         "prompt": {
             "description": "a text, or several",
             "anyOf": [TEXT_OR_NULL, make_array(TEXT)],
@@ -111,7 +115,7 @@ EMBEDDING = Body(
                 make_array(make_array(_TOKEN)),
             ],
         },
-        "encoding_format": make_enum("float", "base64", "", None),
+        "encoding_format": make_enum(*ENCODINGS, "", None),
     },
     examples={"A text": {"model": "all-minilm", "input": "one text"}},
 )
@@ -171,7 +175,7 @@ _INSTRUCTIONS: Schema = {"anyOf": [NON_EMPTY, {"type": "object"}]}
 _CHOICES: Schema = {
     "type": "object",
     "minProperties": 2,
-    "maxProperties": 26,
+    "maxProperties": len(LETTERS),
     "additionalProperties": TEXT_OR_NULL,
 }
 _STATE_QUESTION: Schema = {
@@ -191,7 +195,7 @@ _STATE_QUESTION: Schema = {
         make_object(
             type=make_word("score"),
             instructions=_INSTRUCTIONS,
-            criteria=make_array(TEXT_OR_NULL, minItems=2, maxItems=10),
+            criteria=make_array(TEXT_OR_NULL, minItems=2, maxItems=MAX_LEVELS),
         ),
     ]
 }
@@ -210,8 +214,8 @@ def _make_rows(field: str, most: int) -> Schema:
 _TYPED: Schema = {
     "anyOf": [
         _make_question("predicate"),
-        _make_question("choice", choices=_make_rows("value", 26)),
-        _make_question("score", levels=_make_rows("label", 10)),
+        _make_question("choice", choices=_make_rows("value", len(LETTERS))),
+        _make_question("score", levels=_make_rows("label", MAX_LEVELS)),
     ]
 }
 _TEXTS: Schema = {"anyOf": [TEXT, make_array(TEXT)]}
@@ -247,7 +251,7 @@ DECISIONS = Body(
             "description": "what the questions are about",
             "anyOf": [NON_EMPTY, make_array(MESSAGE)],
         },
-        "questions": make_array(_TYPED, maxItems=400),
+        "questions": make_array(_TYPED, maxItems=MAX_QUESTIONS),
     },
     examples={
         "A predicate": {

@@ -274,10 +274,10 @@ ROUTES = (
             fields={
                 "input": NON_EMPTY,
                 "voice": {},
-                "response_format": make_enum("mp3", "opus", "aac", "flac", "wav", "pcm", "", None),
+                "response_format": make_enum(*_SOUNDS, "", None),
             },
         ),
-        media={f"audio/{name}": {} for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")},
+        media={name.decode(): {} for name in _SOUNDS.values()},
     ),
     _makes(
         "POST /v1/images/generations",
