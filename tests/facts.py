@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
@@ -9,7 +10,7 @@ from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.types import Facts
+from vllama.plan.types import Facts, Need
 
 GIB = 1024**3
 MIB = 1024**2
@@ -112,3 +113,8 @@ def bundle(name: str = "m:latest", **changes) -> Bundle:
         "modified_s": 0.0,
     }
     return Bundle(**(values | changes))
+
+
+def make_need(**load) -> Need:
+    """Return what a request to chat needs that asks for some of `LoadOptions`."""
+    return Need(load=LoadOptions(**load))

@@ -17,6 +17,7 @@ from tests.facts import (
     VLLM_HERE,
     bundle,
     facts,
+    make_need,
     missing,
 )
 from vllama.base.errors import BadModelFile, ConfigError, EngineMissing, NoPlan, NotEnoughMemory
@@ -230,6 +231,8 @@ def test_downloads_prefer_what_the_engine_reads(platform, installed, first):
         (1024, 2048, CPU, 2048),  # a request never lowers it
         (512, None, CPU, 4096),
         (512, None, H100, 4096),
+        (0, None, CPU, 4096),  # as with Ollama, no number is too small
+        (-1, None, H100, 4096),
         (5000, None, H100, 5120),
         (100_000, None, CPU, 8192),
         (None, 777, CPU, 1024),  # rounded up to a multiple of 256
@@ -240,7 +243,7 @@ def test_the_context(need, preferred, platform, context):
         facts(platform, (LLAMA_CPP_GPU,), context_length=preferred),
         bundle(),
         INFO,
-        Need(context_length=need),
+        make_need(num_ctx=need),
     )
     assert plan.settings.context_length == context
 
@@ -345,7 +348,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
 def test_an_asked_for_context_is_refused_and_never_lowered():
     wide = replace(INFO, context_length=10_000_000)
     with pytest.raises(NotEnoughMemory, match="context of"):
-        make_plan(facts(CPU), bundle(), wide, Need(context_length=5_000_000))
+        make_plan(facts(CPU), bundle(), wide, make_need(num_ctx=5_000_000))
 
 
 def test_the_plan_says_why():

@@ -19,6 +19,7 @@ from tests.facts import (
     VLLM_HERE,
     bundle,
     facts,
+    make_need,
 )
 from vllama.base.errors import NotEnoughMemory
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
@@ -172,7 +173,7 @@ def test_an_engine_that_was_named_stays(name, fault):
     assert "not changed, since asked for: the engine" in error.message
 
 
-@pytest.mark.parametrize(("preferred", "need"), [(4096, Need()), (None, Need(context_length=4096))])
+@pytest.mark.parametrize(("preferred", "need"), [(4096, Need()), (None, make_need(num_ctx=4096))])
 def test_a_context_that_was_asked_for_stays(preferred, need):
     known = here(CPU, LLAMA_SERVER_HERE, context_length=preferred)
     tried = climb(known, Fault.MEMORY, need=need)

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
+from tests.facts import (
+    CPU,
+    GIB,
+    H100,
+    INFO,
+    LLAMA_CPP_GPU,
+    LLAMA_CPP_HERE,
+    bundle,
+    facts,
+    make_need,
+)
 from vllama.base.errors import NotEnoughMemory
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
@@ -26,7 +36,7 @@ def test_each_has_its_share_of_the_cores(cores, replicas, threads, batch_threads
 
 def test_threads_that_were_asked_for_are_those_of_each():
     assert settings(replicas=2, threads=6).threads == 6
-    assert settings(need=Need(threads=5), replicas=2).threads == 5
+    assert settings(need=make_need(num_thread=5), replicas=2).threads == 5
 
 
 @pytest.mark.parametrize("platform", [CPU, H100])

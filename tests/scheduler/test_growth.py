@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from tests.facts import make_need
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.plan.types import Need
 from vllama.routes.ollama.models import make_loaded_row
@@ -103,7 +104,7 @@ async def test_one_that_is_loaded_again_for_another_reason_keeps_its_slots():
         tasks = [asyncio.create_task(asked(scheduler, order, number)) for number in range(2)]
         for task in tasks:
             scheduler.release(await task)
-        need = Need(context_length=1 << 14)
+        need = make_need(num_ctx=1 << 14)
         scheduler.release(await scheduler.acquire(model("m"), need, None))
         assert slots(world) == [4, 4]
 

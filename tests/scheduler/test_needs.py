@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.facts import make_need
 from tests.scheduler.world import World, in_loop, model
+from vllama.chat.request import LoadOptions
 from vllama.engines.base import Mode
 from vllama.models.types import Format
 from vllama.plan.types import Need
@@ -30,7 +32,7 @@ class Deaf(World):
         self.plans += 1
         chance = self.chance
         plan = await super().plan(wanted, Need(mode=need.mode))
-        context = chance.choice((512, min(need.context_length or 4096, self.most)))
+        context = chance.choice((512, min(need.load.num_ctx or 4096, self.most)))
         settings = replace(
             plan.settings,
             context_length=context,
@@ -55,9 +57,11 @@ def draw(chance: random.Random) -> tuple:
     bundle = replace(model("m"), name=chance.choice(("m:latest", "m:q8_0")))
     need = Need(
         mode=chance.choice(list(Mode)),
-        context_length=chance.choice(CONTEXTS),
-        gpu_layers=chance.choice((None, 0, 99)),
-        threads=chance.choice((None, 1, 64)),
+        load=LoadOptions(
+            num_ctx=chance.choice(CONTEXTS),
+            num_gpu=chance.choice((None, 0, 99)),
+            num_thread=chance.choice((None, 1, 64)),
+        ),
         logprobs=chance.random() < 0.5,
         concurrent=chance.random() < 0.2,
     )
@@ -112,6 +116,6 @@ async def test_a_server_elsewhere_is_never_loaded_again_for_what_it_cannot_give(
     async with world.running() as scheduler:
         running = await scheduler.acquire(bundle, Need(), None)
         # the answer that runs holds up nobody who wants more
-        scheduler.release(await scheduler.acquire(bundle, Need(context_length=wanted), None))
+        scheduler.release(await scheduler.acquire(bundle, make_need(num_ctx=wanted), None))
         scheduler.release(running)
         assert world.plans == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.facts import MIB
+from tests.facts import MIB, make_need
 from tests.scheduler.world import (
     CRASHED,
     NOT_STARTED,
@@ -300,16 +300,16 @@ async def test_a_smaller_context_is_compatible_and_a_larger_one_reloads_once():
     world = World()
     async with world.running() as scheduler:
         scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
-        scheduler.release(await scheduler.acquire(model("m"), Need(context_length=512), None))
+        scheduler.release(await scheduler.acquire(model("m"), make_need(num_ctx=512), None))
         assert len(world.processes) == 1
         for _ in range(3):
-            scheduler.release(await scheduler.acquire(model("m"), Need(context_length=8192), None))
+            scheduler.release(await scheduler.acquire(model("m"), make_need(num_ctx=8192), None))
             scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
         assert len(world.processes) == 2
         assert world.processes[0].stops == 1
         assert scheduler.list_views()[0].plan.settings.context_length == 8192
         # more than the model was trained for cannot be had: no reload
-        scheduler.release(await scheduler.acquire(model("m"), Need(context_length=99999), None))
+        scheduler.release(await scheduler.acquire(model("m"), make_need(num_ctx=99999), None))
         assert len(world.processes) == 2
 
 
@@ -319,9 +319,7 @@ async def test_a_reload_lets_the_running_request_finish(caplog):
     world = World()
     async with world.running() as scheduler:
         lease = await scheduler.acquire(model("m"), CHAT, None)
-        larger = asyncio.ensure_future(
-            scheduler.acquire(model("m"), Need(context_length=8192), None)
-        )
+        larger = asyncio.ensure_future(scheduler.acquire(model("m"), make_need(num_ctx=8192), None))
         await settle()
         assert len(world.processes) == 1
         assert not world.processes[0].stops
@@ -337,9 +335,7 @@ async def test_joining_a_load_with_too_small_a_context_gets_a_larger_one():
     world = World()
     async with world.running() as scheduler:
         first = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
-        second = asyncio.ensure_future(
-            scheduler.acquire(model("m"), Need(context_length=8192), None)
-        )
+        second = asyncio.ensure_future(scheduler.acquire(model("m"), make_need(num_ctx=8192), None))
         scheduler.release(await first)
         lease = await second
         assert lease.traits.context_length == 8192
@@ -350,7 +346,7 @@ async def test_joining_a_load_with_too_small_a_context_gets_a_larger_one():
 async def test_two_needs_do_not_take_turns_in_reloading():
     world = World()
     async with world.running() as scheduler:
-        needs = [Need(context_length=8192), Need(logprobs=True)] * 3
+        needs = [make_need(num_ctx=8192), Need(logprobs=True)] * 3
         for need in needs:
             scheduler.release(await scheduler.acquire(model("m"), need, None))
         assert len(world.processes) == 2

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from tests.facts import make_need
 from tests.scheduler.world import World, in_loop, model, phases, reach, settle, use
 from vllama.base import log_context
 from vllama.engines.base import Mode
@@ -23,7 +24,7 @@ async def test_a_shared_instance_is_one_row_with_all_names():
         assert (row.name, row.other_names) == ("copy:latest", ("m:latest",))
         assert len(world.processes) == 1
         # a larger context loads it again, and those who used the old one still find it
-        scheduler.release(await scheduler.acquire(COPY, Need(context_length=1 << 14), None))
+        scheduler.release(await scheduler.acquire(COPY, make_need(num_ctx=1 << 14), None))
         await reach(lambda: len(scheduler.list_views()) == 1)
         assert scheduler.list_models()[0].other_names == ("m:latest",)
         scheduler.forget_name("m:latest")
@@ -89,7 +90,7 @@ async def test_an_unload_concerns_the_instance_that_was_there_and_not_the_next_o
         lease = await scheduler.acquire(model("m"), CHAT, None)
         assert scheduler.unload(model("m"))
         larger = asyncio.ensure_future(
-            scheduler.acquire(model("m"), Need(context_length=1 << 14), None)
+            scheduler.acquire(model("m"), make_need(num_ctx=1 << 14), None)
         )
         await settle()
         scheduler.release(lease)

@@ -311,7 +311,7 @@ def draft_plan(
     estimate = make_estimate(facts, choice, bundle.format, info, need)
     estimate, where = place_on_gpus(facts, engine, estimate)
     memory = estimate.memory
-    if not memory.on_gpu and bundle.format is not Format.REMOTE and need.gpu_layers != 0:
+    if not memory.on_gpu and bundle.format is not Format.REMOTE and need.load.num_gpu != 0:
         refuse_cpu(facts, bundle.name, estimate.reasons)
     cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.settings.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)

@@ -193,7 +193,9 @@ def find_fitting_context(
     context = failed.context_length // 2
     while context >= LEAST_CONTEXT:
         settings = replace(facts.settings, context_length=context)
-        smaller = msgspec.structs.replace(need, context_length=None)
+        smaller = msgspec.structs.replace(
+            need, load=msgspec.structs.replace(need.load, num_ctx=None)
+        )
         facts = replace(facts, settings=settings)
         if (estimate := make_estimate(facts, choice, format_, info, smaller)).fits:
             return estimate.context_length
@@ -211,7 +213,9 @@ def layers(
     """
     if format_ is Format.REMOTE:
         return 0, None
-    asked = need.gpu_layers if need.gpu_layers is not None else facts.settings.gpu_layers
+    asked = need.load.num_gpu
+    if asked is None or asked < 0:
+        asked = facts.settings.gpu_layers
     gpus, offloads = facts.platform.accelerators, choice.installation.offloads
     if asked == 0:
         return 0, "all layers on the CPU, as asked for" if gpus else None
@@ -245,14 +249,13 @@ def wanted_context(
     A request can only raise it: one that wants less is served by more, and a model loaded with
     a tiny context would be loaded again for everybody else.
     """
-    own = facts.settings.context_length
+    own, num_ctx = facts.settings.context_length, need.load.num_ctx
     automatic = choose_default_context(gpu_bytes(facts.platform) if on_gpu else 0)
     if format_ is Format.REMOTE:  # it runs already, with the context it has
         wanted, asked = info.context_length or UNKNOWN_CONTEXT, False
-    elif need.context_length:
+    elif num_ctx is not None:
         floor = own or min(automatic, choose_default_context(0))
-        wanted = max(need.context_length, floor)
-        asked = bool(own) or need.context_length >= floor
+        wanted, asked = max(num_ctx, floor), bool(own) or num_ctx >= floor
     else:
         wanted, asked = own or automatic, bool(own)
     if not asked and facts.relief.max_context:

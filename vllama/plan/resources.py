@@ -141,7 +141,7 @@ class Threads:
 def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) -> Threads:
     """Decide for one process of `engine`."""
     platform, settings = facts.platform, facts.settings
-    if asked := need.threads or settings.threads:
+    if asked := need.load.num_thread or settings.threads:
         limit = MOST_PER_CORE * platform.cores
         if asked > limit:
             reason = f"{_count(limit)}, the most on {platform.cores} cores; {asked} were asked for"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Memory, Mode, Settings
 from vllama.machine.types import Platform
@@ -20,12 +21,10 @@ RESERVE_BYTES = 512 * 1024 * 1024
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs of an instance; None means: whatever is there."""
+    """What one request needs of an instance; of `load` None means: whatever is there."""
 
     mode: Mode = Mode.CHAT
-    context_length: int | None = None
-    gpu_layers: int | None = None
-    threads: int | None = None
+    load: LoadOptions = LoadOptions()
     logprobs: bool = False
     concurrent: bool = False  # requests have come while another one was served
 

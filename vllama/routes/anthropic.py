@@ -22,11 +22,11 @@ from vllama.dialects.anthropic.request_types import MESSAGES
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 from vllama.dialects.go_types import Schema
 from vllama.dialects.openai.read import read_chat
-from vllama.engines.base import Mode
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
 from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Need
 from vllama.routes.describe.fields import (
     OWN_FIELDS,
     TEXT,
@@ -37,7 +37,6 @@ from vllama.routes.describe.fields import (
     refer,
 )
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.inference.offers import make_need
 from vllama.routes.openai.common import (
     check_blocks,
     find_v1_model,
@@ -100,7 +99,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
         body = msgspec.json.encode(TokenCount(count))
         request.respond(200, body, headers=headers)
 
-    need = make_need(checked.load, Mode.CHAT)
+    need = Need(load=checked.load)
     await with_lease(gateway, request, checked.entry.bundle, need, whole.keep_alive, use)
 
 

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from vllama.base import executors
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ContextOverflow, ModelNotFound, UpstreamError
+from vllama.chat.engine.context import LEAST
 from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import guess_tokens
@@ -49,10 +50,10 @@ from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
+from vllama.plan.types import Need
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.demand import size_inputs
 from vllama.routes.inference.lease import count_inputs, with_lease
-from vllama.routes.inference.offers import make_need
 from vllama.routes.ollama import bodies as ollama_bodies
 from vllama.routes.openai import bodies as openai_bodies
 from vllama.routes.openai.common import find_text_model, name_ignored, read_truncate
@@ -163,8 +164,9 @@ async def answer_vectors(
     context that was asked for, the others with the engine's.
     """
     _, load = entry.options(asked.options)
-    need = make_need(load, Mode.EMBED)
-    num_ctx = load.num_ctx if exact and (load.num_ctx or 0) > 0 else need.context_length
+    need, num_ctx = Need(mode=Mode.EMBED, load=load), load.num_ctx
+    if num_ctx is not None and not (exact and num_ctx > 0):
+        num_ctx = max(LEAST, num_ctx)
     form = write_float64s if asked.legacy else write_float32s
     if asked.encoding == "base64":
         form = write_base64

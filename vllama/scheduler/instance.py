@@ -270,7 +270,7 @@ class Instance:
         asked, plan = self.need, self.plan
         if need.logprobs and not (asked.logprobs or (plan and plan.settings.logprobs)):
             return False
-        wanted, have = need.context_length or 0, asked.context_length
+        wanted, have = need.load.num_ctx or 0, asked.load.num_ctx
         if plan is None:
             return have is None or wanted <= have
         if plan.info.context_length:

@@ -101,10 +101,11 @@ class Loads:
 def widen_need(old: Instance, need: Need) -> Need:
     """Return `need` widened by the old instance's, so that two clients do not reload in turns."""
     had, asked = old.plan.settings if old.plan else None, old.need
-    contexts = (need.context_length, asked.context_length, had and had.context_length)
+    contexts = (need.load.num_ctx, asked.load.num_ctx, had and had.context_length)
     context = max((each for each in contexts if each), default=None)
     logprobs = need.logprobs or asked.logprobs or bool(had and had.logprobs)
-    return msgspec.structs.replace(need, context_length=context, logprobs=logprobs)
+    load = msgspec.structs.replace(need.load, num_ctx=context)
+    return msgspec.structs.replace(need, load=load, logprobs=logprobs)
 
 
 log = logging.getLogger(__name__)

@@ -106,10 +106,10 @@ async def with_lease(
         for pause_s in (*RETRY_PAUSES_S, None):
             try:
                 name_server(request, bundle, lease)
-                if need.context_length is not None:
-                    if need.context_length > lease.traits.context_length:
+                if (num_ctx := need.load.num_ctx) is not None:
+                    if num_ctx > lease.traits.context_length:
                         request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
-                    lease.traits = bound_traits(lease.traits, need.context_length)
+                    lease.traits = bound_traits(lease.traits, num_ctx)
                 if more := bundle.settings.pass_fields:
                     passed = lease.traits.passed_fields.union(more)
                     lease.traits = replace(lease.traits, passed_fields=passed)
@@ -187,9 +187,8 @@ def prepare_pool(upstream: Upstream, lease: Lease) -> CrashReports | None:
 def find_traits(gateway: Gateway, bundle: Bundle, need: Need) -> Traits | None:
     """Return the traits with which a loaded model would answer; None if it is not loaded so."""
     traits = gateway.scheduler.find_traits(bundle, need)
-    if traits is None or need.context_length is None:
-        return traits
-    return bound_traits(traits, need.context_length)
+    num_ctx = need.load.num_ctx
+    return traits if traits is None or num_ctx is None else bound_traits(traits, num_ctx)
 
 
 def use_in_time(

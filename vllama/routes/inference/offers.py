@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from vllama.base import executors
 from vllama.base.errors import CapabilityMissing, NoPlan, VllamaError
-from vllama.chat.engine.context import LEAST
 from vllama.chat.engine.traits import Traits
-from vllama.chat.request import Call, LoadOptions
+from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.engines.base import Mode, Settings
 from vllama.engines.capabilities import Attachable
@@ -73,22 +72,11 @@ async def fetch_or_refuse(
     return answer.body
 
 
-def make_need(load: LoadOptions, mode: Mode, *, logprobs: bool = False) -> Need:
-    """Return what the load-time options ask of an instance."""
-    return Need(
-        mode=mode,
-        context_length=None if load.num_ctx is None else max(LEAST, load.num_ctx),
-        gpu_layers=load.num_gpu if load.num_gpu is not None and load.num_gpu >= 0 else None,
-        threads=load.num_thread or None,
-        logprobs=logprobs,
-    )
-
-
 def make_need_of_entry(entry: Entry) -> Need:
     """Return what the model is loaded for: vectors if it makes nothing else."""
     _, load = entry.options({})
     chats = Capability.COMPLETION in entry.info.capabilities
-    return make_need(load, Mode.CHAT if chats else Mode.EMBED)
+    return Need(mode=Mode.CHAT if chats else Mode.EMBED, load=load)
 
 
 class NotSupported(CapabilityMissing):

@@ -16,10 +16,10 @@ from vllama.chat.request import ChatRequest
 from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter, write_without_text
-from vllama.engines.base import Mode
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Need
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.demand import (
     Prefix,
@@ -29,7 +29,6 @@ from vllama.routes.inference.demand import (
     size_answers,
 )
 from vllama.routes.inference.lease import run_relay, with_lease
-from vllama.routes.inference.offers import make_need
 from vllama.routes.ollama import bodies
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
@@ -110,7 +109,7 @@ async def answer(
     if (asked := check_format(checked.asked)) is not checked.asked:
         checked = dataclasses.replace(checked, asked=asked)
     is_empty = asked.is_empty
-    need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
+    need = Need(load=checked.load, logprobs=asked.logprobs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if is_empty:

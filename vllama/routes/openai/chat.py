@@ -26,12 +26,11 @@ from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import CHAT, COMPLETION
 from vllama.dialects.openai.write import StreamWriter, WholeWriter
-from vllama.engines.base import Mode
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Need
 from vllama.routes.inference.demand import hash_messages, hash_text, size_answers
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.inference.offers import make_need
 from vllama.routes.openai import bodies
 from vllama.routes.openai.common import (
     Choice,
@@ -61,7 +60,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     entry = await find_v1_model(gateway, asked.model)
     checked = check_request(entry, asked, "chat")
     options = make_options(asked)
-    need = make_need(checked.load, Mode.CHAT, logprobs=asked.logprobs)
+    need = Need(load=checked.load, logprobs=asked.logprobs)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         traits = lease.traits
@@ -110,7 +109,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
         if isinstance(body.get("prompt"), list):  # of which Ollama says nothing else
             raise make_list_error() from None
         raise
-    need = make_need(texts[0].load, Mode.CHAT, logprobs=asked.logprobs is not None)
+    need = Need(load=texts[0].load, logprobs=asked.logprobs is not None)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if asked.loads or texts[0].sampling.max_tokens == 0:

@@ -20,15 +20,14 @@ from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.choices import merge_choices
 from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.write import WholeWriter
-from vllama.engines.base import Mode
 from vllama.models.types import Bundle, Capability
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Need
 from vllama.routes.catalog import Entry, find_model
 from vllama.routes.inference.demand import hash_messages, size_answers
 from vllama.routes.inference.lease import run_relay, with_lease
-from vllama.routes.inference.offers import make_need
 from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
@@ -97,7 +96,7 @@ async def relay_blocks(
         relay = Relay(request, reply, whole=not asked.stream, headers=headers)
         await run_relay(gateway, request, entry.bundle, relay, upstream, turn.make_call())
 
-    need, prefix = make_need(checked.load, Mode.CHAT), hash_messages(asked.messages)
+    need, prefix = Need(load=checked.load), hash_messages(asked.messages)
     size = size_answers([checked])
     await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
 

@@ -38,10 +38,11 @@ from vllama.models.types import Capability, Format
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import ClientGone, Request
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
 from vllama.routes.inference.demand import size_answers, size_inputs
 from vllama.routes.inference.lease import count_inputs, with_lease
-from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits, make_need
+from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits
 from vllama.routes.openai import bodies
 from vllama.routes.openai.common import ask_whole, find_v1_model, make_seed, name_ignored
 from vllama.routes.prompts.prepare import check_request
@@ -150,7 +151,7 @@ async def score_all(
             count_inputs(gateway, request, entry.bundle, taken)
 
     _, load = entry.options(extras.options)
-    need = make_need(load, mode)
+    need = Need(mode=mode, load=load)
     await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
     return scores, tokens
 
@@ -233,7 +234,7 @@ async def decide(
                 cached=counts.cached + (usage.cached_tokens or 0),
             )
 
-    need = make_need(prompts[0].load, Mode.CHAT, logprobs=True)
+    need = Need(load=prompts[0].load, logprobs=True)
     size = size_answers(prompts)
     await with_lease(gateway, request, entry.bundle, need, extras.keep_alive, use, size=size)
     return found, counts
