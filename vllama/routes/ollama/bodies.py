@@ -168,7 +168,7 @@ DELETE = Body(
 )
 PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
 WEB_SEARCH = Body(
-    name="WebSearchRequest",
+    type=requests.WEB_SEARCH,
     required=("query",),
     fields={
         "query": {"type": "string", "pattern": r"\S"},
@@ -177,7 +177,7 @@ WEB_SEARCH = Body(
     examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
 )
 WEB_FETCH = Body(
-    name="WebFetchRequest",
+    type=requests.WEB_FETCH,
     required=("url",),
     fields={"url": {"type": "string", "pattern": "^https?://"}},
     examples={"A page": {"url": "https://example.com"}},
