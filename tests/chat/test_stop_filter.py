@@ -107,14 +107,12 @@ def test_a_rendered_chat_too() -> None:
 
 
 def test_an_engine_that_would_go_on_is_told_that_it_is_enough() -> None:
-    for traits, called in ((UNKNOWN, [1]), (KEPT, [])):
-        told: list[int] = []
+    for traits, enough in ((UNKNOWN, True), (KEPT, False)):
         reply = ollama(traits, "7")
-        reply.on_enough = lambda told=told: told.append(1)
         reply.feed(event(choices=[{"index": 0, "delta": {"content": "6"}}]), 10)
-        assert told == []
+        assert not reply.has_enough
         reply.feed(event(choices=[{"index": 0, "delta": {"content": "7"}}]), 11)
-        assert told == called
+        assert reply.has_enough is enough
         got = json.loads(reply.finish(12))  # nothing more comes of an engine that was cut
         assert (got["message"]["content"], got["done_reason"]) == ("6", "stop")
 

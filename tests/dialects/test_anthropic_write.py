@@ -255,15 +255,13 @@ def test_a_stop_sequence_found_by_the_front() -> None:
     data = before + chunk({"content": "D two"}) + chunk({"content": "three"}) + chunk({}, "stop")
     for reads in ways(data):
         for stream in (True, False):
-            calls: list[int] = []
             made = reply(stop=("END",), stream=stream, prompt_tokens=7)
-            made.on_enough = lambda calls=calls: calls.append(1)
             out = run(made, reads)
             got = message(out) if stream else json.loads(out)
             assert got["content"] == [{"type": "text", "text": "one "}]
             assert (got["stop_reason"], got["stop_sequence"]) == ("stop_sequence", "END")
             assert got["usage"]["output_tokens"] == 3 and got["usage"]["input_tokens"] == 7
-            assert calls == [1] and made.tally.ended
+            assert made.has_enough and made.tally.ended
     cut = before + chunk({"content": "D"})[:30]  # the engine is cut off as soon as it is found
     for data, text in ((before + chunk({"content": "D"}), "one "), (cut, None)):
         if text is None:

@@ -237,15 +237,12 @@ class Reply:
         """
         self.writer = writer
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
-        self.on_enough: Callable[[], None] = _nothing
-        """Called when an answer has all that it may have and the engine would go on."""
         self.count_prompt: Callable[[], Awaitable[int]] | None = None
         """Counts the prompt of an answer that ended before the engine told how long it is."""
         self._reader = reader or SseReader()
         self._filters = filters
         self._stops = stops
         self._failure: VllamaError | None = None
-        self.has_enough = False
         self._is_done = False  # the engine has said so
 
     @property
@@ -290,7 +287,7 @@ class Reply:
         except VllamaError as error:
             plain = False
             template.forget()
-            if not self._is_over:  # else nobody wants to know it
+            if not self.has_enough:  # else nobody wants to know it
                 if not out:
                     raise
                 self._failure = error
@@ -299,9 +296,6 @@ class Reply:
             template.forget()
         elif plain and text is not None:
             template.learn(chunk, text, written)
-        if self._is_over and not self.has_enough:
-            self.has_enough = True
-            self.on_enough()
         return written
 
     def finish(self, now_ns: int) -> bytes:
@@ -324,8 +318,8 @@ class Reply:
         return self.writer.fail(error)
 
     @property
-    def _is_over(self) -> bool:
-        """Whether a stop sequence has ended the answer, and the engine goes on."""
+    def has_enough(self) -> bool:
+        """Whether a stop sequence has ended the answer, and the engine would go on."""
         return self._stops is not None and self._stops.is_over
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
@@ -336,17 +330,13 @@ class Reply:
         if self._is_done:
             return None
         event = decode_event(payload)
-        if not self._is_over:
+        if not self.has_enough:
             self.tally.count(event.chunk, now_ns)
         if self._stops is not None:
             self._stops.take(event)
-        self.tally.take(event.chunk, now_ns, cut=self._is_over)
+        self.tally.take(event.chunk, now_ns, cut=self.has_enough)
         for step in self._filters:
             step.take(event)
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):
             out.append(data)
         return event
-
-
-def _nothing() -> None:
-    """Stand for a callback that nobody has set."""

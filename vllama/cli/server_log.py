@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from typing import NamedTuple
 
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
@@ -35,15 +36,22 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     formatter = JsonFormatter() if log_format == "json" else TextFormatter()
-    stderr = BatchHandler(formatter, write_stderr)
-    stderr.addFilter(lambda record: not getattr(record, "shown", False))
+    outputs = [Output(formatter, write_stderr, is_terminal=True)]
+    if file is not None:
+        outputs.append(Output(JsonFormatter(), LogFile(file).write))
     root = logging.getLogger()
     for old in root.handlers:
         old.close()
-    root.handlers[:] = [stderr]
-    if file is not None:
-        root.addHandler(BatchHandler(JsonFormatter(), LogFile(file).write))
+    root.handlers[:] = [BatchHandler(*outputs)]
     log_context.set_level(debug=debug)
+
+
+class Output(NamedTuple):
+    """Where lines go, and how; a terminal gets no record that it has shown already."""
+
+    formatter: logging.Formatter
+    write: Callable[[str], None]
+    is_terminal: bool = False
 
 
 class BatchHandler(MemoryHandler):
@@ -53,11 +61,10 @@ class BatchHandler(MemoryHandler):
     none waits. What a killed process has not written is lost.
     """
 
-    def __init__(self, formatter: logging.Formatter, write: Callable[[str], None]) -> None:
+    def __init__(self, *outputs: Output) -> None:
         super().__init__(MAX_RECORDS, flushLevel=logging.WARNING)
-        self.setFormatter(formatter)
         self.addFilter(add_context)
-        self._write = write
+        self._outputs = outputs
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record, or write it with those before it."""
@@ -73,8 +80,14 @@ class BatchHandler(MemoryHandler):
         self.acquire()
         try:
             records, self.buffer = self.buffer, []
-            if records:
-                self._write("".join(f"{self.format(record)}\n" for record in records))
+            for formatter, write, is_terminal in self._outputs:
+                lines = [
+                    f"{formatter.format(record)}\n"
+                    for record in records
+                    if not (is_terminal and getattr(record, "shown", False))
+                ]
+                if lines:
+                    write("".join(lines))
         finally:
             self.release()
 
@@ -87,6 +100,9 @@ def add_context(record: logging.LogRecord) -> bool:
     if (span := trace.get()) is not None:
         record.trace_id, record.span_id = span.trace_id, span.span_id
     return True
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one for each line
 
 
 class JsonFormatter(logging.Formatter):
@@ -110,7 +126,7 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = value
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return _encode(fields)
 
 
 class TextFormatter(logging.Formatter):

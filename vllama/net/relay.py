@@ -100,7 +100,6 @@ class Relay:
             None  # raised by `_conclude` in a callback; `run` raises it
         )
         self._tail = b""
-        reply.on_enough = self.cut
 
     async def run(
         self,
@@ -205,8 +204,9 @@ class Relay:
             return b""
         if self._state is not RelayState.STREAMING:
             return b""
+        reply = self.reply
         try:
-            return self.reply.feed(data, now_ns())
+            out = reply.feed(data, now_ns())
         except Exception as error:  # whatever an engine sends, it ends its own answer at once
             if isinstance(error, VllamaError):
                 self._error = error
@@ -215,6 +215,9 @@ class Relay:
             self._leave_fast_path()
             self._drain()
             return b""
+        if reply.has_enough:
+            self.cut()
+        return out
 
     def on_end(self) -> None:
         """End the answer, within this callback if possible, which saves a task switch."""

@@ -102,11 +102,11 @@ class App:
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
         route = self._table.find(request.method, request.path)
-        if not self._admit(request, route):
-            return
         gateway = self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         key = gateway.keys.find(authorization, api_key)
+        if not self._admit(request, route):
+            return
         running = gateway.running.begin(request, route, key)
         current_key.set(key)
         request.mask = partial(self._mask, key)

@@ -133,6 +133,7 @@ class Reloader:
         """
         old, exposed = self._in_use.now, self._in_use.config.exposure
         read = await executors.upkeep.run(self._read)
+        self._gateway.keys.refresh()
         named_keys = self._gateway.keys.stays_required
         found = compare_settings(old.config, read, named_keys=named_keys)
         new = self._derive(found.config)

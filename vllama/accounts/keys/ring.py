@@ -41,6 +41,11 @@ class KeyRing:
         if required and not self._has_any():
             log.error("no request is accepted: there is no key in '%s'; put the file back", file)
 
+    def refresh(self) -> None:
+        """Take note of a change of the file, as `find` does once for each request."""
+        if self._named is not None:
+            self._named.refresh()
+
     def use_plain(self, secrets: tuple[str, ...]) -> None:
         """Replace the plain keys."""
         self._plain = make_plain_keys(secrets)
@@ -53,13 +58,11 @@ class KeyRing:
     @property
     def stays_required(self) -> bool:
         """Whether they need one without the plain keys, too, even if the file is gone."""
-        if self._named is not None:
-            self._named.get()
         return self._required or (self._named is not None and not self._named.is_open)
 
     def _has_any(self) -> bool:
         """Tell whether there is a key that could be shown."""
-        named = self._named.get().values() if self._named is not None else ()
+        named = self._named.keys.values() if self._named is not None else ()
         now_s = self._clock.time()
         return bool(self._plain) or any(key.find_fault(now_s) is None for key in named)
 
@@ -70,7 +73,8 @@ class KeyRing:
         Anthropic's clients put it. The look-up compares digests, so the time that it takes tells
         nothing about a secret.
         """
-        named: Mapping[str, Key] = self._named.get() if self._named is not None else {}
+        self.refresh()
+        named: Mapping[str, Key] = self._named.keys if self._named is not None else {}
         if not (self._plain or named):
             return None
         scheme, _, bearer = authorization.partition(" ")
@@ -107,7 +111,7 @@ class KeyRing:
 
 
 class WatchedKeys:
-    """The keys of a file by digest; a change of the file is noticed by the next `get`.
+    """The keys of a file by digest; a change of the file is noticed by the next `refresh`.
 
     A file that can no longer be read, or that vanishes, changes nothing: a server that wanted keys
     must not be open to everybody because of that.
@@ -119,13 +123,12 @@ class WatchedKeys:
         self._signature = self._read_signature()
         self._use(read_file(path))
 
-    def get(self) -> dict[str, Key]:
-        """Return the keys by digest."""
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
         signature = self._read_signature()
         if signature != self._signature:
             self._signature = signature
             self._read_again()
-        return self._keys
 
     def _read_again(self) -> None:
         try:
@@ -141,7 +144,7 @@ class WatchedKeys:
         log.info("keys read again: %d in '%s'; %s", len(content.keys), self._path, told)
 
     def _use(self, content: KeyFile) -> None:
-        self._keys, self.is_open = index_keys(content.keys), content.open
+        self.keys, self.is_open = index_keys(content.keys), content.open
 
     def _read_signature(self) -> Signature | None:
         try:

@@ -28,8 +28,16 @@ PAIRS: Mapping[str, str] = {
 """What opens the thinking, and what closes it: as the models' chat templates on the hub have it."""
 
 _OPENINGS = tuple(PAIRS)
-_BEGINNINGS = (*_OPENINGS, *BEGINNINGS)
 _CLOSINGS = tuple(PAIRS.values())
+
+
+def _list_prefixes(*tags: str) -> frozenset[str]:
+    """Return all that may become one of `tags`, and they themselves."""
+    return frozenset(tag[:size] for tag in tags for size in range(len(tag) + 1))
+
+
+_OPENING_PREFIXES = _list_prefixes(*_OPENINGS)
+_PREFIXES = _list_prefixes(*_OPENINGS, *BEGINNINGS)
 
 
 class _State(Enum):
@@ -112,7 +120,7 @@ class ThinkSplitter:
                 self._closings = (PAIRS[opening],)
                 self._blank.clear()
                 held = stripped[len(opening) :]
-            elif _begins(stripped, _BEGINNINGS):
+            elif stripped in _PREFIXES:
                 self._held = stripped
                 return "", ""
             else:
@@ -122,7 +130,7 @@ class ThinkSplitter:
             if not self._seen:
                 held = held.lstrip()
                 if self._may_reopen:
-                    if held not in PAIRS and _begins(held, _OPENINGS):
+                    if held not in PAIRS and held in _OPENING_PREFIXES:
                         self._held = held
                         return "", ""
                     self._may_reopen = False
@@ -220,12 +228,9 @@ def is_unfinished(text: str) -> bool:
 
 
 def _opening(text: str) -> str:
-    return next((tag for tag in _OPENINGS if text.startswith(tag)), "")
-
-
-def _begins(text: str, tags: Collection[str]) -> bool:
-    """Tell whether `text` may be the beginning of a tag; nothing may be."""
-    return any(tag.startswith(text) for tag in tags)
+    if not text.startswith(_OPENINGS):
+        return ""
+    return next(tag for tag in _OPENINGS if text.startswith(tag))
 
 
 def _find(text: str, tags: Collection[str]) -> tuple[int, str]:

@@ -1,8 +1,8 @@
 """A watchdog of the event loop: it counts callbacks that block the loop, and so all requests.
 
-A thread schedules a callback in the loop at intervals. Until that callback runs, the thread samples
-the stack of the loop's thread. A callback that runs longer than `LIMIT_S` is counted, and logged
-with `--debug`. Unlike the debug mode of asyncio, this costs nothing per token.
+The loop runs a heartbeat at intervals. While one is overdue, a thread samples the stack of the
+loop's thread. A callback that runs longer than `LIMIT_S` is counted, and logged with `--debug`.
+Unlike the debug mode of asyncio, this costs nothing per token.
 """
 
 from __future__ import annotations
@@ -53,33 +53,30 @@ class Watchdog:
         self._metrics = metrics
         self._thread = threading.get_ident()
         self._cpu_s = get_cpu_clock(self._thread)
-        self._alive = threading.Event()
-        self._beat_s = 0.0
-        self._stopped = threading.Event()
+        self._stopped = False
         self._next_line_s = 0.0
+        self._schedule()
 
-    def run(self) -> None:
-        """Watch until `stop`, or until the loop is closed."""
-        while not self._stopped.wait(PAUSE_S):
-            self._alive.clear()
-            sent_s = time.monotonic()
-            try:
-                self._loop.call_soon_threadsafe(self._beat)
-            except RuntimeError:  # the loop is closed
-                return
-            self._watch_heartbeat()
-            if self._beat_s >= sent_s:  # else `stop` has ended the wait
-                self._metrics.loop_lag.observe((), self._beat_s - sent_s)
+    def _schedule(self) -> None:
+        """Schedule the next heartbeat, in the loop's thread."""
+        self._due_s = time.monotonic() + PAUSE_S
+        self._timer = self._loop.call_later(PAUSE_S, self._beat)
 
     def _beat(self) -> None:
-        """Note when the loop has run the heartbeat."""
-        self._beat_s = time.monotonic()
-        self._alive.set()
+        self._metrics.loop_lag.observe((), max(0.0, time.monotonic() - self._due_s))
+        self._schedule()
+
+    def run(self) -> None:
+        """Watch until `stop`; a thread of its own does nothing else."""
+        while not self._stopped:
+            time.sleep(PAUSE_S)
+            if time.monotonic() > self._due_s + SAMPLE_S:
+                self._watch_heartbeat()
 
     def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._alive.set()
+        """End `run`, soon; to be called in the loop's thread."""
+        self._stopped = True
+        self._timer.cancel()
 
     def _watch_heartbeat(self) -> None:
         """Wait for the heartbeat, and log the callback that delays it.
@@ -91,7 +88,11 @@ class Watchdog:
         seen: FrameType | None = None
         lasted_s, logged = 0.0, False
         now_s, cpu_s = time.monotonic(), self._cpu_s()
-        while not self._alive.wait(SAMPLE_S):
+        due_s = self._due_s
+        while True:
+            time.sleep(SAMPLE_S)
+            if self._due_s != due_s or self._stopped:
+                break
             before_s, now_s = now_s, time.monotonic()
             spent_s, cpu_s = cpu_s, self._cpu_s()
             beyond_s = min(now_s - before_s - SAMPLE_S, cpu_s - spent_s)

@@ -111,8 +111,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_between_chunks", "_complete", "_headers", "_held", "_keep", "_parser",
-        "_parts", "_pool", "_reads", "_reused", "_room_bytes", "_sink", "_transport", "closed",
-        "fast_path",
+        "_parts", "_pool", "_reads", "_reused", "_room_bytes", "_sink", "_transport", "_unread",
+        "closed", "fast_path",
     )  # fmt: skip
 
     def __init__(self, pool: Upstream) -> None:
@@ -123,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._room_bytes = math.inf  # for the rest of the answer
         self._held = False
         self._transport: asyncio.Transport | None = None
+        self._unread: select.poll | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
         self._parts: list[bytes] = []
@@ -163,23 +164,26 @@ class Connection(asyncio.Protocol):
         """Whether the engine has sent nothing since its last answer."""
         if self.closed or self._transport is None:
             return False
-        unread = select.poll()
-        unread.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not unread.poll(0)
+        if self._unread is None:
+            self._unread = select.poll()
+            socket = self._transport.get_extra_info("socket")
+            self._unread.register(socket.fileno(), select.POLLIN)
+        return not self._unread.poll(0)
 
     @property
     def mark(self) -> tuple[object, int] | None:
         """What changes with every answer and all bytes of it; None while none is waited for."""
-        progress = self.progress
-        return None if progress is None or progress.held else (self._sink, progress.mark)
+        return None if self._sink is None or self._held else (self._sink, self._count_reads())
+
+    def _count_reads(self) -> int:
+        return self._reads + (self.fast_path.tokens if self.fast_path is not None else 0)
 
     @property
     def progress(self) -> Progress | None:
         """The progress of the present answer; None if there is none."""
         if self._sink is None:
             return None
-        passed = self.fast_path.tokens if self.fast_path is not None else 0
-        return Progress(self._reads > 0, self._reads + passed, self._held, self._sink.has_begun)
+        return Progress(self._reads > 0, self._count_reads(), self._held, self._sink.has_begun)
 
     def divert(self, path: FastPath | None) -> None:
         """Have `path` receive the reads of this answer from now on; None ends that."""
