@@ -143,8 +143,11 @@ class TextClassifier:
     def take(self, event: Event) -> None:
         """Move what is thinking or a call out of the text; hold back what may become either."""
         choices = event.chunk.choices or ()
-        known = (self._choices.get(choice.index) for choice in choices)
-        if all(text is not None and text.is_plain for text in known):
+        for choice in choices:
+            text = self._choices.get(choice.index)
+            if text is None or not text.is_plain:
+                break
+        else:
             return
         event.changed = event.silent = True
         for choice in choices:

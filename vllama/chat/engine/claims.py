@@ -45,6 +45,9 @@ def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return OpenAI's usage object without what cannot be numbers of tokens; the rest stays."""
     kept: dict[str, Any] = {}
     for name, value in usage.items():
+        if name.endswith("_tokens") and type(value) is int and 0 <= value <= MAX_COUNT:
+            kept[name] = value
+            continue
         if name.endswith("_tokens_details") and not isinstance(value, Mapping):
             value = None
         elif isinstance(value, Mapping):
