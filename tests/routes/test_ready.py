@@ -147,7 +147,7 @@ def test_the_reasons_are_for_those_with_a_key(tmp_path):
 def test_a_named_upstream_that_is_down_leaves_it_ready_and_is_not_asked_in_a_loop(tmp_path):
     elsewhere = Elsewhere()
     config = tmp_path / "config.toml"
-    config.write_text(f'engine = "llama.cpp"\n[upstreams.bee]\nurl = "{elsewhere.url}"\n')
+    config.write_text(f'[upstreams.bee]\nurl = "{elsewhere.url}"\n')
     home = Server(tmp_path, env={"VLLAMA_CONFIG": str(config)})
     home.model("first")
     body = {"model": "bee:org/big", **user(), "stream": False}
