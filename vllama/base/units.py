@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
+from datetime import UTC, datetime
 
 _GO_UNITS_NS: dict[str, int] = {
     "ns": 1,
@@ -210,21 +209,8 @@ def rfc3339_utc(time_ns: int) -> str:
 
 def rfc3339_local(time_s: float) -> str:
     """Format a Unix time in seconds with the local offset; `math.inf` is the year 2262."""
-    time_s = min(time_s, FOREVER_EPOCH_S)
-    moment = datetime.fromtimestamp(time_s, _find_zone(int(time_s / _QUARTER_S)))
+    moment = datetime.fromtimestamp(min(time_s, FOREVER_EPOCH_S), UTC).astimezone()
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-_QUARTER_S = 900
-
-
-@lru_cache(maxsize=16)
-def _find_zone(quarter: int) -> tzinfo | None:
-    """Return the local offset in a quarter of an hour, in which no zone changes its own.
-
-    The C library looks at the file of the zone each time, which costs as much as all the rest.
-    """
-    return datetime.fromtimestamp(quarter * _QUARTER_S, UTC).astimezone().tzinfo
 
 
 def parse_rfc3339(text: str) -> float:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import NamedTuple
 
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
@@ -36,22 +35,15 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     formatter = JsonFormatter() if log_format == "json" else TextFormatter()
-    outputs = [Output(formatter, write_stderr, is_terminal=True)]
-    if file is not None:
-        outputs.append(Output(JsonFormatter(), LogFile(file).write))
+    stderr = BatchHandler(formatter, write_stderr)
+    stderr.addFilter(lambda record: not getattr(record, "shown", False))
     root = logging.getLogger()
     for old in root.handlers:
         old.close()
-    root.handlers[:] = [BatchHandler(*outputs)]
+    root.handlers[:] = [stderr]
+    if file is not None:
+        root.addHandler(BatchHandler(JsonFormatter(), LogFile(file).write))
     log_context.set_level(debug=debug)
-
-
-class Output(NamedTuple):
-    """Where lines go, and how; a terminal gets no record that it has shown already."""
-
-    formatter: logging.Formatter
-    write: Callable[[str], None]
-    is_terminal: bool = False
 
 
 class BatchHandler(MemoryHandler):
@@ -61,10 +53,11 @@ class BatchHandler(MemoryHandler):
     none waits. What a killed process has not written is lost.
     """
 
-    def __init__(self, *outputs: Output) -> None:
+    def __init__(self, formatter: logging.Formatter, write: Callable[[str], None]) -> None:
         super().__init__(MAX_RECORDS, flushLevel=logging.WARNING)
+        self.setFormatter(formatter)
         self.addFilter(add_context)
-        self._outputs = outputs
+        self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record, or write it with those before it."""
@@ -80,14 +73,8 @@ class BatchHandler(MemoryHandler):
         self.acquire()
         try:
             records, self.buffer = self.buffer, []
-            for formatter, write, is_terminal in self._outputs:
-                lines = [
-                    f"{formatter.format(record)}\n"
-                    for record in records
-                    if not (is_terminal and getattr(record, "shown", False))
-                ]
-                if lines:
-                    write("".join(lines))
+            if records:
+                self._write("".join(f"{self.format(record)}\n" for record in records))
         finally:
             self.release()
 
