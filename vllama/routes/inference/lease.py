@@ -37,9 +37,9 @@ from vllama.observe.tracing.setup import end_stage
 from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
 from vllama.routes.chain import current
+from vllama.routes.first_token import first_token_in_time
 from vllama.routes.inference.demand import Prefix, count_nothing
 from vllama.routes.inference.engine_log import find_crash_reports, find_logged_counts
-from vllama.routes.inference.first_token import first_token_in_time
 from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue

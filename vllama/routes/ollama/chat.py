@@ -20,7 +20,8 @@ from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry, find_model
+from vllama.routes.catalog import Entry
+from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import (
     Prefix,
     count_nothing,
