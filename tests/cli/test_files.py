@@ -16,6 +16,7 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from tests.hub import Fault, StandInHub
+from tests.server_process import FAKE
 from tests.tiny import write_tiny_gguf
 from vllama.cli.model_view import COLUMNS
 
@@ -216,6 +217,9 @@ def test_pull_without_a_hub(vllama: Vllama) -> None:
 def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllama: Vllama) -> None:
     hub.fault = lambda method, path, headers, server: (
         Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
+    )
+    env["PYTHONPATH"] += (
+        f"{os.pathsep}{FAKE}"  # without an engine the file would be looked into first
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "vllama", "pull", HUB_NAME],
