@@ -38,6 +38,13 @@ def hub(gguf: Path, env: dict[str, str]) -> Iterator[StandInHub]:
 
 
 @pytest.fixture
+def with_engine(env: dict[str, str]) -> dict[str, str]:
+    """An environment in which an engine is installed: without one, a pull begins otherwise."""
+    env["PYTHONPATH"] += f"{os.pathsep}{FAKE}"
+    return env
+
+
+@pytest.fixture
 def folder(gguf: Path, tmp_path: Path, env: dict[str, str]) -> Path:
     """A folder of the user's own with one model in it."""
     models = tmp_path / "models"
@@ -214,17 +221,16 @@ def test_pull_without_a_hub(vllama: Vllama) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllama: Vllama) -> None:
+def test_ctrl_c_leaves_what_is_there(
+    hub: StandInHub, with_engine: dict[str, str], vllama: Vllama
+) -> None:
     hub.fault = lambda method, path, headers, server: (
         Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
-    )
-    env["PYTHONPATH"] += (
-        f"{os.pathsep}{FAKE}"  # without an engine the file would be looked into first
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "vllama", "pull", HUB_NAME],
         stderr=subprocess.PIPE,
-        env=env,
+        env=with_engine,
         text=True,
     )
     assert process.stderr is not None
@@ -252,10 +258,19 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
 
 @pytest.mark.slow
 def test_too_little_memory(
-    hub: StandInHub, vllama: Vllama, terminal: Callable[..., Terminal]
+    hub: StandInHub,
+    with_engine: dict[str, str],
+    vllama: Vllama,
+    terminal: Callable[..., Terminal],
 ) -> None:
     little = {"OLLAMA_GPU_OVERHEAD": str(2**60)}
-    refused = vllama("pull", HUB_NAME, **little)
+    refused = subprocess.run(
+        [sys.executable, "-m", "vllama", "pull", HUB_NAME],
+        env=with_engine | little,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert refused.returncode == 3
     assert "Q4_K_M needs " in refused.stderr and f"vllama pull {NAME}" in refused.stderr
     screen = terminal("pull", NAME, **little)  # what is named is fetched, and the warning stays
