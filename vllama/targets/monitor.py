@@ -3,8 +3,8 @@
 `UpstreamMonitor` checks external servers (`--upstream`): which are up, which can serve, and since
 when. A server that refuses the key, or lacks the path that is checked, cannot serve, but is up: its
 answers are the client's. One that is down gets no requests. `probe_target` asks a target that has
-failed a request, a replica too, for a few tokens: many servers whose health check succeeds answer no
-request.
+failed a request, a replica too, for a few tokens: many servers whose health check succeeds answer
+no request.
 """
 
 from __future__ import annotations
