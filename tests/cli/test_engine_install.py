@@ -59,7 +59,8 @@ def test_one_of_two_is_picked(
 def test_what_each_offer_says(offers: list[Offer]) -> None:
     first, second = ("\n".join(describe_offer(each)) for each in offers)
     assert "why          runs on any CPU, faster than llama-cpp-python" in first
-    assert "note         nothing is compiled" in first
+    assert "llama.cpp (llama-server): llama.cpp b11434" in first
+    assert "note         the project's own build, which suits any processor" in first
     assert "note         it is compiled, for some 4 minutes" in second
 
 
@@ -73,7 +74,7 @@ def test_the_wheel_is_installed_where_the_build_fails(
     ready = make_offer(painter, CPU, environments)
     built = replace(ready, wheels=wheels("nowhere", compiled=True))
     install_first([built, ready])
-    assert "the ready-made build is installed instead" in capsys.readouterr().err
+    assert "paint==1 is installed instead" in capsys.readouterr().err
     assert isinstance(painter.find(SearchPaths(environments=environments)), Installation)
     with pytest.raises(EnvironmentFailed):
         install_first([replace(built, folder=tmp_path / "other")])

@@ -15,7 +15,9 @@ CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_availa
 
 
 def offer(name):
-    return make_offer(find_engine(load_engines().values(), name), CPU, Path("environments"))
+    return make_offer(
+        find_engine(load_engines().values(), name), CPU, Path("environments"), packages=True
+    )
 
 
 @pytest.mark.parametrize(

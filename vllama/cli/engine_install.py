@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,12 @@ def describe_offer(offer: Offer) -> list[str]:
         f"  on the disk  about {size(wheels.disk_bytes)}, of {free} free",
         f"  where        {offer.folder}",
     ]
-    notes = [("why", offer.reason), ("note", wheels.note), ("faster", offer.faster)]
+    notes = [
+        ("why", offer.reason),
+        ("note", wheels.note),
+        ("instead", offer.instead),
+        ("faster", offer.faster),
+    ]
     return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
 
 
@@ -57,6 +63,9 @@ def install_with_progress(offer: Offer) -> Installation:
     reader, fancy = Reader(), is_terminal(sys.stderr)
     with open_display() as display:
 
+        def tell(text: str, done_bytes: int | None, total_bytes: int | None) -> None:
+            display(PullEvent(status=text, total_bytes=total_bytes, completed_bytes=done_bytes))
+
         def on_line(line: str) -> None:
             news = reader.read(line)
             if news is None or (news.minor and not fancy):
@@ -64,7 +73,7 @@ def install_with_progress(offer: Offer) -> Installation:
             total, done = (None, None) if news.minor else (news.total_bytes, news.done_bytes)
             display(PullEvent(status=news.text, total_bytes=total, completed_bytes=done))
 
-        return asyncio.run(install(offer, on_line=on_line))
+        return asyncio.run(install(offer, on_line=on_line, tell=tell))
 
 
 def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
@@ -97,20 +106,22 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     return True
 
 
-def install_first(offers: Sequence[Offer]) -> None:
-    """Install an engine in the first of these ways that works; a compiler may lack a library.
+def install_first(offers: Sequence[Offer]) -> Installation:
+    """Install an engine in the first of these ways that works, and return it.
 
-    Raises VllamaError if the last way fails, too.
+    A release may be out of reach, and a compiler may lack a library. Raises VllamaError if the last
+    way fails, too.
     """
-    *builds, last = offers
-    for each in builds:
+    from vllama.machine.environments.layout import list_requirements
+
+    for each, following in pairwise(offers):
         try:
-            install_with_progress(each)
+            return install_with_progress(each)
         except EnvironmentFailed as error:
-            show_warning(f"{error.message}; the ready-made build is installed instead")
-        else:
-            return
-    install_with_progress(last)
+            what = list_requirements(following.steps)[0]
+            how = "built from source" if following.wheels.compiled else "installed"
+            show_warning(f"{error.message}; {what} is {how} instead")
+    return install_with_progress(offers[-1])
 
 
 def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama.base import executors, private
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
-from vllama.engines.recipe import Wheels, format_install_command, get_recipe
+from vllama.engines.recipe import Archive, Recipe, Wheels, format_install_command, get_recipe
 from vllama.engines.registry import ask_preference, locate_engine
+from vllama.engines.release import Tell, install_build, open_releases
 from vllama.machine.environments.installer import choose_python
 from vllama.machine.environments.layout import (
     Step,
     find_existing,
     list_arguments,
     list_requirements,
+    mark_complete,
 )
-from vllama.machine.environments.make import OnLine, install_steps, remove, try_command
+from vllama.machine.environments.make import (
+    OnLine,
+    install_steps,
+    locked,
+    remove,
+    remove_packages,
+    try_command,
+)
 from vllama.machine.probe import make_install_hint
 from vllama.machine.types import Platform
 
@@ -30,8 +42,9 @@ class Offer:
 
     `reason` says why the engine suits this machine, empty if it does not. `python` is the
     interpreter of the new environment, or a version for uv to fetch. `extra_args` are the user's
-    own, for the installer. `faster` says how to get a build that is faster on this machine, empty
-    if this one is. `done`: it is installed already, from the same requirements.
+    own, for the installer. `instead` says why a better way does not work here. `faster` says how to
+    get a build that is faster on this machine, empty if this one is. `done`: it is installed
+    already, from the same requirements.
     """
 
     engine: Engine
@@ -40,6 +53,7 @@ class Offer:
     python: Path | str
     reason: str = ""
     extra_args: tuple[str, ...] = ()
+    instead: str = ""
     faster: str = ""
     done: bool = False
 
@@ -48,38 +62,47 @@ class Offer:
         """The calls of the installer, each with the user's arguments."""
         return [
             replace(step, extra_args=(*step.extra_args, *self.extra_args))
-            for step in self.wheels.steps
+            for step in self.wheels.contents
         ]
 
 
-def make_offer(
+def make_offers(
     engine: Engine,
     platform: Platform,
     environments: Path,
     *,
     compiled: bool = False,
+    packages: bool = False,
+    release: str | None = None,
     extra_args: Sequence[str] = (),
     search: str | None = None,
-) -> Offer:
-    """Choose what to install on this machine, without fetching anything.
+) -> list[Offer]:
+    """Return the ways to install an engine on this machine, in order, without fetching anything.
 
-    `compiled`: only what is built from source for this machine. `search` is PATH for compilers and
-    Pythons (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if
-    nothing can be installed here.
+    The project's own build comes before a package of the index, and both before what is built from
+    source, which takes minutes. Whoever installs tries one after the other; the question of
+    `serve`, `--yes`, `engines` and `doctor` all follow this order.
+
+    `compiled`: only what is built from source. `packages`: only packages of the index, as also with
+    `extra_args` for its installer. `release`: only the project's own build of that tag, or
+    "latest". `search` is PATH for compilers and Pythons (None: PATH itself). Raises EngineMissing,
+    with how to get the engine by hand, if nothing can be installed here.
     """
     recipe = get_recipe(engine)
-    by_hand = recipe.by_hand or None
-    suiting = recipe.wheels_for(platform)
+    suiting, misfit = _list_ways(recipe, platform, engine, release), recipe.explain_misfit(platform)
     if compiled and suiting and not any(one.compiled for one in suiting):
         raise EngineMissing(
             f"cannot compile {engine.title}: its packages come ready-made",
             hint=f"leave out --compile: {format_install_command(engine.name)}",
         )
     if compiled:
-        suiting = tuple(one for one in suiting if one.compiled)
+        suiting = [one for one in suiting if one.compiled]
+    elif packages or extra_args:
+        suiting = [one for one in suiting if one.archive is None]
     if not suiting:
         what = "nothing for this machine" if recipe.wheels else "no package of it is known"
-        raise EngineMissing(f"cannot install {engine.title}: {what}", hint=by_hand)
+        reason = misfit or what
+        raise EngineMissing(f"cannot install {engine.title}: {reason}", hint=recipe.by_hand or None)
     buildable = [one for one in suiting if not find_missing_programs(one, search)]
     if not buildable:
         programs = find_missing_programs(suiting[-1], search)
@@ -88,35 +111,75 @@ def make_offer(
             f"{'is' if len(programs) == 1 else 'are'} not on PATH",
             hint=make_install_hint(programs, search),
         )
-    wheels = buildable[0]
-    python = choose_python(*wheels.python, search=search)
     suits, reason = ask_preference(engine, platform)
-    chosen = Offer(
-        engine=engine,
-        reason=reason if suits else "",
-        folder=environments / engine.name,
-        wheels=wheels,
-        python=python,
-        extra_args=tuple(extra_args),
-        faster=suggest_compilation(engine, wheels, buildable, platform),
+    offers: list[Offer] = []
+    for wheels in _take_one_of_each_kind(buildable):
+        offer = Offer(
+            engine=engine,
+            reason=reason if suits else "",
+            folder=environments / engine.name,
+            wheels=wheels,
+            python=choose_python(*wheels.python, search=search),
+            extra_args=tuple(extra_args),
+            instead=misfit,
+            faster=suggest_compilation(engine, wheels, buildable, platform),
+        )
+        wanted = list_requirements(offer.steps), list_arguments(offer.steps)
+        offers.append(replace(offer, done=find_existing(offer.folder, *wanted) is not None))
+    return offers
+
+
+def make_offer(
+    engine: Engine,
+    platform: Platform,
+    environments: Path,
+    *,
+    compiled: bool = False,
+    packages: bool = False,
+    extra_args: Sequence[str] = (),
+    search: str | None = None,
+) -> Offer:
+    """Return the best of `make_offers`, which has the same arguments and errors."""
+    return make_offers(
+        engine,
+        platform,
+        environments,
+        compiled=compiled,
+        packages=packages,
+        extra_args=extra_args,
+        search=search,
+    )[0]
+
+
+def _list_ways(
+    recipe: Recipe, platform: Platform, engine: Engine, release: str | None
+) -> list[Wheels]:
+    """Return what suits the machine; with `release` only that. Raises EngineMissing."""
+    suiting = list(recipe.wheels_for(platform))
+    if release is None:
+        return suiting
+    pinned = [pin_release(one, release) for one in suiting if one.archive is not None]
+    if pinned:
+        return pinned
+    why = recipe.explain_misfit(platform) or "there is no build of the project's for this machine"
+    raise EngineMissing(
+        f"cannot install release {release} of {engine.title}: {why}",
+        hint=f"leave out --version: {format_install_command(engine.name)}",
     )
-    wanted = list_requirements(chosen.steps), list_arguments(chosen.steps)
-    return replace(chosen, done=find_existing(chosen.folder, *wanted) is not None)
 
 
-def make_offers(
-    engine: Engine, platform: Platform, environments: Path, *, search: str | None = None
-) -> list[Offer]:
-    """Return the ways to install an engine on this machine, the fastest engine first.
+def pin_release(wheels: Wheels, tag: str) -> Wheels:
+    """Return the same way with another release."""
+    assert wheels.archive is not None
+    return replace(wheels, archive=replace(wheels.archive, tag=tag))
 
-    Where a build from source gains speed it comes before the one that is ready-made, although it
-    takes minutes: it is made once, and serves every request. Raises EngineMissing as `make_offer`.
-    """
-    found = make_offer(engine, platform, environments, search=search)
-    if not found.faster:
-        return [found]
-    built = make_offer(engine, platform, environments, compiled=True, search=search)
-    return [built, found]
+
+def _take_one_of_each_kind(ways: Sequence[Wheels]) -> list[Wheels]:
+    """Return the first archive, the first package, and the first that is built from source."""
+    first: dict[tuple[bool, bool], Wheels] = {}
+    for one in ways:
+        first.setdefault((one.compiled, one.archive is None), one)
+    return [first[kind] for kind in sorted(first)]
 
 
 def suggest_compilation(
@@ -140,23 +203,31 @@ def find_missing_programs(wheels: Wheels, search: str | None = None) -> list[str
 
 
 async def install(
-    chosen: Offer, *, environ: Mapping[str, str] | None = None, on_line: OnLine | None = None
+    chosen: Offer,
+    *,
+    environ: Mapping[str, str] | None = None,
+    on_line: OnLine | None = None,
+    tell: Tell = lambda text, done_bytes, total_bytes: None,
 ) -> Installation:
     """Carry out an installation and return the engine as it is found from now on.
 
-    An interrupted installation continues where it stopped. Raises DiskFull before anything is
-    fetched, EnvironmentFailed with the installer's cause, or if the new engine does not start.
+    `on_line` gets the lines of the installer of packages, `tell` the progress of the download of an
+    archive. An interrupted installation continues where it stopped. Raises DiskFull before anything
+    is fetched, EnvironmentFailed with the installer's cause, or if the new engine does not start.
     """
     check_disk_space(chosen)
-    await install_steps(
-        chosen.folder,
-        chosen.steps,
-        python=chosen.python,
-        environ=environ,
-        extra_env=dict(chosen.wheels.env),
-        trial=chosen.wheels.check,
-        on_line=on_line,
-    )
+    if chosen.wheels.archive is not None:
+        await _install_archive(chosen.wheels.archive, chosen.folder, environ, tell)
+    else:
+        await install_steps(
+            chosen.folder,
+            chosen.steps,
+            python=chosen.python,
+            environ=environ,
+            extra_env=dict(chosen.wheels.env),
+            trial=chosen.wheels.check,
+            on_line=on_line,
+        )
     found = locate_engine(chosen.engine, SearchPaths(environments=chosen.folder.parent))
     if isinstance(found, Installation):
         return found
@@ -164,6 +235,36 @@ async def install(
         f"cannot use {chosen.engine.title} after its installation: {found.reason}",
         hint=f"remove it (vllama engines remove {chosen.engine.name}) and install it again",
     )
+
+
+async def _install_archive(
+    archive: Archive, folder: Path, environ: Mapping[str, str] | None, tell: Tell
+) -> None:
+    """Bring a build of the project's own, which is used from now on; others stay beside it."""
+    private.make_folder(folder)
+    async with locked(folder, lambda line: tell(line, None, None)):
+        cancelled = threading.Event()
+        threads: list[threading.Thread] = []
+        with open_releases() as connections:
+
+            def bring() -> tuple[str, Path]:
+                threads.append(threading.current_thread())
+                return install_build(
+                    archive,
+                    folder,
+                    environ=os.environ if environ is None else environ,
+                    tell=tell,
+                    connections=connections,
+                    cancelled=cancelled,
+                )
+
+            try:
+                tag, programs = await executors.downloads.run(bring)
+            finally:
+                cancelled.set()
+                connections.end_reads(threads)
+        mark_complete(folder, replace(archive, tag=tag).steps, programs=programs)
+        remove_packages(folder)
 
 
 async def check_installation(chosen: Offer, *, environ: Mapping[str, str] | None = None) -> str:

@@ -78,7 +78,8 @@ class _Wanted:
         sites = tuple(list_site_packages(folder))
         version = _read_version(sites, self.distributions)
         python = get_python(folder)
-        search = os.pathsep.join(map(str, (folder / "bin", folder / "Scripts", folder)))
+        programs = find_existing(folder) or folder / "bin"
+        search = os.pathsep.join(map(str, (programs, folder / "bin", folder / "Scripts", folder)))
         program = shutil.which(self.executable, path=search) if self.executable else None
         if version or program:
             yield PackageLocation(

@@ -6,8 +6,12 @@ that nobody starts a download of gigabytes by mistake.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from platform import libc_ver
 from typing import Protocol, runtime_checkable
 
 from vllama.machine.environments.layout import Step
@@ -35,8 +39,52 @@ def get_machine_kind(platform: Platform) -> MachineKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A build that the project of an engine releases itself; `engines.release` brings it.
+
+    `releases` is the address of the project's releases in GitHub's API, `name` the archive's with
+    `{tag}` in it, `tag` the release that was tested, `program` what is in it, and `glibc` the least
+    version of that library that it needs, None without one. `digests` has the SHA-256 of the
+    archives that were tested, by name; where it has none, the release's own description decides.
+    """
+
+    project: str
+    releases: str
+    name: str
+    tag: str
+    program: str
+    glibc: tuple[int, int] | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is installed, as the marker of an environment names it."""
+        build = self.name.format(tag=self.tag).removesuffix(".tar.gz")
+        return (Step(requirements=(f"{self.project} {self.tag}",), extra_args=(build,)),)
+
+
+@cache
+def find_libc() -> tuple[str, str]:
+    """Return the name and the version of the C library; empty on macOS and with musl."""
+    return libc_ver()
+
+
+def find_misfit(archive: Archive, libc: tuple[str, str] | None = None) -> str:
+    """Return why the programs of an archive cannot run on this system, empty if they can."""
+    if archive.glibc is None:
+        return ""
+    name, version = find_libc() if libc is None else libc
+    needed = ".".join(map(str, archive.glibc))
+    if name != "glibc":
+        return f"it needs glibc {needed}, which this system does not use"
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < archive.glibc:
+        return f"it needs glibc {needed}, and this system has {version}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """One way to install an engine.
+    """One way to install an engine: packages of an index, or an `archive`.
 
     `on`, `systems` ("linux", "darwin") and `archs` (as `uname -m`; empty means any) say where it
     works. `steps` are calls of the installer, in order. `python` is the lowest and the highest
@@ -49,9 +97,10 @@ class Wheels:
     if the engine starts at all. `note` is a sentence for the user.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = ()
     download_bytes: int
     disk_bytes: int
+    archive: Archive | None = None
     on: tuple[MachineKind, ...] = ANY
     systems: tuple[str, ...] = ("linux", "darwin")
     archs: tuple[str, ...] = ()
@@ -62,6 +111,11 @@ class Wheels:
     unused_features: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     note: str = ""
+
+    @property
+    def contents(self) -> tuple[Step, ...]:
+        """What is installed: packages, or the build of an archive."""
+        return self.archive.steps if self.archive is not None else self.steps
 
     def suits(self, platform: Platform) -> bool:
         """Tell whether it works on such a machine."""
@@ -80,8 +134,19 @@ class Recipe:
     by_hand: str = ""
 
     def wheels_for(self, platform: Platform) -> tuple[Wheels, ...]:
-        """Return those that suit the machine."""
-        return tuple(one for one in self.wheels if one.suits(platform))
+        """Return those that suit the machine, and whose programs run on it."""
+        return tuple(
+            one
+            for one in self.wheels
+            if one.suits(platform) and not (one.archive and find_misfit(one.archive))
+        )
+
+    def explain_misfit(self, platform: Platform) -> str:
+        """Return why an archive for such a machine does not run on it, empty if there is none."""
+        for one in self.wheels:
+            if one.archive and one.suits(platform) and (why := find_misfit(one.archive)):
+                return f"{one.archive.project}'s own build does not run here: {why}"
+        return ""
 
 
 @runtime_checkable

@@ -100,7 +100,7 @@ def find_offer(engine: str | None, *, compiled: bool) -> Offer:
     if engine is None:
         raise ConfigError("cannot bisect versions: no engine is named", hint="name it: --engine")
     found = find_engine(load_engines().values(), engine)
-    offer = make_offer(found, detect(), Path(), compiled=compiled)
+    offer = make_offer(found, detect(), Path(), compiled=compiled, packages=not compiled)
     if offer.wheels.compiled and not compiled:
         raise ConfigError(
             f"cannot bisect {found.title} by its versions: each would be compiled "

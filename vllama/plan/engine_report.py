@@ -96,7 +96,7 @@ def describe_engine(facts: Facts, engine: Engine, chosen: str | None) -> EngineR
         reason=reason,
         missing=missing.reason if missing else None,
         hint=write_advice(facts, missing) if missing else None,
-        requirements=list_requirements(suiting[0].steps) if suiting else [],
+        requirements=list_requirements(suiting[0].contents) if suiting else [],
         download_bytes=suiting[0].download_bytes if suiting else None,
         by_hand=recipe.by_hand or None,
         chosen=engine.name == chosen,

@@ -76,6 +76,7 @@ def test_environments_that_are_not_whole(tmp_path: Path) -> None:
     for name in ("gone", "whole"):
         mark_complete(tmp_path / name, [Step(requirements=("x",))])
     (tmp_path / "whole/bin/python").symlink_to(sys.executable)
+    (tmp_path / "gone/pyvenv.cfg").touch()
     told = list(engines.environments(SearchPaths(environments=tmp_path), ("gone", "half")))
     assert statuses(told) == ["failed", "warning"]
     assert "gone has lost its Python" in told[0].text

@@ -113,9 +113,10 @@ def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Findin
                 f"go on with it ({again}), or take it away ({away})",
             )
         else:
+            is_python = (folder / "pyvenv.cfg").exists()
+            lost = f"its Python ({get_python(folder).resolve()})" if is_python else "its programs"
             yield failure(
-                f"the environment of {folder.name} has lost its Python "
-                f"({get_python(folder).resolve()})",
+                f"the environment of {folder.name} has lost {lost}",
                 f"make it anew: {away}, then {again}",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,7 @@ Examples:
   vllama engines
   vllama engines install llama-cpp-python
   vllama engines install llama-server --yes
+  vllama engines install llama-server --version latest
   vllama engines install llama-server --compile
   vllama engines install llama-cpp-python -- --no-binary llama-cpp-python
   vllama engines remove llama-server
@@ -71,6 +73,13 @@ def engines(
         bool,
         option("--compile", "With install: build it from source for this machine's processor."),
     ] = False,
+    version: Annotated[
+        str | None,
+        option(
+            "--version TAG",
+            "With install: a release of the project itself, such as b11434, or latest.",
+        ),
+    ] = None,
     as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
@@ -94,8 +103,15 @@ def engines(
         return 0
     for name in names:
         if action == "install":
-            extra = (*(["--upgrade"] if upgrade else []), *(context.obj or ()))
-            install_one(settings, name, yes=yes, compiled=compiled, extra_args=extra)
+            install_one(
+                settings,
+                name,
+                yes=yes,
+                upgrade=upgrade,
+                compiled=compiled,
+                release=version,
+                extra_args=context.obj or (),
+            )
         else:
             remove_one(settings, name, yes=yes)
     return 0
@@ -142,7 +158,14 @@ def table_cells(one: EngineRow) -> tuple[str, ...]:
 
 
 def install_one(
-    settings: Config, name: str, *, yes: bool, compiled: bool, extra_args: Sequence[str]
+    settings: Config,
+    name: str,
+    *,
+    yes: bool,
+    upgrade: bool,
+    compiled: bool,
+    release: str | None,
+    extra_args: Sequence[str],
 ) -> None:
     """Install one engine, after saying what will be downloaded. Raises VllamaError.
 
@@ -150,11 +173,16 @@ def install_one(
     """
     import asyncio
 
-    from vllama.cli.engine_install import confirm_install, describe_offer, install_with_progress
-    from vllama.engines.install import check_installation, make_offer, uninstall
+    from vllama.cli.engine_install import confirm_install, describe_offer, install_first
+    from vllama.engines.install import check_installation, make_offers, uninstall
 
     engine, platform, environments = find_engine(settings, name)
-    chosen = make_offer(engine, platform, environments, compiled=compiled, extra_args=extra_args)
+    find = partial(make_offers, engine, platform, environments, compiled=compiled, release=release)
+    offers = find(extra_args=extra_args)
+    if upgrade and offers[0].wheels.archive is None:
+        offers = find(extra_args=("--upgrade", *extra_args))
+    here = [] if upgrade else [each for each in offers if each.done]
+    chosen = (*here, *offers)[0]
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
         say_prose(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
@@ -167,7 +195,7 @@ def install_one(
         raise typer.Abort
     if problem:  # the installer counts a damaged package as installed
         uninstall(engine, environments)
-    installation = install_with_progress(chosen)
+    installation = install_first(offers[offers.index(chosen) :])
     say_prose(f"{engine.title} {installation.version} is installed in {chosen.folder}")
     if not ask_preference(engine, platform)[0]:
         say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")

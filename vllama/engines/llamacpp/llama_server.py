@@ -42,7 +42,7 @@ from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.package_server import LLAMACPP_TOKENIZER
-from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.recipe import Archive, MachineKind, Recipe, Wheels
 from vllama.engines.request_body import LLAMACPP
 from vllama.machine.environments.layout import Step
 from vllama.machine.probe import run_command
@@ -73,8 +73,51 @@ BY_HAND = (
 )
 
 ARCHS = ("x86_64", "amd64", "aarch64", "arm64")
+X64, ARM64 = ("x86_64", "amd64"), ("aarch64", "arm64")
+VARIANTS = "the project's own build, which suits any processor; nothing is compiled"
+# the release that was tested, and the SHA-256 of its archives: renewed by scripts/renew_build.py
+TAG = "b11434"
+DIGESTS: Mapping[str, str] = {}
+# what the builders of the releases run (their workflow `release.yml`), so the least that they need
+GLIBC_X64, GLIBC_ARM64 = (2, 35), (2, 39)
+
+
+_VULKAN = "the project's own build, with Vulkan for the GPU"
+_METAL = "the project's own build, with Metal"
+# the end of the archive's name, the glibc that it needs, machines, systems, processors, what it
+# takes to download and on the disk in MiB, and what to say of it
+_ARCHIVES = (
+    ("ubuntu-x64", GLIBC_X64, MachineKind.CPU, "linux", X64, 16, 60, VARIANTS),
+    ("ubuntu-arm64", GLIBC_ARM64, MachineKind.CPU, "linux", ARM64, 14, 50, VARIANTS),
+    ("ubuntu-vulkan-x64", GLIBC_X64, MachineKind.AMD, "linux", X64, 32, 110, _VULKAN),
+    ("ubuntu-vulkan-arm64", GLIBC_ARM64, MachineKind.AMD, "linux", ARM64, 30, 100, _VULKAN),
+    ("macos-arm64", None, MachineKind.APPLE, "darwin", ARM64, 12, 40, _METAL),
+    ("macos-x64", None, MachineKind.CPU, "darwin", X64, 12, 40, VARIANTS),
+)
+BUILDS = tuple(
+    Wheels(
+        archive=Archive(
+            project="llama.cpp",
+            releases="https://api.github.com/repos/ggml-org/llama.cpp/releases",
+            name=f"llama-{{tag}}-bin-{kind}.tar.gz",
+            tag=TAG,
+            program=PROGRAM,
+            glibc=glibc,
+            digests=DIGESTS,
+        ),
+        on=(on,),
+        systems=(system,),
+        archs=archs,
+        check=(PROGRAM, "--version"),
+        download_bytes=download * MIB,
+        disk_bytes=disk * MIB,
+        note=note,
+    )
+    for kind, glibc, on, system, archs, download, disk, note in _ARCHIVES
+)
 RECIPE = Recipe(
     wheels=(
+        *BUILDS,
         Wheels(
             steps=(
                 Step(requirements=("xllamacpp>=2026.10",), extra_args=("--only-binary=:all:",)),

@@ -17,7 +17,7 @@ MARKER = "vllama-environment.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call of `uv pip install`, with further arguments for it."""
+    """One call of `uv pip install`, with further arguments for it; or the name of a build."""
 
     requirements: tuple[str, ...]
     extra_args: tuple[str, ...] = ()
@@ -39,26 +39,37 @@ def find_existing(
     requirements: Sequence[str] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> Path | None:
-    """Return the Python of a complete environment.
+    """Return the folder of a complete environment's programs.
 
     If they are given, only one that was made with exactly these requirements (and arguments).
     """
     try:
         marker = json.loads((folder / MARKER).read_text())
         made_for, made_with = marker["requirements"], marker["arguments"]
+        programs = marker.get("programs")
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if requirements is not None and made_for != list(requirements):
         return None
     if arguments is not None and made_with != list(arguments):
         return None
+    if programs is not None:
+        return folder / programs if (folder / programs).is_dir() else None
     python = get_python(folder)
-    return python if python.exists() else None
+    return python.parent if python.exists() else None
 
 
-def mark_complete(folder: Path, steps: Sequence[Step]) -> None:
-    """Mark an environment as complete. Raises OSError."""
-    marker = {"requirements": list_requirements(steps), "arguments": list_arguments(steps)}
+def mark_complete(folder: Path, steps: Sequence[Step], *, programs: Path | None = None) -> None:
+    """Mark an environment as complete. Raises OSError.
+
+    `programs`: the folder of its programs, if it is no environment of Python's.
+    """
+    marker: dict[str, object] = {
+        "requirements": list_requirements(steps),
+        "arguments": list_arguments(steps),
+    }
+    if programs is not None:
+        marker["programs"] = str(programs.relative_to(folder))
     new = folder / f"{MARKER}.new"
     new.write_text(json.dumps(marker))
     new.replace(folder / MARKER)

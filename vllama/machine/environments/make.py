@@ -79,8 +79,8 @@ async def install_steps(
     5. Write the marker.
     """
     wanted = list_requirements(steps), list_arguments(steps)
-    if (found := find_existing(folder, *wanted)) is not None:
-        return found
+    if find_existing(folder, *wanted) is not None:
+        return get_python(folder)
     told = on_line or (lambda line: None)
     environ = dict(os.environ) if environ is None else environ
     pip_settings = read_pip_settings(environ)
@@ -89,9 +89,9 @@ async def install_steps(
     uv = find_uv(env.get("PATH"))
     try:
         private.make_folder(folder)
-        async with _locked(folder, told):  # 1
-            if (found := find_existing(folder, *wanted)) is not None:
-                return found
+        async with locked(folder, told):  # 1
+            if find_existing(folder, *wanted) is not None:
+                return get_python(folder)
             remove_temporary(folder)
             if any(private.find_owner(each)[0] > 0 for each in folder.parents):
                 env["UV_LINK_MODE"] = "copy"  # links would give root's cache away, too
@@ -124,7 +124,7 @@ async def try_command(
     """
     if not command:
         return
-    program = get_python(folder).with_name(command[0])
+    program = (find_existing(folder) or get_python(folder).parent) / command[0]
     env = build_installer_env(dict(os.environ) if environ is None else environ)
     run = _Runner(folder=folder, env=env, on_line=lambda line: None)
     ring, code = await run.run([str(program), *command[1:]])
@@ -151,6 +151,16 @@ def remove(folder: Path) -> None:
         ) from None
     except OSError as error:
         raise EnvironmentFailed(f"cannot remove '{folder}': {error.strerror or error}") from None
+
+
+def remove_packages(folder: Path) -> None:
+    """Remove the environment of Python's that lay in a folder, which has something else now."""
+    for name in ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg"):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:
@@ -270,7 +280,7 @@ async def _end(child: Child) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _locked(folder: Path, on_line: OnLine) -> AsyncIterator[None]:
+async def locked(folder: Path, on_line: OnLine) -> AsyncIterator[None]:
     """Hold the environment's lock, which lies beside it, for `remove`, and stays there."""
     lock = FileLock(_lock_file(folder))
     told = False

@@ -26,7 +26,7 @@ from vllama.base.errors import (
 )
 from vllama.base.spelling import find_similar
 from vllama.machine.environments.failures import Row, find_last_error, match_output
-from vllama.machine.environments.layout import Step, find_existing
+from vllama.machine.environments.layout import Step, find_existing, get_python
 from vllama.machine.environments.make import GRACE, install_steps, remove, run_to_end
 from vllama.models.names.quant import UNQUANTISED, normalise_quant
 from vllama.models.types import ModelInfo
@@ -69,8 +69,8 @@ class Converter:
 def find_converter(data_dir: Path) -> Converter | None:
     """Return the converter installed below the data folder, or None."""
     for requirements, _ in (WITH_CPU, PLAIN):
-        if (python := find_existing(data_dir / FOLDER, requirements)) is not None:
-            return Converter(python=python)
+        if find_existing(data_dir / FOLDER, requirements) is not None:
+            return Converter(python=get_python(data_dir / FOLDER))
     return None
 
 

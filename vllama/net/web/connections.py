@@ -8,6 +8,7 @@ Why urllib3: docs/decisions/0027-urllib3-asks-the-world.md.
 
 from __future__ import annotations
 
+import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from vllama.net.web.pools import Pool, SecurePool, in_use
 PORTS = {"http": 80, "https": 443}
 READ_BYTES = 512 * 1024
 _MOST_REDIRECTS = 10
+_CONNECTION = re.compile(r"^\w+\(host=[^)]*\): ")  # which urllib3 names first
 _MOST_KEPT = 16  # connections to one host
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -238,4 +240,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError | OSError) and "timed out" in str(error):
         return "the server fell silent"
     inner = error.args[-1] if error.args and isinstance(error.args[-1], Exception) else error
-    return str(inner) or type(inner).__name__
+    text = _CONNECTION.sub("", str(inner))
+    return text or type(inner).__name__
