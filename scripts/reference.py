@@ -1,4 +1,4 @@
-"""Print a generated part of the reference pages: `settings`, `tables`, `routes` and so on.
+"""Print generated parts of the reference pages: `settings`, `tables`, `routes` and so on.
 
 The documentation site puts each part where its page says `<!-- generated: NAME -->`.
 """
@@ -109,6 +109,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
-        sys.exit(f"usage: python scripts/reference.py {'|'.join(PARTS)}")
-    print(PARTS[sys.argv[1]]())
+    if len(sys.argv) < 2 or not PARTS.keys() >= set(sys.argv[1:]):
+        sys.exit(f"usage: python scripts/reference.py {'|'.join(PARTS)} …")
+    for part in sys.argv[1:]:
+        print(PARTS[part]())

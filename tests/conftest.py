@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.front import official_clients as official_clients
 from tests.front import server as server
+
+SHARED = {"server", "official_clients"}
 
 _SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 
@@ -55,8 +58,11 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules that talk to a shared server first: one worker takes them, and starts it."""
-    shared = {item.path for item in items if "server" in item.fixturenames}
+    """Put the modules that share what takes long first: one worker takes them, and makes it once.
+
+    That is a server, or the import of an official client.
+    """
+    shared = {item.path for item in items if SHARED & {*item.fixturenames}}
     items.sort(key=lambda item: item.path not in shared)
 
 

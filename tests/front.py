@@ -1,4 +1,4 @@
-"""The server with fake engines that the tests of routes and of HTTP share (a session's fixture)."""
+"""What tests of many modules share: a server with fake engines, and the official clients."""
 
 import pytest
 
@@ -16,3 +16,12 @@ def server(tmp_path_factory):
         running.model("shifts-and-counts")
         running.model("vectors", "--embed-per-token")
         yield running
+
+
+@pytest.fixture(scope="session")
+def official_clients():
+    """Import the clients of OpenAI and Anthropic, which takes seconds, in one worker only."""
+    import anthropic
+    import openai
+
+    return anthropic, openai

@@ -82,7 +82,7 @@ class StubServer:
                 """Keep quiet."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Http)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,))
         self._thread.start()
 
     @property

@@ -9,6 +9,7 @@ import json
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -201,7 +202,14 @@ def pack_link(path: Path) -> None:
 
 def pack_headers(path: Path, *types: bytes, size: int = 0, content: bytes = b"") -> None:
     """Write an archive with headers of `types` before its first file; each has `size` bytes."""
-    with gzip.open(path, "wb", compresslevel=1) as file:
+    path.write_bytes(make_headers(types, size, content))
+
+
+@cache
+def make_headers(types: tuple[bytes, ...], size: int, content: bytes) -> bytes:
+    """Return such an archive."""
+    packed = io.BytesIO()
+    with gzip.open(packed, "wb", compresslevel=1) as file:
         for kind in types:
             info = tarfile.TarInfo("././@header")
             info.type, info.size = kind, size or len(content)
@@ -211,6 +219,7 @@ def pack_headers(path: Path, *types: bytes, size: int = 0, content: bytes = b"")
             file.write(b"\0" * (-info.size % 512))
         with tarfile.open(fileobj=file, mode="w|") as archive:
             archive.addfile(tarfile.TarInfo("manifest.json"))
+    return packed.getvalue()
 
 
 CHUNK = 1 << 20

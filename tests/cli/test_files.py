@@ -16,6 +16,7 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from tests.hub import Fault, StandInHub
+from tests.server_process import FAKE
 from tests.tiny import write_tiny_gguf
 from vllama.cli.model_view import COLUMNS
 
@@ -34,6 +35,13 @@ def hub(gguf: Path, env: dict[str, str]) -> Iterator[StandInHub]:
         server.add_repo(HUB_NAME, {gguf.name: gguf})
         env["HF_ENDPOINT"] = server.url
         yield server
+
+
+@pytest.fixture
+def with_engine(env: dict[str, str]) -> dict[str, str]:
+    """An environment in which an engine is installed: without one, a pull begins otherwise."""
+    env["PYTHONPATH"] += f"{os.pathsep}{FAKE}"
+    return env
 
 
 @pytest.fixture
@@ -213,14 +221,16 @@ def test_pull_without_a_hub(vllama: Vllama) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllama: Vllama) -> None:
+def test_ctrl_c_leaves_what_is_there(
+    hub: StandInHub, with_engine: dict[str, str], vllama: Vllama
+) -> None:
     hub.fault = lambda method, path, headers, server: (
         Fault(stall_after=1000) if server == "cdn" and method == "GET" else None
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "vllama", "pull", HUB_NAME],
         stderr=subprocess.PIPE,
-        env=env,
+        env=with_engine,
         text=True,
     )
     assert process.stderr is not None
@@ -248,10 +258,19 @@ def test_ctrl_c_leaves_what_is_there(hub: StandInHub, env: dict[str, str], vllam
 
 @pytest.mark.slow
 def test_too_little_memory(
-    hub: StandInHub, vllama: Vllama, terminal: Callable[..., Terminal]
+    hub: StandInHub,
+    with_engine: dict[str, str],
+    vllama: Vllama,
+    terminal: Callable[..., Terminal],
 ) -> None:
     little = {"OLLAMA_GPU_OVERHEAD": str(2**60)}
-    refused = vllama("pull", HUB_NAME, **little)
+    refused = subprocess.run(
+        [sys.executable, "-m", "vllama", "pull", HUB_NAME],
+        env=with_engine | little,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert refused.returncode == 3
     assert "Q4_K_M needs " in refused.stderr and f"vllama pull {NAME}" in refused.stderr
     screen = terminal("pull", NAME, **little)  # what is named is fetched, and the warning stays

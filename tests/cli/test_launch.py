@@ -29,7 +29,7 @@ NOT_HERE = (
     else "cannot set up Claude Desktop here: it is supported on macOS only"
 )
 TOOL = """\
-#!{python}
+#!{python} -IS
 import json, os, pathlib, sys
 start = {{"args": sys.argv[1:], "env": dict(os.environ)}}
 pathlib.Path({out!r}).write_text(json.dumps(start))
@@ -369,13 +369,19 @@ def test_a_model_is_chosen_and_the_change_agreed(
     assert list(files(home)) == [".config/zed/settings.json"]
 
 
-@pytest.mark.parametrize("name", ["aider", "cline", "zed"])
 @pytest.mark.parametrize("variable", ["VLLAMA_API_KEY", "VLLAMA_CLIENT_KEY", "OLLAMA_API_KEY"])
-def test_the_key_of_every_variable_reaches_the_tool(
-    name: str, variable: str, started: Callable[[str], Path], env: dict[str, str]
+def test_the_key_of_every_variable_is_the_tools(variable: str, home: Path, vllama: Vllama) -> None:
+    words = ("launch", "aider", "-m", "qwen3:8b", "--config")
+    assert "export OLLAMA_API_KEY=sk-of-this\n" in vllama(*words, **{variable: "sk-of-this"}).stdout
+
+
+@pytest.mark.parametrize("name", ["aider", "cline", "zed"])
+def test_the_key_reaches_the_tool(
+    name: str, started: Callable[[str], Path], env: dict[str, str]
 ) -> None:
     out = started(name)
-    done = run_process(env | {variable: "sk-of-this-server"}, name, "-m", "qwen3:8b", "--yes")
+    keyed = env | {"VLLAMA_CLIENT_KEY": "sk-of-this-server"}
+    done = run_process(keyed, name, "-m", "qwen3:8b", "--yes")
     assert done.returncode == 7, done.stderr
     assert json.loads(out.read_text())["env"]["OLLAMA_API_KEY"] == "sk-of-this-server"
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -20,6 +21,8 @@ from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
+
+pytestmark = pytest.mark.usefixtures("official_clients")
 
 CALL = [{"type": "tool_use", "id": "chatcmpl-tool-a", "name": "weather",
          "input": {"city": "Paris"}}]  # fmt: skip
@@ -79,9 +82,16 @@ def client(data: bytes, kind: str) -> Anthropic:
 
 def message(data: bytes) -> dict[str, Any]:
     """Return the message that the official client makes of a stream."""
+    got: dict[str, Any] = json.loads(read_with_client(data))
+    return got
+
+
+@cache
+def read_with_client(data: bytes) -> str:
+    """Read a stream, however it was cut before, once: as a whole message, and event by event."""
     asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     with client(data, "text/event-stream").messages.stream(**asked) as stream:
-        got: dict[str, Any] = stream.get_final_message().to_dict()
+        got = stream.get_final_message().to_json()
     with client(data, "text/event-stream") as raw:
         raw_events = [e.type for e in raw.messages.create(**asked, stream=True)]
     assert raw_events[0] == "message_start" and raw_events[-1] == "message_stop"

@@ -29,6 +29,8 @@ from vllama.dialects.openai.request_types import COMPLETION
 if TYPE_CHECKING:
     from openai import OpenAI
 
+pytestmark = pytest.mark.usefixtures("official_clients")
+
 
 def parse(**fields: Any) -> CompletionRequest:
     return parse_completion(typed({"prompt": "Hi"} | fields, COMPLETION))

@@ -22,6 +22,8 @@ from vllama.dialects.responses.write import ResponsesWriter
 if TYPE_CHECKING:
     from openai import OpenAI
 
+pytestmark = pytest.mark.usefixtures("official_clients")
+
 NOW = 1_795_264_126_000_000_000
 
 

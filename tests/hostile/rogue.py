@@ -73,7 +73,7 @@ def rogue() -> Iterator[Rogue]:
     server.daemon_threads = True
     server.block_on_close = False
     told = Rogue(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True)
     thread.start()
     try:
         yield told

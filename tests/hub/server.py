@@ -48,7 +48,7 @@ class StandInHub:
 
     def __enter__(self) -> StandInHub:
         for server in (self._hub, self._cdn):
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:

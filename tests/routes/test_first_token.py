@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllama.routes.inference.first_token import ServerDown, TooSlow, first_token_in_time
+from vllama.routes.first_token import ServerDown, TooSlow, first_token_in_time
 
 
 @pytest.mark.parametrize(("goes_down", "error"), [(True, ServerDown), (False, TooSlow)])

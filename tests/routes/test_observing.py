@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,6 +35,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that needs no key, and listens at all addresses."""
+    options = ("--host", "0.0.0.0", "--allow-registry", "registry.example")
+    with Server(tmp_path_factory.mktemp("open"), *options) as running:
+        running.model("plain")
+        yield running
+
+
 def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
     status, headers, data = server.request(method, path, body, SHOWS_KEY)
     is_json = headers["content-type"].startswith("application/json")
@@ -58,6 +68,12 @@ def load(server: Server, model: str = "plain") -> None:
 )
 def test_all_need_a_key(server: Server, method: str, path: str) -> None:
     assert server.request(method, path, {} if method == "POST" else None)[0] == 401
+
+
+def test_the_files_of_the_page_need_none(server: Server) -> None:
+    assert server.request("GET", "/ui/")[0] == 200
+    assert server.request("GET", "/ui/main.js")[0] == 200
+    assert server.request("GET", "/api/tags")[0] == 401
 
 
 # -- settings -----------------------------------------------------------------------------------
@@ -158,10 +174,9 @@ def test_a_name_that_means_nothing_keeps_its_hint(server: Server) -> None:
         assert 400 <= code < 500 and told["hint"] and told["error"].endswith(told["hint"])
 
 
-def test_a_plan_asks_no_registry_that_is_not_allowed(tmp_path: Any) -> None:
-    with Server(tmp_path / "home", "--allow-registry", "registry.example") as server:
-        status, told = server.post("/api/plan", {"model": "hf.co/org/repo"})
-        assert status == 403 and "models may be pulled from registry.example only" in told["error"]
+def test_a_plan_asks_no_registry_that_is_not_allowed(open_server: Server) -> None:
+    status, told = open_server.post("/api/plan", {"model": "hf.co/org/repo"})
+    assert status == 403 and "models may be pulled from registry.example only" in told["error"]
 
 
 def test_previews(server: Server) -> None:
@@ -236,11 +251,13 @@ PREVIEWS = "/instance/previews?model=plain"
 STRANGER, LOCAL = "evil.example", "192.168.1.5:11434"
 
 
-def test_what_a_server_that_is_open_to_all_tells_to_whom(tmp_path: Any) -> None:
+def test_what_a_server_that_is_open_to_all_tells_to_whom(
+    open_server: Server, tmp_path: Path
+) -> None:
     """A page whose name was made to lead here (DNS rebinding) sends its name and no Origin."""
 
-    def get(path: str, **headers: str) -> int:
-        connection = server.connect()
+    def get(path: str, asked: Server = open_server, **headers: str) -> int:
+        connection = asked.connect()
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", path, headers=names)
         status = connection.getresponse().status
@@ -248,24 +265,22 @@ def test_what_a_server_that_is_open_to_all_tells_to_whom(tmp_path: Any) -> None:
         return status
 
     every = (*OBSERVING, PREVIEWS, "/api/events")
-    with Server(tmp_path / "open", "--host", "0.0.0.0") as server:
-        server.model("plain")
-        for path in ("/api/logs", "/api/logs/vllama", "/api/captures", "/api/captures/x"):
-            assert {get(path, host=host) for host in (STRANGER, LOCAL)} == {403}, path
-        for path in every:
-            assert get(path, host=STRANGER) == 403, path
-            assert get(path, host=STRANGER, sec_fetch_site="cross-site") == 403, path
-            assert get(path, host=LOCAL) == 200, path
-            assert get(path, host="box.lan") == 200, path
-            # only browsers send it, by https, which a stranger has no certificate for
-            assert get(path, host=STRANGER, sec_fetch_site="same-origin") == 200, path
-        assert get("/api/tags", host=STRANGER) == get("/metrics", host=STRANGER) == 200
+    for path in ("/api/logs", "/api/logs/vllama", "/api/captures", "/api/captures/x"):
+        assert {get(path, host=host) for host in (STRANGER, LOCAL)} == {403}, path
+    for path in every:
+        assert get(path, host=STRANGER) == 403, path
+        assert get(path, host=STRANGER, sec_fetch_site="cross-site") == 403, path
+        assert get(path, host=LOCAL) == 200, path
+        assert get(path, host="box.lan") == 200, path
+        # only browsers send it, by https, which a stranger has no certificate for
+        assert get(path, host=STRANGER, sec_fetch_site="same-origin") == 200, path
+    assert get("/api/tags", host=STRANGER) == get("/metrics", host=STRANGER) == 200
     env = {"OLLAMA_ORIGINS": f"http://{STRANGER}"}
-    with Server(tmp_path / "named", "--host", "0.0.0.0", env=env) as server:
-        assert get("/api/events", host=STRANGER) == 200
-    with Server(tmp_path / "keyed", "--host", "0.0.0.0", "--api-key", "sk-1") as server:
-        key = {"host": STRANGER, "authorization": "Bearer sk-1"}
-        assert {get(path, **key) for path in (*every[:4], "/api/logs", "/api/events")} == {200}
+    with Server(tmp_path / "named", "--host", "0.0.0.0", env=env) as named:
+        assert get("/api/events", named, host=STRANGER) == 200
+    with Server(tmp_path / "keyed", "--host", "0.0.0.0", "--api-key", KEY) as keyed:
+        for path in (*every[:4], "/api/logs", "/api/events"):
+            assert get(path, keyed, host=STRANGER, **SHOWS_KEY) == 200, path
 
 
 def test_no_route_that_observes_was_forgotten() -> None:

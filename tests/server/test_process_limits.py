@@ -31,10 +31,9 @@ def test_the_soft_limit_of_open_files_is_raised_for_the_server_alone(tmp_path: P
         assert server.engine(name).rlimit(psutil.RLIMIT_NOFILE) == (SOFT, hard)
 
 
-def test_an_integer_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_an_integer_that_is_too_long_is_refused(server: Server) -> None:
     wanted = "json: cannot unmarshal number into Go value of type float64"
-    with Server(tmp_path) as server:
-        for digits, status, reply in ((640, 404, "not found"), (641, 400, wanted)):
-            body = b'{"model": "nowhere", "zzz": %b}' % (b"9" * digits)
-            found, _, answer = server.request("POST", "/api/chat", body)
-            assert (found, reply.encode() in answer) == (status, True), answer
+    for digits, status, reply in ((640, 404, "not found"), (641, 400, wanted)):
+        body = b'{"model": "nowhere", "zzz": %b}' % (b"9" * digits)
+        found, _, answer = server.request("POST", "/api/chat", body)
+        assert (found, reply.encode() in answer) == (status, True), answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.manual_clock import ManualClock
-from vllama.targets.breakers import BROKEN_MOST_S, BROKEN_S, PROBED_MOST_S, Breakers
+from vllama.targets.choice import BROKEN_MOST_S, BROKEN_S, PROBED_MOST_S, Breakers
 
 
 def test_a_link_that_failed_is_skipped_and_then_tried_by_one_request() -> None:

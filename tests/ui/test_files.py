@@ -125,13 +125,6 @@ def test_the_address_without_a_slash_leads_to_the_page(server):
     assert (status, headers["location"]) == (307, "ui/")
 
 
-def test_the_files_need_no_key_and_what_they_ask_does(tmp_path):
-    with Server(tmp_path, "--api-key", "secret-of-the-test") as server:
-        assert server.request("GET", "/ui/")[0] == 200
-        assert server.request("GET", "/ui/main.js")[0] == 200
-        assert server.request("GET", "/api/tags")[0] == 401
-
-
 def test_the_page_can_be_switched_off(tmp_path):
     with Server(tmp_path, "--no-ui") as server:
         status, _, body = server.request("GET", "/", headers={"accept": CHROME})

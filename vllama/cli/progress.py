@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import typer
+
 from vllama.base.units import format_bytes_decimal
+from vllama.cli.context import local_library
 from vllama.cli.output import console, is_terminal, say_aside
+from vllama.config import Config
+from vllama.config.parse import whole_path
 from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
 
 
 QUIET_S = 10.0
+STOP_LIMIT_S = 10.0
+SIGNAL_CHECK_S = 0.2
 STEP_PERCENT = 10
 SUCCESS = "success"
 LASTING = ("chose ", "licence: ", "using ", "warning: ")
@@ -42,6 +50,50 @@ class PullDisplay:
 def open_display() -> PullDisplay:
     """Return bars on a terminal, lines elsewhere."""
     return _Bars() if is_terminal(sys.stderr) else _Lines()
+
+
+def pull_with_progress(settings: Config, model: str, *, insecure: bool = False) -> None:
+    """Download a model to this machine. Raises VllamaError, and Abort if Ctrl-C has ended it."""
+    with open_display() as display:
+        whole = _pulled(settings, model, display, insecure)
+    if not whole:
+        say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
+        raise typer.Abort
+
+
+def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
+    """Pull in a thread, so that Ctrl-C can stop it in order; False if it did."""
+    from concurrent.futures import wait
+
+    from vllama.base.threads import begin
+    from vllama.plan.choose import list_loadable_formats
+    from vllama.plan.preview import FitsHere
+    from vllama.server.preflight import gather_facts
+
+    library = local_library(settings)
+    cancel = threading.Event()
+
+    def work() -> None:
+        facts = gather_facts(settings)
+        library.remote.pull(
+            whole_path(model),
+            formats=list_loadable_formats(facts),
+            fits=FitsHere(facts),
+            progress=display,
+            cancel=cancel,
+            insecure=insecure,
+        )
+
+    pulling = begin(work)
+    try:
+        while not pulling.done():  # a signal that another thread got wakes no endless wait
+            wait([pulling], SIGNAL_CHECK_S)
+    except KeyboardInterrupt:
+        cancel.set()
+        wait([pulling], STOP_LIMIT_S)
+        return False
+    pulling.result()
+    return True
 
 
 def read_event(line: dict[str, object]) -> PullEvent:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from vllama.engines.base import Engine, Installation, Memory, Mode, Settings
+from vllama.engines.base import DiscoveredEngines, Engine, Installation, Memory, Mode, Settings
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, ModelInfo
 from vllama.supervise.spec import Endpoint
@@ -181,3 +181,14 @@ class Attachable(Protocol):
         An endpoint that answers there with any status below 500 lives.
         """
         ...
+
+
+def find_servers(
+    found: DiscoveredEngines, bundle: Bundle | None = None
+) -> tuple[tuple[Endpoint, ...], str]:
+    """Return the endpoints of running servers, as `Attachable.attach`; there may be none."""
+    for name in found.installations:
+        engine = found.engines[name]
+        if isinstance(engine, Attachable):
+            return engine.attach(bundle)
+    return (), ""

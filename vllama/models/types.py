@@ -226,7 +226,7 @@ class Bundle(Definition):
     def key(self) -> str:
         """Identity for sharing one engine process."""
         draft = (self.draft,) if self.draft else ()
-        return "+".join(str(path) for path in (self.path, *self.adapters, *draft))
+        return "+".join(map(str, (self.path, *self.adapters, *draft)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ from vllama.base.outcome import Outcome
 from vllama.chat.engine.request_fields import may_send_code
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
+from vllama.routes.chain import answer_by_chain
 from vllama.routes.context import Gateway
 from vllama.routes.events.activity import log_access
 from vllama.routes.guards import cors_headers, mask_addresses
-from vllama.routes.inference.fallback import answer_by_chain
 from vllama.routes.openai.common import make_seed
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import begin_trace, end_trace

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vllama.accounts.keys.ring import check_model, check_path
-from vllama.base import executors, log_context
+from vllama.accounts.keys.ring import check_path
+from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
@@ -23,7 +23,6 @@ from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.types import Bundle, ModelInfo
-from vllama.routes.chain import Chain, current
 from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0
@@ -206,30 +205,3 @@ class Catalog:
             except VllamaError as error:  # a damaged file must not hide the others
                 rows.append((bundle, None, error.message))
         return rows
-
-
-async def find_link(catalog: Catalog, chain: Chain, name: str) -> Entry:
-    """Return what is to answer now in the place of the model `name`. Raises as `find`, Skipped."""
-    if not chain.link:
-        chain.take(name, catalog.library.find_settings(name))
-    entry = await (catalog.look_up(chain.link) if chain.link else catalog.find(name))
-    bundle = chain.begin(entry.bundle)
-    return entry if bundle is entry.bundle else replace(entry, bundle=bundle)
-
-
-async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not found") -> Entry:
-    """Return the model, or raise ModelNotFound in the words of the route.
-
-    Raises Forbidden if the key of the request does not allow the model.
-    """
-    chain = current.get()
-    try:
-        entry = await (catalog.find(name) if chain is None else find_link(catalog, chain, name))
-    except ModelNotFound as error:
-        if chain is not None and chain.link:
-            raise
-        raise ModelNotFound(name, message=text.format(name)) from error
-    # a key that allows a model allows its fallbacks
-    check_model(name, chain.model if chain is not None else entry.bundle.name)
-    log_context.model.set(entry.bundle.name)
-    return entry

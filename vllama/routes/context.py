@@ -16,7 +16,7 @@ from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
 from vllama.routes.in_use import InUse
 from vllama.routes.recording.running import RunningRequests
-from vllama.targets.breakers import Breakers
+from vllama.targets.choice import Breakers
 
 if TYPE_CHECKING:
     from vllama.chat.templates.jinja.renderer import Renderer

@@ -51,9 +51,11 @@ from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry, find_model
+from vllama.routes.catalog import Entry
+from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import size_inputs
-from vllama.routes.inference.lease import count_inputs, with_lease
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.relay import count_inputs
 from vllama.routes.ollama import bodies as ollama_bodies
 from vllama.routes.openai import bodies as openai_bodies
 from vllama.routes.openai.common import find_text_model, name_ignored, read_truncate

@@ -192,6 +192,8 @@ class Instance:
         if self.traits is None or self.process is None:
             return 1
         most, endpoints = self.traits.max_concurrency, self.process.endpoints
+        if len(endpoints) == 1:
+            return min(most, endpoints[0].concurrent or most)
         if any(endpoint.concurrent for endpoint in endpoints):
             endpoints = tuple(filter(self.is_healthy, endpoints)) or endpoints
             return min(most, sum(endpoint.concurrent or most for endpoint in endpoints))

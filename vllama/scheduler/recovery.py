@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vllama.base.clock import wait_for
 from vllama.base.errors import UpstreamError, VllamaError
 from vllama.supervise.spec import Endpoint
-from vllama.targets.breakers import PROBED_MOST_S, describe_failure
+from vllama.targets.choice import PROBED_MOST_S, describe_failure
 
 if TYPE_CHECKING:
     from vllama.scheduler.hooks import Hooks

@@ -18,7 +18,7 @@ from vllama.scheduler.hooks import Limits
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
 from vllama.scheduler.marks import Marks
 from vllama.supervise.spec import Endpoint
-from vllama.targets.breakers import Breakers
+from vllama.targets.choice import Breakers
 
 log = logging.getLogger(__name__)
 

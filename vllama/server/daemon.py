@@ -28,7 +28,7 @@ from vllama.config import (
     named_file,
 )
 from vllama.config.address import reachable_host, url
-from vllama.engines.capabilities import Attachable
+from vllama.engines.capabilities import Attachable, find_servers
 from vllama.machine.detect import describe
 from vllama.net.http.server import Server
 from vllama.net.upstream.pool import Upstreams
@@ -51,7 +51,7 @@ from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks, Planner
 from vllama.server.preload import Preloader
-from vllama.server.reload import FileWatch, Reloader, list_attached, make_limits, warn_of_exposure
+from vllama.server.reload import FileWatch, Reloader, make_limits, warn_of_exposure
 from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
@@ -87,7 +87,7 @@ class Daemon:
         gateway.meter = open_meter(config.data_dir, metrics, clock)
         gateway.catalog = Catalog(in_use, clock)
         gateway.upstreams = Upstreams(config.max_answer_size_bytes)
-        gateway.watch = UpstreamMonitor(*list_attached(in_use.facts), gateway.upstreams)
+        gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)
         gateway.responses = ResponseStore(config.data_dir / "responses")

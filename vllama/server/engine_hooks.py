@@ -39,7 +39,7 @@ from vllama.supervise.backoff import RestartPolicy
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 from vllama.supervise.supervisor import SupervisedProcess
 from vllama.targets.attached import AttachedProcess
-from vllama.targets.probe import probe_target
+from vllama.targets.monitor import probe_target
 
 log = logging.getLogger(__name__)
 

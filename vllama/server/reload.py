@@ -19,7 +19,7 @@ from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings
 from vllama.config.report import Changes, compare_settings
-from vllama.engines.capabilities import Attachable
+from vllama.engines.capabilities import find_servers
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
@@ -31,7 +31,6 @@ from vllama.scheduler.hooks import Limits
 from vllama.server.engine_hooks import Planner
 from vllama.server.preflight import check_upstreams, list_unknown_links, with_preload
 from vllama.server.reporter import Reporter, ServiceNotice
-from vllama.supervise.spec import Endpoint
 
 POLL_S = 0.5
 
@@ -176,7 +175,7 @@ class Reloader:
                 scheduler.unload(bundle, "its draft model has changed")
         scheduler.set_limits(make_limits(facts), library.renew)
         if moved:
-            gateway.watch.use(*list_attached(facts))
+            gateway.watch.use(*find_servers(facts.found))
         self._planner.forget()
         log_context.set_level(debug=config.debug)
 
@@ -200,15 +199,6 @@ async def warn_of_links(in_use: InUse) -> None:
     links = list_unknown_links(in_use.config, in_use.library)
     for warning in await executors.upkeep.run(list, links):
         log.warning("%s", warning)
-
-
-def list_attached(facts: Facts) -> tuple[tuple[Endpoint, ...], str]:
-    """Return the endpoints of the upstreams, of which there may be none, and the path to check."""
-    for name in facts.found.installations:
-        engine = facts.found.engines[name]
-        if isinstance(engine, Attachable):
-            return engine.attach()
-    return (), ""
 
 
 def make_limits(facts: Facts) -> Limits:

@@ -1,7 +1,10 @@
-"""The monitor of external servers (`--upstream`): which are up, which can serve, and since when.
+"""How targets are asked whether they can answer.
 
-A server that refuses the key, or lacks the path that is checked, cannot serve, but is up: its
-answers are the client's. One that is down gets no requests.
+`UpstreamMonitor` checks external servers (`--upstream`): which are up, which can serve, and since
+when. A server that refuses the key, or lacks the path that is checked, cannot serve, but is up: its
+answers are the client's. One that is down gets no requests. `probe_target` asks a target that has
+failed a request, a replica too, for a few tokens: many servers whose health check succeeds answer
+no request.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from vllama.base.errors import CoolingDown
-from vllama.net.upstream.pool import Upstreams
+from vllama.base.errors import CoolingDown, EngineError, UpstreamError
+from vllama.chat.request import Call
+from vllama.dialects.errors import clean_engine_error
+from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.supervise.probe import Down, NoAnswer, find_trouble
 from vllama.supervise.spec import Endpoint
 
@@ -25,6 +30,9 @@ RETRY_S = 1.0
 """How long a client had better wait, and how often a server is checked that is down but in use."""
 SILENT_S = 1.0
 """How long an answer may send nothing before its server is checked."""
+PROBE_LIMIT_S = 5.0
+PROBE_TOKENS = 4
+"""Some servers stall after the first ones."""
 NOT_YET = Down("it has not been checked yet")
 
 
@@ -171,3 +179,30 @@ def find_server(endpoint: Endpoint) -> Endpoint:
 def name_upstreams(endpoints: Iterable[Endpoint]) -> str:
     """Return upstreams by their names; clients are told this, so addresses are left to the log."""
     return " or ".join(dict.fromkeys(each.title for each in endpoints))
+
+
+async def probe_target(upstream: Upstream, model: str, *, embeds: bool) -> EngineError | None:
+    """Return why a target cannot answer for `model`; None if it can, or refuses the request."""
+    probe = make_probe(model, embeds=embeds)
+    try:
+        async with asyncio.timeout(PROBE_LIMIT_S):
+            answer = await upstream.fetch(probe, most_events=PROBE_TOKENS)
+    except TimeoutError:
+        return UpstreamError(f"no answer to a probe within {PROBE_LIMIT_S:g} s", status=504)
+    except EngineError as error:
+        return error
+    if answer.status == 200:
+        works = (b'"embedding"' if embeds else b'"choices"') in answer.body
+        return None if works else UpstreamError("its answer to a probe is none")
+    refusal = clean_engine_error(answer.status, answer.body, answer.headers)
+    return refusal if isinstance(refusal, EngineError) else None
+
+
+def make_probe(model: str, *, embeds: bool) -> Call:
+    """Return the request of a probe."""
+    if embeds:
+        body = msgspec.json.encode({"model": model, "input": "ok"})
+        return Call(path="/v1/embeddings", body=body)
+    talk = [{"role": "user", "content": "ok"}]
+    asked = {"model": model, "messages": talk, "max_tokens": PROBE_TOKENS, "stream": True}
+    return Call(path="/v1/chat/completions", body=msgspec.json.encode(asked))

@@ -7,8 +7,10 @@ import logging
 import os
 import random
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,13 +27,24 @@ from vllama.base.clock import RealClock
 ROWS = 400
 
 
-def fill(folder: Path) -> Path:
-    """Make a database of many pages; return its file."""
+@cache
+def make_files() -> dict[str, bytes]:
+    """Return the files of a database of many pages."""
     now_s = time.time()
     rows = [
         served(f"key-{number:03}", day=f"2026-11-{number % 28 + 1:02}") for number in range(ROWS)
     ]
-    record(folder, *rows, *(Admitted(f"key-{n}", now_s, now_s + 9e4) for n in range(ROWS)))
+    tokens = [Admitted(f"key-{number}", now_s, now_s + 9e4) for number in range(ROWS)]
+    with tempfile.TemporaryDirectory() as name:
+        record(folder := Path(name), *rows, *tokens)
+        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def fill(folder: Path) -> Path:
+    """Put a database of many pages into a folder; return its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in make_files().items():
+        (folder / name).write_bytes(content)
     return folder / FILE_NAME
 
 

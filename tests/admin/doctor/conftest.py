@@ -14,7 +14,7 @@ from tests.admin.doctor.facts import Ollama
 def web():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Ollama)
     server.answer, server.seen = {}, []
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -74,7 +74,7 @@ def serving(*rows: Mapping[str, Any], **routes: Answer) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

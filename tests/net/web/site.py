@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
 def run_site(context: ssl.SSLContext | None = None):
     """Yield a running site."""
     site = Site(context)
-    thread = threading.Thread(target=site.serve_forever, args=(0.01,))
+    thread = threading.Thread(target=site.serve_forever, args=(0.002,))
     thread.start()
     try:
         yield site

@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True)
         thread.start()
         yield server
         server.shutdown()
@@ -119,7 +119,7 @@ def test_lengths(server: Server) -> None:
 
 def test_redirects_keep_credentials_at_home(server: Server) -> None:
     with Server() as other:
-        threading.Thread(target=other.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=other.serve_forever, args=(0.002,), daemon=True).start()
         server.to = {"/a": "/b?x=%20y", "/b?x=%20y": f"{other.url}/c"}
         other.to = {"/c": f"{server.url}/d"}
         with wire() as connections:

@@ -130,7 +130,7 @@ def test_the_reason_is_that_of_the_connection(kind, reason, lines, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", str(limit_s))
     server = HTTPServer(("127.0.0.1", 0), Refusing)
     port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True)
     if kind == "refusing":
         thread.start()
     elif kind == "closed":

@@ -36,11 +36,24 @@ def test_every_route_is_described_and_nothing_else():
     }
 
 
-@pytest.mark.parametrize("needs_key", [False, True])
-def test_the_document_is_valid(needs_key):
-    document = json.loads(encode_document(ROUTES, needs_key=needs_key))
+def test_the_document_is_valid():
+    document = json.loads(encode_document(ROUTES, needs_key=True))
     assert not [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()]
     assert document["info"]["version"] == __version__
+
+
+def test_without_a_key_it_is_the_same_but_for_what_a_key_brings():
+    keyed = json.loads(encode_document(ROUTES, needs_key=True))
+    keyless = json.loads(encode_document(ROUTES, needs_key=False))
+    assert keyless["security"] == [{}, *keyed["security"]]
+    keyed["security"] = keyless["security"]
+    for path, methods in keyed["paths"].items():
+        for method, operation in methods.items():
+            responses = keyless["paths"][path][method]["responses"]
+            for status in operation["responses"].keys() - responses.keys():
+                assert status in ("401", "429")
+                del operation["responses"][status]
+    assert keyed == keyless
 
 
 def test_identifiers_are_unique():

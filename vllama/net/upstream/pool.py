@@ -26,7 +26,7 @@ from vllama.net.upstream.connection import (
     ConnectionLost,
     Progress,
 )
-from vllama.observe.tracing.setup import begin_call
+from vllama.observe.tracing import setup
 from vllama.supervise.probe import reach
 from vllama.supervise.spec import Endpoint
 
@@ -153,8 +153,10 @@ class Upstream:
 
     def begin_call(self, call: Call) -> CallSpan | None:
         """Begin the span of a call; None if the client's request is not traced."""
+        if (traced := setup.trace.get()) is None:
+            return None
         where = self.endpoint
-        return begin_call(f"{where.url}{call.path}", where.host, where.port)
+        return traced.begin_call(f"{where.url}{call.path}", where.host, where.port)
 
     def encode(self, call: Call, span: CallSpan | None = None) -> bytes:
         """Return the bytes of a POST, with the id of the client's request that causes it.

@@ -20,7 +20,7 @@ from vllama.base.threads import begin
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from vllama.observe.tracing.request_trace import Attributes, CallSpan, RequestTrace
+    from vllama.observe.tracing.request_trace import Attributes, RequestTrace
 
 
 log = logging.getLogger(__name__)
@@ -46,12 +46,6 @@ class TracingSettings:
 
 
 trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
-
-
-def begin_call(url: str, host: str, port: int) -> CallSpan | None:
-    """Begin the span of a call to an engine; None if the request is not traced."""
-    current = trace.get()
-    return current.begin_call(url, host, port) if current is not None else None
 
 
 def end_stage() -> None:

@@ -30,6 +30,17 @@ log = logging.getLogger(__name__)
 RESTARTED = "try again: it is being restarted"
 
 
+def prepare_pool(upstream: Upstream, lease: Lease) -> None:
+    """Tell a pool what is known of its engine."""
+    traits = lease.traits
+    upstream.request_id_header = traits.request_id_header
+    if traits.dead_words:
+        upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
+    if not traits.usage_in_stream:
+        upstream.begin_counts = upstream.begin_counts or find_logged_counts(lease)
+        upstream.tells_counts &= upstream.begin_counts is not None
+
+
 def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
     """Return what tells the crashes of a lease's engine, whose words are known; None: not ours."""
     part = lease.instance.find_part(lease.endpoint)

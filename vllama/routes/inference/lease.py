@@ -1,4 +1,4 @@
-"""What every inference route does alike: a lease, the relay, and who leaves meanwhile.
+"""The lease of a request, which is replaced when its target fails before the first byte.
 
 A lease is asked for while the client is watched, so that one who leaves while queued takes its
 place in the queue along. A request that cannot have reached the engine is sent again.
@@ -10,8 +10,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllama.base import log_context
 from vllama.base.errors import (
@@ -24,22 +24,17 @@ from vllama.base.errors import (
 )
 from vllama.chat.engine.context import bound_traits
 from vllama.chat.engine.traits import Traits, learn_from_refusal
-from vllama.chat.request import (
-    Call,
-)
 from vllama.models.types import Bundle
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.net.relay import Relay
 from vllama.net.upstream.connection import AnswerTooLarge, ConnectionLost
 from vllama.net.upstream.pool import CrashReports, Upstream
-from vllama.observe.tracing.setup import end_stage
 from vllama.plan.draft_model import wants_draft
 from vllama.plan.types import Need
-from vllama.routes.chain import current
+from vllama.routes.chain import Chain, current
+from vllama.routes.first_token import first_token_in_time
 from vllama.routes.inference.demand import Prefix, count_nothing
-from vllama.routes.inference.engine_log import find_crash_reports, find_logged_counts
-from vllama.routes.inference.first_token import first_token_in_time
+from vllama.routes.inference.engine_log import prepare_pool
 from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue
@@ -59,7 +54,7 @@ CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 
-async def with_lease(
+def with_lease(
     gateway: Gateway,
     request: Request,
     bundle: Bundle,
@@ -69,164 +64,204 @@ async def with_lease(
     prefix: Prefix | None = None,
     *,
     size: Callable[[Traits | None], int] = count_nothing,
-) -> None:
+) -> Awaitable[None]:
     """Run `use` with a lease on an instance of `bundle`; what it raises comes through.
 
     `size` returns the most tokens that the request can take (`inference.demand`), which its key
     has to have left.
 
-    If the engine could not be reached at all (it has just ended and its supervisor is about to
-    notice), or was dead before the request was sent, the request waits its turn for the next one.
-    If its refusal tells how it has to be asked, it is asked again in that way.
+    Until a byte of an answer has been sent, a failure may be made good in three ways:
+
+    1. An engine that could not be reached at all (it has just ended and its supervisor is about to
+       notice), or was dead before the request was sent, is waited for, ahead of all others.
+    2. A refusal that tells how the engine has to be asked lets it be asked in that way.
+    3. After any other failure, another target may have the request, once.
     """
-    scheduler = gateway.scheduler
-    log_context.model.set(bundle.name)
-    running = gateway.running.of(request)
-    running.model = bundle.name
-    if size is not count_nothing:
-        await gateway.meter.reserve(running, lambda: size(find_traits(gateway, bundle, need)))
-    enter_queue()
-    lease = scheduler.try_acquire(bundle, need, keep_alive_s, prefix)
-    if lease is None:
-        waiting = scheduler.acquire(bundle, need, keep_alive_s, prefix, running.flow)
+    wanted = Wanted(bundle, need, keep_alive_s, prefix)
+    return _Work(gateway, request, gateway.running.of(request), wanted, use, size).run()
+
+
+class Wanted(NamedTuple):
+    """What the scheduler is asked for."""
+
+    bundle: Bundle
+    need: Need
+    keep_alive_s: float | None
+    prefix: Prefix | None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """The work of one request with its lease, which may be replaced by another one."""
+
+    gateway: Gateway
+    request: Request
+    running: RunningRequest
+    wanted: Wanted
+    use: Use
+    size: Callable[[Traits | None], int]
+    lease: Lease = field(init=False)
+    crashes: CrashReports | None = None
+    was_dead: Callable[[], bool] | None = None  # the engine, before the request was sent
+    has_moved: bool = False
+
+    async def run(self) -> None:
+        """Do the work; raise what no other attempt could help with."""
+        gateway, running, bundle = self.gateway, self.running, self.wanted.bundle
+        log_context.model.set(bundle.name)
+        running.model = bundle.name
+        if self.size is not count_nothing:
+            await gateway.meter.reserve(running, self._measure)
+        await self._lease_first()
+        count_before = self.lease.instance.served
         try:
-            lease = await unless_gone(request, waiting, scheduler.release)
-        except VllamaError as error:
-            fail_queue(error)
-            raise await explain_refusal(gateway, bundle, error) from None
-        request.queue_position = lease.queue_position
-    leave_queue(lease)
-    running.is_running = True
-    running.lease = lease
-    gateway.meter.shrink(running, lambda: size(find_traits(gateway, bundle, need)))
-    gateway.metrics.queue_time.observe((bundle.name,), lease.queued_s)
-    count_before = lease.instance.served
-    moved = False
-    try:
-        for pause_s in (*RETRY_PAUSES_S, None):
+            for pause_s in (*RETRY_PAUSES_S, None):
+                try:
+                    with gateway.upstreams.use_pool(self.lease.endpoint) as upstream:
+                        await self._begin(upstream)
+                    break
+                except TemplateRefused:
+                    raise  # what may help was tried
+                except BadRequest as refusal:
+                    self._learn(refusal)
+                except (UpstreamError, EngineCrashed) as failure:
+                    error = self._note_failure(failure)
+                    if self.request.status or pause_s is None:
+                        raise error from None
+                    await self._replace_lease(error, pause_s)
+            if isinstance(self.request.failure, EngineError):  # after the first byte
+                self.gateway.scheduler.note_failure(self.lease, self.request.failure)
+        finally:
+            lease = self.lease
+            was_alone = lease.instance.leases == 1 and lease.instance.served == count_before
+            self.gateway.scheduler.release(lease)  # before anything that could be cancelled
+            if was_alone and wants_draft(bundle):
+                await record_speed(gateway, running, lease)
+
+    def _measure(self) -> int:
+        """Return the most tokens that the request can take, as far as its model is known."""
+        need = self.wanted.need
+        traits = self.gateway.scheduler.find_traits(self.wanted.bundle, need)
+        if traits is not None and need.load.num_ctx is not None:
+            traits = bound_traits(traits, need.load.num_ctx)
+        return self.size(traits)
+
+    async def _lease_first(self) -> None:
+        """Take a lease at once if there is one, else after a turn in the queue."""
+        gateway, running = self.gateway, self.running
+        enter_queue()
+        lease = gateway.scheduler.try_acquire(*self.wanted)
+        if lease is None:
             try:
-                name_server(request, bundle, lease)
-                if (num_ctx := need.load.num_ctx) is not None:
-                    if num_ctx > lease.traits.context_length:
-                        request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
-                    lease.traits = bound_traits(lease.traits, num_ctx)
-                if more := bundle.settings.pass_fields:
-                    passed = lease.traits.passed_fields.union(more)
-                    lease.traits = replace(lease.traits, passed_fields=passed)
-                with gateway.upstreams.use_pool(lease.endpoint) as upstream:
-                    crashes = prepare_pool(upstream, lease)
-                    was_dead = crashes.begin() if crashes else None
-                    running.read_tokens = 0
-                    await use_in_time(gateway, running, lease, use, upstream, is_second=moved)
-                if isinstance(request.failure, EngineError):  # after the first byte
-                    scheduler.note_failure(lease, request.failure)
-                return
-            except TemplateRefused:
-                raise  # what may help was tried
-            except BadRequest as error:
-                learnt = learn_from_refusal(lease.traits, error.message)
-                if learnt is None or request.status:
-                    raise
-                log.info("%s: %s; it is asked differently from now on", bundle.name, error.message)
-                own = lease.instance.traits
-                if own is not None:
-                    lease.instance.traits = learn_from_refusal(own, error.message) or own
-                lease.traits = learnt
-                continue
-            except (UpstreamError, EngineCrashed) as failure:
-                told, failed = crashes.explain(failure) if crashes else failure, lease.endpoint
-                if failed.is_elsewhere and told.status == EngineCrashed.status:
-                    told.status = UpstreamError.status  # a gateway's: no engine of ours crashed
-                if isinstance(told, ConnectionLost):
-                    scheduler.report_unreachable(lease)
-                unsent = isinstance(told, ConnectionLost) and told.unsent
-                # a request that has crashed an engine must not crash the next one
-                late = isinstance(told, EngineCrashed) and was_dead is not None and was_dead()
-                if not isinstance(told, AnswerTooLarge):
-                    scheduler.note_failure(lease, told)
-                if request.status or pause_s is None:
-                    raise told from None
-                if not (unsent or late):
-                    # another target may have the request, once: no byte of an answer has been sent
-                    if moved or isinstance(told, AnswerTooLarge) or not scheduler.has_other(lease):
-                        raise told from None
-                    moved = True
-                    scheduler.release(lease)
-                    ahead = scheduler.acquire(bundle, need, keep_alive_s, prefix, running.flow)
-                    running.start_over()
-                    lease = running.lease = await unless_gone(request, ahead, scheduler.release)
-                    running.is_running = True
-                    if lease.endpoint == failed:  # the others have failed while it waited
-                        raise told from None
-                    continue
+                await self._take(gateway.scheduler.acquire(*self.wanted, running.flow))
+            except VllamaError as error:
+                fail_queue(error)
+                raise await explain_refusal(gateway, self.wanted.bundle, error) from None
+            lease = self.lease
+            self.request.queue_position = lease.queue_position
+        self.lease = running.lease = lease
+        leave_queue(lease)
+        running.is_running = True
+        gateway.meter.shrink(running, self._measure)
+        gateway.metrics.queue_time.observe((self.wanted.bundle.name,), lease.queued_s)
+
+    async def _take(self, coming: Awaitable[Lease]) -> None:
+        """Wait for a lease unless the client leaves."""
+        self.lease = await unless_gone(self.request, coming, self.gateway.scheduler.release)
+        self.running.lease = self.lease
+
+    def _begin(self, upstream: Upstream) -> Awaitable[None]:
+        """Begin to use the lease; how long the answer may take depends on who else could give it.
+
+        Raises TooSlow if no token comes in time and another target could give it. For a link of a
+        chain, the chain itself looks after the first token.
+        """
+        lease, bundle, chain = self.lease, self.wanted.bundle, current.get()
+        if chain is not None or bundle.upstream is not None:
+            name_server(self.request, bundle, lease, chain)
+        if (num_ctx := self.wanted.need.load.num_ctx) is not None:
+            if num_ctx > lease.traits.context_length:
+                self.request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
+            lease.traits = bound_traits(lease.traits, num_ctx)
+        if more := bundle.settings.pass_fields:
+            passed = lease.traits.passed_fields.union(more)
+            lease.traits = replace(lease.traits, passed_fields=passed)
+        prepare_pool(upstream, lease)
+        self.crashes = upstream.crashes
+        self.was_dead = self.crashes.begin() if self.crashes else None
+        self.running.read_tokens = 0
+        may_move = not self.has_moved and self.gateway.scheduler.has_other(lease)
+        if may_move or (chain is not None and chain.may_pass_on):
+            hang_s = self.gateway.scheduler.hang_s
+            lease.patience_s = hang_s if math.isfinite(hang_s) else None
+        if may_move and lease.patience_s is not None:
+            return self._use_until_late(upstream, lease.patience_s)
+        return self.use(lease, upstream)
+
+    async def _use_until_late(self, upstream: Upstream, limit_s: float) -> None:
+        async with first_token_in_time(self.running) as begin:
+            begin(limit_s)
+            await self.use(self.lease, upstream)
+
+    def _learn(self, refusal: BadRequest) -> None:
+        """Have the engine asked in another way from now on; raise `refusal` if it tells of none."""
+        lease = self.lease
+        learnt = learn_from_refusal(lease.traits, refusal.message)
+        if learnt is None or self.request.status:
+            raise refusal
+        log.info(
+            "%s: %s; it is asked differently from now on", self.wanted.bundle.name, refusal.message
+        )
+        own = lease.instance.traits
+        if own is not None:
+            lease.instance.traits = learn_from_refusal(own, refusal.message) or own
+        lease.traits = learnt
+
+    def _note_failure(self, failure: UpstreamError | EngineCrashed) -> VllamaError:
+        """Note that the target of the lease has failed; return the error that tells why."""
+        lease = self.lease
+        error = self.crashes.explain(failure) if self.crashes else failure
+        if lease.endpoint.is_elsewhere and error.status == EngineCrashed.status:
+            error.status = UpstreamError.status  # a gateway's: no engine of ours crashed
+        if isinstance(error, ConnectionLost):
+            self.gateway.scheduler.report_unreachable(lease)
+        if not isinstance(error, AnswerTooLarge):
+            self.gateway.scheduler.note_failure(lease, error)
+        return error
+
+    async def _replace_lease(self, error: VllamaError, pause_s: float) -> None:
+        """Wait for the engine's restart, or move to another target. Raises `error` if neither may.
+
+        Raises ClientGone, and the errors of `Scheduler.acquire`.
+        """
+        scheduler, failed, running = self.gateway.scheduler, self.lease, self.running
+        unsent = isinstance(error, ConnectionLost) and error.unsent
+        # a request that has crashed an engine must not crash the next one
+        late = isinstance(error, EngineCrashed) and self.was_dead is not None and self.was_dead()
+        if unsent or late:
             # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
             enter_queue()
             await asyncio.sleep(pause_s)
-            renewed = scheduler.renew(lease, bundle, need, keep_alive_s, prefix, running.flow)
-            lease = running.lease = await unless_gone(request, renewed, scheduler.release)
-            leave_queue(lease)
-    finally:
-        was_alone = lease.instance.leases == 1 and lease.instance.served == count_before
-        scheduler.release(lease)  # before anything that could be cancelled
-        if was_alone and wants_draft(bundle):
-            await record_speed(gateway, running, lease)
+            await self._take(scheduler.renew(failed, *self.wanted, running.flow))
+            leave_queue(self.lease)
+            return
+        # another target may have the request, once: no byte of an answer has been sent
+        if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
+            raise error from None
+        self.has_moved = True
+        scheduler.release(failed)
+        running.start_over()
+        await self._take(scheduler.acquire(*self.wanted, running.flow))
+        running.is_running = True
+        if self.lease.endpoint == failed.endpoint:  # the others have failed while it waited
+            raise error from None
 
 
-def prepare_pool(upstream: Upstream, lease: Lease) -> CrashReports | None:
-    """Tell a pool what is known of its engine; return what tells that engine's crashes."""
-    traits = lease.traits
-    upstream.request_id_header = traits.request_id_header
-    if traits.dead_words:
-        upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
-    if not traits.usage_in_stream:
-        upstream.begin_counts = upstream.begin_counts or find_logged_counts(lease)
-        upstream.tells_counts &= upstream.begin_counts is not None
-    return upstream.crashes
-
-
-def find_traits(gateway: Gateway, bundle: Bundle, need: Need) -> Traits | None:
-    """Return the traits with which a loaded model would answer; None if it is not loaded so."""
-    traits = gateway.scheduler.find_traits(bundle, need)
-    num_ctx = need.load.num_ctx
-    return traits if traits is None or num_ctx is None else bound_traits(traits, num_ctx)
-
-
-def use_in_time(
-    gateway: Gateway,
-    running: RunningRequest,
-    lease: Lease,
-    use: Use,
-    upstream: Upstream,
-    *,
-    is_second: bool,
-) -> Awaitable[None]:
-    """Run `use`; raise TooSlow if no token comes in time and another target could give it.
-
-    For a link of a chain, the chain itself looks after the first token.
-    """
-    hang_s, chain = gateway.scheduler.hang_s, current.get()
-    may_move = not is_second and gateway.scheduler.has_other(lease)
-    if math.isfinite(hang_s) and (may_move or (chain and chain.may_pass_on)):
-        lease.patience_s = hang_s
-    if lease.patience_s is None or not may_move:
-        return use(lease, upstream)
-
-    async def use_until_late() -> None:
-        async with first_token_in_time(running) as begin:
-            begin(hang_s)
-            await use(lease, upstream)
-
-    return use_until_late()
-
-
-def name_server(request: Request, bundle: Bundle, lease: Lease) -> None:
+def name_server(request: Request, bundle: Bundle, lease: Lease, chain: Chain | None) -> None:
     """Tell the client what serves its request: a link as the user wrote it, or a model here.
 
     Of an upstream without a link it is NAME:MODEL, or URL#MODEL if it has no name.
     """
-    chain = current.get()
-    if chain is None and bundle.upstream is None:
-        return
     if chain is not None and chain.link:
         server = chain.link
     elif bundle.upstream is None:
@@ -246,48 +281,3 @@ async def record_speed(gateway: Gateway, running: RunningRequest, lease: Lease) 
     plan, rate = lease.instance.plan, running.tokens_per_s
     if plan is not None and rate and (tokens := running.generated_tokens):
         await gateway.draft_records.add(plan, tokens, tokens / rate)
-
-
-async def run_relay(
-    gateway: Gateway,
-    request: Request,
-    bundle: Bundle,
-    relay: Relay,
-    upstream: Upstream,
-    call: Call,
-    before_finish: Callable[[], Awaitable[None]] | None = None,
-    *,
-    new_prompt: bool = True,
-) -> None:
-    """Run a relay and count its tokens, also those of an answer that nobody waited for.
-
-    `new_prompt` False: the prompt is that of another choice, which has been counted. A call that
-    the engine did not begin to answer has no tokens; it may be sent again.
-    """
-    running = gateway.running.of(request)
-    running.follow(relay, new_prompt=new_prompt)
-    if running.recorder is not None:
-        running.recorder.call = call
-    end_stage()
-    tally = relay.reply.tally
-    try:
-        await relay.run(upstream, call, before_finish)
-    finally:
-        count_prompt = relay.reply.count_prompt
-        if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:
-            tally.prompt_tokens = await count_prompt()
-        usage = tally.usage
-        if tally.has_begun:
-            gateway.metrics.count_tokens(
-                bundle.name,
-                usage.prompt_tokens if new_prompt else 0,
-                usage.completion_tokens,
-                cached=(usage.cached_tokens or 0) if new_prompt else 0,
-                estimated=usage.estimated,
-            )
-
-
-def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int) -> None:
-    """Count the tokens of inputs for which no text is generated."""
-    gateway.running.of(request).read_tokens += tokens
-    gateway.metrics.count_tokens(bundle.name, tokens, 0, estimated=False)

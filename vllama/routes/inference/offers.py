@@ -10,7 +10,7 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.engines.base import Mode, Settings
-from vllama.engines.capabilities import Attachable
+from vllama.engines.capabilities import find_servers
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
@@ -19,7 +19,6 @@ from vllama.routes.catalog import Entry
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
-    from vllama.supervise.spec import Endpoint
 
 
 def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
@@ -33,13 +32,6 @@ def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
     ]
 
 
-def list_servers(gateway: Gateway, bundle: Bundle) -> tuple[Endpoint, ...]:
-    """Return the endpoints that have a model of an upstream."""
-    engines = gateway.facts.found.engines.values()
-    attachable = (engine for engine in engines if isinstance(engine, Attachable))
-    return tuple(each for engine in attachable for each in engine.attach(bundle)[0])
-
-
 async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) -> VllamaError:
     """Return why a model on this disk is not served: there is no plan, or its upstream is down.
 
@@ -51,7 +43,7 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     model = await executors.disk.run(stored.find_yielding, bundle.name)
     if model is None:
         return error
-    outage = gateway.watch.find_outage(list_servers(gateway, model))
+    outage = gateway.watch.find_outage(find_servers(gateway.facts.found, model)[0])
     outage.message += f"; and here: {error.message}"
     return outage
 

@@ -20,7 +20,8 @@ from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry, find_model
+from vllama.routes.catalog import Entry
+from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import (
     Prefix,
     count_nothing,
@@ -28,7 +29,8 @@ from vllama.routes.inference.demand import (
     hash_text,
     size_answers,
 )
-from vllama.routes.inference.lease import run_relay, with_lease
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.relay import run_relay
 from vllama.routes.ollama import bodies
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header

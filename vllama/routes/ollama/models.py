@@ -34,6 +34,7 @@ from vllama.dialects.ollama.answer_types import (
     Tensor,
 )
 from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW, ShowBody
+from vllama.engines.capabilities import find_servers
 from vllama.models.headers.info import (
     build_details,
     build_model_info,
@@ -48,7 +49,6 @@ from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
 from vllama.routes.events.changes import read_view
-from vllama.routes.inference.offers import list_servers
 from vllama.routes.ollama import bodies
 from vllama.routes.ollama.progress import (
     PROGRESS,
@@ -123,7 +123,7 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     model = bundle.upstream
     if model is None or model.shown is None:
         return {}
-    for endpoint in list_servers(gateway, bundle):
+    for endpoint in find_servers(gateway.facts.found, bundle)[0]:
         name = endpoint.model or bundle.hub_id
         try:
             async with asyncio.timeout(ELSEWHERE_S):

@@ -25,9 +25,11 @@ from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry, find_model
+from vllama.routes.catalog import Entry
+from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import hash_messages, size_answers
-from vllama.routes.inference.lease import run_relay, with_lease
+from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.relay import run_relay
 from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease

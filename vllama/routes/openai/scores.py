@@ -41,8 +41,9 @@ from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
 from vllama.routes.inference.demand import size_answers, size_inputs
-from vllama.routes.inference.lease import count_inputs, with_lease
+from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits
+from vllama.routes.inference.relay import count_inputs
 from vllama.routes.openai import bodies
 from vllama.routes.openai.common import ask_whole, find_v1_model, make_seed, name_ignored
 from vllama.routes.prompts.prepare import check_request

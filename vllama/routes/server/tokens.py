@@ -13,7 +13,8 @@ from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.request_types import TOKENIZE, TokenizeBody
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry, find_model
+from vllama.routes.catalog import Entry
+from vllama.routes.chain import find_model
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, make_need_of_entry
 from vllama.routes.ollama import bodies

@@ -15,7 +15,7 @@ from vllama.base.errors import ConfigError, ModelNotFound
 from vllama.cli.context import load_settings, local_library, local_quantiser
 from vllama.cli.options import argument, option
 from vllama.cli.output import say_aside
-from vllama.cli.progress import open_display
+from vllama.cli.progress import open_display, pull_with_progress
 from vllama.config import Config
 from vllama.config.parse import holds_model
 from vllama.models.names.ref import Kind, ModelRef
@@ -56,7 +56,7 @@ def create(
     settings = load_settings()
     library = local_library(settings)
     source, *more = (_located(text, folder) for text in order.sources)
-    base = _base(library, source)
+    base = _base(settings, library, source)
     for extra in more:
         base = add_projector(base, Path(extra))
     quant = choose_quant(library, base, quantize)
@@ -105,16 +105,14 @@ def _draft(library: Library, name: str) -> Path:
     return path if path.is_file() else library.find(name).path
 
 
-def _base(library: Library, name: str) -> Bundle:
+def _base(settings: Config, library: Library, name: str) -> Bundle:
     """Return the model to build on, pulled if it is missing."""
-    from vllama.cli.commands.models.pull import pull
-
     try:
         return library.find(name)
     except ModelNotFound:
         if ModelRef.parse(name).kind is Kind.PATH:
             raise
-    pull(name)
+    pull_with_progress(settings, name)
     return library.find(name)
 
 

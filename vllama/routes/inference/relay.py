@@ -1,0 +1,61 @@
+"""The relay of an answer, and the count of what it takes: the end of every inference route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from vllama.chat.request import Call
+from vllama.models.types import Bundle
+from vllama.net.http.request import Request
+from vllama.net.relay import Relay
+from vllama.net.upstream.pool import Upstream
+from vllama.observe.tracing.setup import end_stage
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+
+async def run_relay(
+    gateway: Gateway,
+    request: Request,
+    bundle: Bundle,
+    relay: Relay,
+    upstream: Upstream,
+    call: Call,
+    before_finish: Callable[[], Awaitable[None]] | None = None,
+    *,
+    new_prompt: bool = True,
+) -> None:
+    """Run a relay and count its tokens, also those of an answer that nobody waited for.
+
+    `new_prompt` False: the prompt is that of another choice, which has been counted. A call that
+    the engine did not begin to answer has no tokens; it may be sent again.
+    """
+    running = gateway.running.of(request)
+    running.follow(relay, new_prompt=new_prompt)
+    if running.recorder is not None:
+        running.recorder.call = call
+    end_stage()
+    tally = relay.reply.tally
+    try:
+        await relay.run(upstream, call, before_finish)
+    finally:
+        count_prompt = relay.reply.count_prompt
+        if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:
+            tally.prompt_tokens = await count_prompt()
+        usage = tally.usage
+        if tally.has_begun:
+            gateway.metrics.count_tokens(
+                bundle.name,
+                usage.prompt_tokens if new_prompt else 0,
+                usage.completion_tokens,
+                cached=(usage.cached_tokens or 0) if new_prompt else 0,
+                estimated=usage.estimated,
+            )
+
+
+def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int) -> None:
+    """Count the tokens of inputs for which no text is generated."""
+    gateway.running.of(request).read_tokens += tokens
+    gateway.metrics.count_tokens(bundle.name, tokens, 0, estimated=False)
