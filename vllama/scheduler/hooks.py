@@ -121,6 +121,10 @@ class Part(Protocol):
         """Probe its health; return whether it answered well within `limit_s` seconds."""
         ...
 
+    def report_unreachable(self, endpoint: Endpoint) -> None:
+        """Report that `endpoint` could not be reached."""
+        ...
+
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """End and restart it as after a crash, because it cannot serve. Returns the cause.
 
@@ -158,13 +162,8 @@ class Process(Protocol):
         ...
 
     @property
-    def endpoint(self) -> Endpoint | None:
-        """Endpoint of the current start; changes with every restart."""
-        ...
-
-    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All endpoints that can be reached now; more than one for replicas."""
+        """All endpoints that can be reached now; they change with every restart."""
         ...
 
     @property
@@ -174,10 +173,6 @@ class Process(Protocol):
 
     def subscribe(self, changed: Callable[[], object]) -> None:
         """Call `changed` after every change of state."""
-        ...
-
-    def report_unreachable(self, endpoint: Endpoint) -> None:
-        """Report that `endpoint` could not be reached."""
         ...
 
     async def run(self) -> None:

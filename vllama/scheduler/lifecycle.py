@@ -262,7 +262,7 @@ class Lifecycle:
     async def _sleep(self) -> None:
         """Put the engine to sleep if it is idle; unload it if it does not fall asleep."""
         instance, table = self._instance, self._table
-        endpoint = instance.process.endpoint if instance.process else None
+        endpoint = next(iter(instance.process.endpoints), None) if instance.process else None
         if instance.busy or instance.sleeping or endpoint is None or instance.sleeper is None:
             instance.sleep_wanted = False
             return
@@ -290,7 +290,7 @@ class Lifecycle:
             if size > instance.holds.get(pool, 0)
         }
         await self._admission.wait_for_room(instance, needs)
-        endpoint = instance.process.endpoint if instance.process else None
+        endpoint = next(iter(instance.process.endpoints), None) if instance.process else None
         begun_s = self._table.clock.monotonic()
         awake = False
         if sleeper and endpoint:

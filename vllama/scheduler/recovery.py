@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import Context
 from typing import TYPE_CHECKING
 
-from vllama.base.clock import wait_for
 from vllama.base.errors import UpstreamError, VllamaError
 from vllama.supervise.spec import Endpoint
-from vllama.targets.choice import PROBED_MOST_S, describe_failure
+from vllama.targets.choice import PROBED_MOST_S, Breakers, describe_failure
 
 if TYPE_CHECKING:
     from vllama.scheduler.hooks import Hooks
@@ -28,11 +28,13 @@ class Recovery:
     def __init__(self, table: Table, hooks: Hooks) -> None:
         self._table = table
         self._hooks = hooks
-        self._opened = asyncio.Event()
+        self._breakers: Breakers[tuple[Key, Endpoint]] = Breakers(table.clock)
+        self._group: asyncio.TaskGroup | None = None
+        self._failing: set[tuple[Key, Endpoint]] = set()  # each has a task that probes it
 
     def find_trouble(self, key: Key, endpoint: Endpoint) -> str:
         """Return why `endpoint` gets no requests for an instance; empty if it is healthy."""
-        if reason := self._table.breakers.find_reason((key, endpoint)):
+        if reason := self._breakers.find_reason((key, endpoint)):
             return f"{endpoint.title} gets no requests until a probe succeeds: {reason}"
         if trouble := self._hooks.find_trouble(endpoint):
             return f"{endpoint.title} gets no requests: {trouble}"
@@ -46,60 +48,49 @@ class Recovery:
         places = instance.process.endpoints if instance.process else ()
         if not endpoint.is_elsewhere and len(places) < 2:
             return
-        target, breakers = (instance.key, endpoint), self._table.breakers
-        if not breakers.find_reason(target):
+        target = (instance.key, endpoint)
+        if not self._breakers.find_reason(target):
             log.warning("%s at %s fails: %s", endpoint.title, endpoint.url, error.message)
         answer = error if isinstance(error, UpstreamError) else UpstreamError("")
-        breakers.note_failure(
+        self._breakers.note_failure(
             target,
             slow=answer.status == SLOW_STATUS,
             reason=describe_failure(error),
             most_s=PROBED_MOST_S,
             wait_s=answer.retry_after_s if answer.status == BUSY_STATUS else 0.0,
         )
-        self._opened.set()
+        if target not in self._failing and self._group is not None:
+            self._failing.add(target)
+            # a fresh context: a probe is no part of the request that has failed
+            probing = self._recover(target)
+            self._group.create_task(probing, name=f"probe {instance.key}", context=Context())
 
     async def run(self) -> None:
-        """Probe what has failed, after its pause, until cancelled."""
-        probes: dict[tuple[Key, Endpoint], asyncio.Task[None]] = {}
+        """Probe what fails until cancelled."""
         async with asyncio.TaskGroup() as group:
-            while True:
-                await self._opened.wait()
-                self._opened.clear()
-                while self._table.breakers.targets:
-                    probes = {each: task for each, task in probes.items() if not task.done()}
-                    for target, instance in self._find_failed().items():
-                        if target not in probes and self._table.breakers.admit(target):
-                            work = self._probe(instance, target[1])
-                            probes[target] = group.create_task(work, name=f"probe {target[0]}")
-                    await wait_for(self._opened, TICK_S)
-                    self._opened.clear()
+            self._group = group
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
 
-    def _find_failed(self) -> dict[tuple[Key, Endpoint], Instance]:
-        """Return what has failed and can be reached; forget what is gone.
-
-        An engine here that is restarted has another endpoint.
-        """
-        table, failed = self._table, {}
-        for target in table.breakers.targets:
-            key, endpoint = target
-            instance = table.instances.get(key)
-            places = instance.process.endpoints if instance and instance.process else ()
-            if instance is not None and endpoint in places:
-                failed[target] = instance
-            elif instance is None or not endpoint.is_elsewhere:
-                table.breakers.note_success(target)
-        return failed
-
-    async def _probe(self, instance: Instance, endpoint: Endpoint) -> None:
-        traits = instance.traits
-        if traits is None:
-            return
-        model = endpoint.model or traits.model_name or instance.bundle.name
-        error = await self._hooks.probe(endpoint, model, instance.key.mode)
-        if error is not None:
-            self.note_failure(instance, endpoint, error)
-            return
-        log.info("%s at %s answers again", endpoint.title, endpoint.url)
-        self._table.breakers.note_success((instance.key, endpoint))
-        instance.wake.set()  # requests may wait for the room that it has
+    async def _recover(self, target: tuple[Key, Endpoint]) -> None:
+        """Probe a target after each of its pauses, until it is well or gone."""
+        key, endpoint = target
+        while True:
+            await asyncio.sleep(TICK_S)
+            instance = self._table.instances.get(key)
+            if instance is None or instance.find_part(endpoint) is None:
+                if instance is None or not endpoint.is_elsewhere:
+                    break  # an engine here that is restarted has another endpoint
+            elif instance.traits is not None and self._breakers.admit(target):
+                model = endpoint.model or instance.traits.model_name or instance.bundle.name
+                error = await self._hooks.probe(endpoint, model, key.mode)
+                if error is None:
+                    log.info("%s at %s answers again", endpoint.title, endpoint.url)
+                    break
+                self.note_failure(instance, endpoint, error)
+        self._breakers.note_success(target)
+        self._failing.discard(target)
+        if instance is not None:
+            instance.wake.set()  # requests may wait for the room that it has

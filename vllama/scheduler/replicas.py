@@ -90,11 +90,6 @@ class Replicas:
         return next((member.pid for member in self._members if member.pid), None)
 
     @property
-    def endpoint(self) -> Endpoint | None:
-        """The first endpoint that is up."""
-        return next(iter(self.endpoints), None)
-
-    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All endpoints that are up."""
         return tuple(place for member in self._members for place in member.endpoints)
@@ -109,12 +104,6 @@ class Replicas:
         self._changed = changed
         for member in self._members:
             member.subscribe(changed)
-
-    def report_unreachable(self, endpoint: Endpoint) -> None:
-        """Report to the member concerned that `endpoint` could not be reached."""
-        for member in self._members:
-            if endpoint in member.endpoints:
-                member.report_unreachable(endpoint)
 
     async def run(self) -> None:
         """Own all members until they are stopped, or the last one has failed for good."""

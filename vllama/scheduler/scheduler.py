@@ -212,8 +212,8 @@ class Scheduler:
 
     def report_unreachable(self, lease: Lease) -> None:
         """Report that the endpoint of `lease` could not be reached."""
-        if lease.instance.process:
-            lease.instance.process.report_unreachable(lease.endpoint)
+        if part := lease.instance.find_part(lease.endpoint):
+            part.report_unreachable(lease.endpoint)
 
     def unload(self, bundle: Bundle, reason: str = "a client asked for it") -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none.

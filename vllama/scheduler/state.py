@@ -17,8 +17,6 @@ from vllama.models.types import Bundle
 from vllama.scheduler.hooks import Limits
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
 from vllama.scheduler.marks import Marks
-from vllama.supervise.spec import Endpoint
-from vllama.targets.choice import Breakers
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,6 @@ class Table:
         self.retiring: set[Instance] = set()
         self.failures: dict[Key, Failure] = {}
         self.marks = Marks()
-        self.breakers: Breakers[tuple[Key, Endpoint]] = Breakers(clock)
         # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
         self.closing = False  # the server stops: no more requests and loads
@@ -82,7 +79,8 @@ class Table:
         """Count a request, and set the keep-alive that it asks for."""
         instance.leases += 1
         instance.served += 1
-        self.set_keep_alive(instance, keep_alive_s)
+        if keep_alive_s is not None:
+            self.set_keep_alive(instance, keep_alive_s)
 
     def make_lease(self, instance: Instance, prefix: Prefix | None = None) -> Lease | None:
         """Return the lease of a request that has been counted.
@@ -135,9 +133,11 @@ class Table:
         # Waking a task costs more than the rest of this function, so wake only those with work.
         if instance.queue or instance.retiring:
             instance.wake.set()
-        if not instance.leases and self.room_wanted:
+        if instance.leases:
+            return
+        if self.room_wanted:
             self.room_changed.set()
-        if instance.deadline_s < self.next_expiry_check_s:
+        if instance.last_used_s + instance.keep_alive_s < self.next_expiry_check_s:
             self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:

@@ -55,11 +55,6 @@ class AttachedProcess:
         return None
 
     @property
-    def endpoint(self) -> Endpoint | None:
-        """The first endpoint that answers."""
-        return self._up[0] if self._up else None
-
-    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All endpoints that answer."""
         return self._up

@@ -31,9 +31,8 @@ RESTARTED = "try again: it is being restarted"
 
 
 def prepare_pool(upstream: Upstream, lease: Lease) -> None:
-    """Tell a pool what is known of its engine."""
+    """Have the log of a pool's engine read for what its answers do not tell."""
     traits = lease.traits
-    upstream.request_id_header = traits.request_id_header
     if traits.dead_words:
         upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
     if not traits.usage_in_stream:

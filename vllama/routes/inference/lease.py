@@ -150,20 +150,19 @@ class _Work:
         """Take a lease at once if there is one, else after a turn in the queue."""
         gateway, running = self.gateway, self.running
         enter_queue()
-        lease = gateway.scheduler.try_acquire(*self.wanted)
-        if lease is None:
+        if lease := gateway.scheduler.try_acquire(*self.wanted):
+            self.lease = running.lease = lease
+        else:
             try:
                 await self._take(gateway.scheduler.acquire(*self.wanted, running.flow))
             except VllamaError as error:
                 fail_queue(error)
                 raise await explain_refusal(gateway, self.wanted.bundle, error) from None
-            lease = self.lease
-            self.request.queue_position = lease.queue_position
-        self.lease = running.lease = lease
-        leave_queue(lease)
+            self.request.queue_position = self.lease.queue_position
+        leave_queue(self.lease)
         running.is_running = True
         gateway.meter.shrink(running, self._measure)
-        gateway.metrics.queue_time.observe((self.wanted.bundle.name,), lease.queued_s)
+        gateway.metrics.queue_time.observe((self.wanted.bundle.name,), self.lease.queued_s)
 
     async def _take(self, coming: Awaitable[Lease]) -> None:
         """Wait for a lease unless the client leaves."""
@@ -186,7 +185,9 @@ class _Work:
         if more := bundle.settings.pass_fields:
             passed = lease.traits.passed_fields.union(more)
             lease.traits = replace(lease.traits, passed_fields=passed)
-        prepare_pool(upstream, lease)
+        upstream.request_id_header = lease.traits.request_id_header
+        if lease.traits.dead_words or not lease.traits.usage_in_stream:
+            prepare_pool(upstream, lease)
         self.crashes = upstream.crashes
         self.was_dead = self.crashes.begin() if self.crashes else None
         self.running.read_tokens = 0
