@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vllama import config
 from vllama.base import executors, private
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.base.units import format_bytes_decimal
@@ -252,7 +252,7 @@ async def _install_archive(
                 return install_build(
                     archive,
                     folder,
-                    environ=os.environ if environ is None else environ,
+                    environ=config.environ() if environ is None else environ,
                     tell=tell,
                     connections=connections,
                     cancelled=cancelled,
