@@ -12,6 +12,7 @@ import os
 import pprint
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from vllama.base.errors import VllamaError
@@ -25,7 +26,8 @@ def main(version: str, file: Path) -> int:
     """Rewrite the pin in the adapter's source."""
     archives = [way.archive for way in llama_server.BUILDS if way.archive is not None]
     with open_releases() as connections:
-        release = describe_release(connections, archives[0], version, os.environ)
+        where = os.environ.get("VLLAMA_RELEASES_URL") or archives[0].releases
+        release = describe_release(connections, replace(archives[0], releases=where), version)
     found = {asset.name: (asset.digest or "").removeprefix("sha256:") for asset in release.assets}
     names = [archive.name.format(tag=release.tag_name) for archive in archives]
     if missing := [name for name in names if not found.get(name)]:

@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Vllama
+from tests.engines.releases import Releases, make_build
 from tests.machine.environments.installer import Fake
 from tests.server_process import FAKE, Server
+from vllama.engines.llamacpp.llama_server import BUILDS, TAG
 
 pytestmark = pytest.mark.slow  # processes of their own
 
@@ -221,3 +223,24 @@ def test_serve_offers_it_on_a_terminal(terminal, env: dict[str, str], uv: Fake) 
     asked.type("\x03")
     assert asked.finish() == 0
     assert uv.verbs == ["venv", "pip"]
+
+
+def test_the_project_s_own_build_from_a_mirror(vllama: Vllama, env: dict[str, str]) -> None:
+    archives = {
+        tag: {way.archive.name.format(tag=tag): make_build(tag) for way in BUILDS if way.archive}
+        for tag in (TAG, "b99999")
+    }
+    with Releases(archives) as releases:
+        env["VLLAMA_RELEASES_URL"] = releases.url
+        installed = vllama("engines", "install", "llama-server", "--yes")
+        assert installed.returncode == 0, installed.stderr
+        assert f"llama.cpp {TAG}" in installed.stderr and "no setting" not in installed.stderr
+        newest = vllama("engines", "install", "llama-server", "--yes", "--version", "latest")
+        assert newest.returncode == 0, newest.stderr
+        assert any("b99999" in path for path in releases.asked)
+    again = vllama("engines", "install", "llama-server", "--yes", "--version", TAG)
+    assert again.returncode == 0, again.stderr
+    rows = json.loads(vllama("engines", "--json").stdout)["engines"]
+    (row,) = (row for row in rows if row["name"] == "llama-server")
+    assert row["where"] == "its own environment" and f"llama-{TAG}" in row["path"]
+    assert vllama("engines", "remove", "llama-server", "--yes").returncode == 0

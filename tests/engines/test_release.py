@@ -59,9 +59,12 @@ def tagged(tag: str) -> Wheels:
 
 
 def bring(releases: Releases, folder: Path, way: Wheels = BUILD) -> Installation:
-    return asyncio.run(
-        install(offer(folder, way), environ={"VLLAMA_RELEASES_URL": releases.url, "PATH": ""})
-    )
+    return asyncio.run(install(offer(folder, mirrored(releases, way))))
+
+
+def mirrored(releases: Releases, way: Wheels) -> Wheels:
+    assert way.archive is not None
+    return replace(way, archive=replace(way.archive, releases=releases.url))
 
 
 def list_left(folder: Path) -> list[str]:
@@ -70,11 +73,8 @@ def list_left(folder: Path) -> list[str]:
 
 def test_a_build_is_installed_and_found(releases: Releases, tmp_path: Path) -> None:
     told: list[tuple[str, int | None, int | None]] = []
-    chosen = offer(tmp_path)
-    environ = {"VLLAMA_RELEASES_URL": releases.url}
-    found = asyncio.run(
-        install(chosen, environ=environ, tell=lambda *progress: told.append(progress))
-    )
+    chosen = offer(tmp_path, mirrored(releases, BUILD))
+    found = asyncio.run(install(chosen, tell=lambda *progress: told.append(progress)))
     size = len(releases.archives[OLD][name(OLD)])
     assert (found.version, found.origin) == (OLD, Origin.OWN)
     assert found.executable is not None and found.executable.parent.name == f"llama-{OLD}"

@@ -433,6 +433,7 @@ def list_cases(
         "log_dir": Case(f'log_dir = "{folder}/log"\n'),
         "run_dir": Case(f'run_dir = "{folder}/run"\n'),
         "nohistory": Case("nohistory = true\n"),
+        "releases_url": Case(f'releases_url = "{site.url}"\n'),
         "debug": Case(
             "debug = true\n", told(r"(?m)DEBUG.*plan plain", loaded_plain)
         ),

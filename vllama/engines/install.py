@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vllama import config
 from vllama.base import executors, private
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.base.units import format_bytes_decimal
@@ -74,6 +73,7 @@ def make_offers(
     compiled: bool = False,
     packages: bool = False,
     release: str | None = None,
+    releases_url: str | None = None,
     extra_args: Sequence[str] = (),
     search: str | None = None,
 ) -> list[Offer]:
@@ -85,8 +85,9 @@ def make_offers(
 
     `compiled`: only what is built from source. `packages`: only packages of the index, as also with
     `extra_args` for its installer. `release`: only the project's own build of that tag, or
-    "latest". `search` is PATH for compilers and Pythons (None: PATH itself). Raises EngineMissing,
-    with how to get the engine by hand, if nothing can be installed here.
+    "latest". `releases_url` is a mirror of its releases. `search` is PATH for compilers and Pythons
+    (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if nothing can be
+    installed here.
     """
     recipe = get_recipe(engine)
     suiting, misfit = _list_ways(recipe, platform, engine, release), recipe.explain_misfit(platform)
@@ -114,6 +115,8 @@ def make_offers(
     suits, reason = ask_preference(engine, platform)
     offers: list[Offer] = []
     for wheels in _take_one_of_each_kind(buildable):
+        if wheels.archive is not None and releases_url is not None:
+            wheels = replace(wheels, archive=replace(wheels.archive, releases=releases_url))
         offer = Offer(
             engine=engine,
             reason=reason if suits else "",
@@ -217,7 +220,7 @@ async def install(
     """
     check_disk_space(chosen)
     if chosen.wheels.archive is not None:
-        await _install_archive(chosen.wheels.archive, chosen.folder, environ, tell)
+        await _install_archive(chosen.wheels.archive, chosen.folder, tell)
     else:
         await install_steps(
             chosen.folder,
@@ -237,9 +240,7 @@ async def install(
     )
 
 
-async def _install_archive(
-    archive: Archive, folder: Path, environ: Mapping[str, str] | None, tell: Tell
-) -> None:
+async def _install_archive(archive: Archive, folder: Path, tell: Tell) -> None:
     """Bring a build of the project's own, which is used from now on; others stay beside it."""
     private.make_folder(folder)
     async with locked(folder, lambda line: tell(line, None, None)):
@@ -252,7 +253,6 @@ async def _install_archive(
                 return install_build(
                     archive,
                     folder,
-                    environ=config.environ() if environ is None else environ,
                     tell=tell,
                     connections=connections,
                     cancelled=cancelled,

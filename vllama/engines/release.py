@@ -2,8 +2,8 @@
 
 A release is described as GitHub's API does it: `GET {releases}/tags/{tag}` or `{releases}/latest`
 names its assets with `name`, `size`, `digest` ("sha256:…") and `browser_download_url`.
-VLLAMA_RELEASES_URL replaces the address of the releases: a mirror answers in the same way, and may
-name its archives relative to that answer.
+The setting `releases_url` replaces the address of the releases: a mirror answers in the same way,
+and may name its archives relative to that answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,6 @@ from vllama.engines.recipe import Archive
 from vllama.machine.probe import run_command
 from vllama.net.web.connections import Connections, RequestFailed, StreamedResponse
 
-VARIABLE = "VLLAMA_RELEASES_URL"
 LATEST = "latest"
 PARTIAL = ".part"
 TRIAL_S = 30.0
@@ -66,7 +65,6 @@ def install_build(
     archive: Archive,
     folder: Path,
     *,
-    environ: Mapping[str, str],
     tell: Tell,
     connections: Connections,
     cancelled: threading.Event,
@@ -79,11 +77,10 @@ def install_build(
     """
     version = archive.tag
     name = archive.name.format(tag=version)
-    base = environ.get(VARIABLE) or archive.releases
     with _mapped_errors(archive.project, folder):
         if (found := _find_programs(folder / _stem(name), archive.program)) is not None:
             return version, found
-        release = _describe_release(connections, base, version)
+        release = _describe_release(connections, archive.releases, version)
         name = archive.name.format(tag=release.tag_name)
         place = folder / _stem(name)
         if (found := _find_programs(place, archive.program)) is not None:
@@ -112,12 +109,10 @@ def open_releases() -> Connections:
     return Connections(connect_s=_CONNECT_S, silence_s=_SILENCE_S)
 
 
-def describe_release(
-    connections: Connections, archive: Archive, version: str, environ: Mapping[str, str]
-) -> Release:
+def describe_release(connections: Connections, archive: Archive, version: str) -> Release:
     """Return what the project tells of a release. Raises EnvironmentFailed."""
     with _mapped_errors(archive.project, Path()):
-        return _describe_release(connections, environ.get(VARIABLE) or archive.releases, version)
+        return _describe_release(connections, archive.releases, version)
 
 
 class _Unusable(Exception):
@@ -127,7 +122,7 @@ class _Unusable(Exception):
 @contextmanager
 def _mapped_errors(project: str, folder: Path) -> Iterator[None]:
     """Say in our words why a build cannot be had."""
-    hint = f"name a mirror with {VARIABLE}, or see: vllama engines"
+    hint = "name a mirror (VLLAMA_RELEASES_URL), or see: vllama engines"
     try:
         yield
     except _Unusable as error:

@@ -177,7 +177,15 @@ def install_one(
     from vllama.engines.install import check_installation, make_offers, uninstall
 
     engine, platform, environments = find_engine(settings, name)
-    find = partial(make_offers, engine, platform, environments, compiled=compiled, release=release)
+    find = partial(
+        make_offers,
+        engine,
+        platform,
+        environments,
+        compiled=compiled,
+        release=release,
+        releases_url=settings.releases_url,
+    )
     offers = find(extra_args=extra_args)
     if upgrade and offers[0].wheels.archive is None:
         offers = find(extra_args=("--upgrade", *extra_args))
