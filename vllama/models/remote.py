@@ -177,11 +177,10 @@ class Remote:
         repository, variant = found.repository, found.variant
         fetcher = Fetcher(self._open_source(), self._settings, free_space=self._free_space)
         fetcher.fetch(repository, variant, progress, cancel)
-        wanted = ModelRef.of_hub(repository.hub_id, variant.label, repository.branch)
         for bundle in HfCacheStore(self._settings.hf_cache_dir).in_repository(repository.hub_id):
-            if wanted.means(bundle.name) and bundle.format is variant.format:
+            if found.ref.means(bundle.name) and bundle.format is variant.format:
                 return bundle
-        raise make_removed_error(wanted.display)
+        raise make_removed_error(found.ref.display)
 
     def _fetch_from_registry(
         self,
@@ -227,9 +226,7 @@ class Remote:
 
     def _read_here(self, found: Resolution) -> ModelInfo | None:
         """Return the metadata of a form that is on this disk, to save a request to the hub."""
-        repository = found.repository
-        ref = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch)
-        bundle = find_in(self._stored.stores, ref)
+        bundle = find_in(self._stored.stores, found.ref)
         if bundle is None or bundle.format is not found.variant.format:
             return None
         try:
@@ -244,8 +241,7 @@ def make_too_large_error(
     """Make the error for a model that is not fetched because it does not fit."""
     hint = shortage.hint
     if not to_load and found.variant.format is Format.GGUF:
-        repository = found.repository
-        name = ModelRef.of_hub(repository.hub_id, found.variant.label, repository.branch).display
+        name = found.ref.display
         anyway = f"to fetch it all the same, name the quantisation: vllama pull {name}"
         hint = f"{hint}; or {anyway}" if hint else anyway
     verb = "load" if to_load else "pull"

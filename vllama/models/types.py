@@ -58,6 +58,11 @@ class Variant:
     label: str = "latest"
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of its files in their repository."""
+        return tuple(file.path for file in self.files)
+
+    @property
     def size_bytes(self) -> int:
         """Sum of all its files."""
         return sum(file.size_bytes for file in self.files)
@@ -282,6 +287,11 @@ class Repository:
     bases: tuple[str, ...] = ()
     pipeline: str | None = None
     parameter_count: int | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all its files."""
+        return tuple(file.path for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

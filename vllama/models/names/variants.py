@@ -26,6 +26,7 @@ from vllama.models.names.quant import (
     parse_quant_tag,
 )
 
+DEFAULT_LABEL = "latest"
 _MOST_MISSING = 100
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
 _NO_MODEL = ("mmproj", "imatrix", "-vocab")
@@ -56,12 +57,12 @@ _TOKENIZER = re.compile(
 class GgufGroup:
     """One GGUF model: its shards in order, first first; `label` is its tag.
 
-    `label` is the quantisation, or the file's stem where two share one; None for the first file
-    whose name carries no quantisation (its tag is `latest`).
+    That is the quantisation, or the file's stem where two share one; `latest` for the first file
+    whose name carries no quantisation.
     """
 
-    label: str | None
-    quant: str | None
+    label: str = DEFAULT_LABEL
+    quant: str | None = None
     paths: tuple[str, ...]
     projector: str | None = None
 
@@ -124,10 +125,11 @@ def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
         ):  # none is made after one that is missing
             sets.append(tuple(iterate_shard_paths(path)))
     groups: list[GgufGroup] = []
-    labels: set[str | None] = set()
+    labels: set[str] = set()
     for files in sorted(sets, key=lambda files: len(files) > 1):
         quant = find_quant(files[0])
-        label = quant if quant not in labels else get_stem(files[0])
+        label = quant or DEFAULT_LABEL
+        label = label if label not in labels else get_stem(files[0])
         labels.add(label)
         projector = choose_projector(files[0], projectors)
         groups.append(GgufGroup(label=label, quant=quant, paths=files, projector=projector))
@@ -190,7 +192,7 @@ def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | No
     wanted = tag.lower()
     quant_wanted = parse_quant_tag(tag)
     for group in groups:
-        names = {(group.label or "latest").lower(), get_stem(group.paths[0]).lower()}
+        names = {group.label.lower(), get_stem(group.paths[0]).lower()}
         names |= {PurePosixPath(path).name.lower() for path in group.paths}
         if wanted in names or is_same_quant(group.label, quant_wanted):
             return group

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from vllama.base.errors import ModelNotFound, Offline, SourceError
 from vllama.models.names.quant import parse_quant_tag
 from vllama.models.names.variants import (
-    GgufGroup,
     choose_group,
     choose_safetensors_files,
     explain_left_out,
+    group_ggufs,
     is_mistral_format,
 )
 from vllama.models.resolve.matching import (
@@ -64,21 +64,13 @@ def find_variant(repository: Repository, format: Format, tag: str | None) -> Var
     variants = [v for v in repository.variants if v.format is format]
     if format is not Format.GGUF:
         return variants[0] if variants and tag is None else None
-    groups = [
-        GgufGroup(
-            label=None if v.label == "latest" else v.label,
-            quant=v.quant,
-            paths=tuple(file.path for file in v.files),
-        )
-        for v in variants
-    ]
-    chosen = choose_group(groups, tag)
-    return variants[groups.index(chosen)] if chosen else None
+    chosen = choose_group(group_ggufs(repository.paths), tag)
+    return next((v for v in variants if chosen and v.paths == chosen.all_paths), None)
 
 
 def explain_missing_variant(repository: Repository, tag: str | None) -> str:
     """Return why a repository has no GGUF with that tag."""
-    problems = explain_left_out(file.path for file in repository.files)
+    problems = explain_left_out(repository.paths)
     if problems:
         return "; ".join(f"{path}: {why}" for path, why in problems.items())
     labels = [v.label for v in repository.variants if v.format is Format.GGUF]

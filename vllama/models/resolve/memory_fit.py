@@ -90,9 +90,9 @@ def choose_fitting(
 
 
 def _explain_refusal(found: Resolution, shape: ModelInfo, fits: Fits) -> str | None:
-    paths = tuple(file.path for file in found.variant.files)
-    size = max(0, shape.weights_bytes + _weights(found.variant))
-    return fits.refuses(replace(shape, weights_bytes=size), found.variant.format, paths)
+    variant = found.variant
+    size = max(0, shape.weights_bytes + _weights(variant))
+    return fits.refuses(replace(shape, weights_bytes=size), variant.format, variant.paths)
 
 
 def make_refused_error(found: Resolution, why: str) -> NoPlan:

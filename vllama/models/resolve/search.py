@@ -73,6 +73,12 @@ class Resolution:
     notes: tuple[str, ...] = ()
     shortage: NotEnoughMemory | None = None
 
+    @property
+    def ref(self) -> ModelRef:
+        """The full name of the variant."""
+        repository = self.repository
+        return ModelRef.of_hub(repository.hub_id, self.variant.label, repository.branch)
+
 
 def iterate_resolutions(
     hub: HuggingFace, ref: ModelRef, formats: Sequence[Format], *, named: bool = True
@@ -246,7 +252,7 @@ class _Search:
             for one in (variant, *(one for one in repository.variants if one != variant))
         ]
         self._seen += own
-        for path, problem in explain_left_out(file.path for file in repository.files).items():
+        for path, problem in explain_left_out(repository.paths).items():
             self._refuse(repository.hub_id, found, f"{path}: {problem}")
         return taken
 

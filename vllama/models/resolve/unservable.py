@@ -46,7 +46,7 @@ def explain_missing_weights(repository: Repository, read: ReadJson) -> str | Non
 
     `read` as for `make_no_variant_error`.
     """
-    paths = [file.path for file in repository.files]
+    paths = repository.paths
     index = read(INDEX).get("weight_map") if INDEX in paths else None
     named = {str(name) for name in index.values()} if isinstance(index, dict) else set()
     shards = find_missing_shards(choose_weights(paths))
@@ -68,7 +68,7 @@ def suggest_bases(repository: Repository, read: ReadJson) -> str | None:
 
 def _make_no_weights_error(repository: Repository, read: ReadJson) -> NoPlan:
     """Make the error for a repository without weights of a format that any engine reads."""
-    hub_id, names = repository.hub_id, {file.path for file in repository.files}
+    hub_id, names = repository.hub_id, set(repository.paths)
     base = suggest_bases(repository, read)
     if "adapter_config.json" in names or "adapter_model.safetensors" in names:
         return NoPlan(
@@ -105,7 +105,7 @@ def _make_no_tag_error(
     labels = [variant.label for variant in repository.variants if variant.format in formats]
     shown = ", ".join(labels[:_NAMES_SHOWN]) + (" …" if len(labels) > _NAMES_SHOWN else "")
     has_quants = any(variant.format is Format.GGUF for variant in repository.variants)
-    problems = explain_left_out(file.path for file in repository.files)
+    problems = explain_left_out(repository.paths)
     broken = next((f": {p}: {why}" for p, why in problems.items() if tag.lower() in p.lower()), "")
     return ModelNotFound(
         f"hf.co/{repository.hub_id}:{tag}",
@@ -119,7 +119,7 @@ def _make_no_tag_error(
 def _make_format_error(repository: Repository, formats: Sequence[Format], read: ReadJson) -> NoPlan:
     """Make the error for a repository whose formats no engine here reads."""
     hub_id, found = repository.hub_id, {variant.format for variant in repository.variants}
-    if Format.SAFETENSORS not in formats and is_mistral_format(f.path for f in repository.files):
+    if Format.SAFETENSORS not in formats and is_mistral_format(repository.paths):
         return NoPlan(
             f"cannot serve '{hub_id}' here: its weights are in Mistral's own format "
             f"({PARAMS}), which no engine here reads",

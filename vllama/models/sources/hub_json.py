@@ -154,7 +154,7 @@ def build_variants(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
                 format=Format.GGUF,
                 quant=group.quant,
                 files=tuple(by_path[path] for path in group.all_paths),
-                label=group.label or "latest",
+                label=group.label,
             )
         )
     whole = choose_safetensors_files(by_path)

@@ -15,6 +15,7 @@ from vllama.models.disk import list_files_below, remove_empty
 from vllama.models.headers.safetensors import is_mlx, is_model_folder
 from vllama.models.names.ref import Kind, ModelRef, path_stem
 from vllama.models.names.variants import (
+    DEFAULT_LABEL,
     GgufGroup,
     choose_group,
     get_stem,
@@ -74,7 +75,7 @@ def _find_at_path(path: Path) -> Bundle | None:
                 return make_gguf_bundle(path.parent, group)
         if parse_shard(path.name) is not None:
             return None  # a shard is missing
-        return make_gguf_bundle(path.parent, GgufGroup(label=None, quant=None, paths=(path.name,)))
+        return make_gguf_bundle(path.parent, GgufGroup(paths=(path.name,)))
     if not path.is_dir():
         return None
     if is_model_folder(path):
@@ -232,14 +233,14 @@ class LMStudioStore(RemovingStore):
                 for group in find_gguf_groups(folder)
             ]
             if is_model_folder(folder) and not is_mlx(folder):
-                bundles.append(self._rename(folder, make_safetensors_bundle(folder), None))
+                bundles.append(self._rename(folder, make_safetensors_bundle(folder), DEFAULT_LABEL))
         except OSError:
             return ()
         return tuple(bundles)
 
-    def _rename(self, folder: Path, bundle: Bundle, label: str | None) -> Bundle:
+    def _rename(self, folder: Path, bundle: Bundle, label: str) -> Bundle:
         hub_id = _make_hub_id(folder)
-        name = ModelRef.of_hub(hub_id, label or "latest").display
+        name = ModelRef.of_hub(hub_id, label).display
         return replace(bundle, name=name, store=self.name, hub_id=hub_id)
 
 

@@ -18,6 +18,7 @@ from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.names.variants import (
+    DEFAULT_LABEL,
     GgufGroup,
     choose_group,
     choose_safetensors_files,
@@ -166,25 +167,24 @@ def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
     if find_missing_shards(path.name for path in weights):
         return None
     files = tuple(snapshot / path for path in wanted)
-    return _bundle(revision, Format.SAFETENSORS, None, snapshot, files, None, None)
+    return _bundle(revision, Format.SAFETENSORS, DEFAULT_LABEL, snapshot, files, None, None)
 
 
 def _bundle(
     revision: _Revision,
     format: Format,
-    label: str | None,
+    label: str,
     path: Path,
     files: tuple[Path, ...],
     quant: str | None,
     projector: Path | None,
 ) -> Bundle:
-    tag = label or "latest"
     snapshot, hub_id = revision.snapshot, revision.repo.hub_id
     lines = [
         (file.relative_to(snapshot).as_posix(), _etag(file), file.stat().st_size) for file in files
     ]
     return Bundle(
-        name=ModelRef.of_hub(hub_id, tag, revision.name).display,
+        name=ModelRef.of_hub(hub_id, label, revision.name).display,
         store=HfCacheStore.name,
         format=format,
         path=path,
