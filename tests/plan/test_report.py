@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, LLAMA_CPP_HERE, bundle, facts
+from vllama.base.units import format_amounts
 from vllama.config.engine_settings import EngineSettings
 from vllama.config.secrets import mask
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
-from vllama.models.resolve.memory_fit import format_amounts
 from vllama.plan.choose import make_plan
 from vllama.plan.report import make_device_rows, make_report, report_plan, shorten
 from vllama.plan.types import Concessions, Facts, Need

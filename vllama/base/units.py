@@ -129,6 +129,21 @@ def format_bytes_binary(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_amount(size_bytes: int) -> str:
+    """Return an amount of memory for people, fine enough to tell two quantisations apart."""
+    if size_bytes < 1024**3:
+        return f"{size_bytes / 1024**2:.0f} MiB"
+    return f"{size_bytes / 1024**3:.1f} GiB"
+
+
+def format_amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+    """Return two amounts for people to compare, fine enough that different ones look different."""
+    if format_amount(one_bytes) != format_amount(other_bytes) or one_bytes == other_bytes:
+        return format_amount(one_bytes), format_amount(other_bytes)
+    one, other = (f"{size / 1024**2:.1f} MiB" for size in (one_bytes, other_bytes))
+    return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
+
+
 def parse_bytes(text: str) -> int:
     """Parse `24GiB`, `500MB`, `1.5 GB`, `8G` (binary, as coreutils) or plain bytes.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vllama.base import private
+from vllama.base.errors import VllamaError
 
 
 def get_free_bytes(path: Path) -> int:
@@ -36,6 +37,25 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file of vllama's own atomically. Raises OSError."""
     private.make_folder(path.parent)
     private.write_through(path.parent, path, content, private.FILE)
+
+
+LOCK_LIMIT_S = 30.0
+
+
+@contextlib.contextmanager
+def lock_data(lock: Path, task: str) -> Iterator[None]:
+    """Keep out others that change the same files of vllama's own.
+
+    Raises VllamaError, "cannot <task>", for what the disk refuses; inside the block too.
+    """
+    try:
+        with private.lock_file(lock, LOCK_LIMIT_S):
+            yield
+    except OSError as error:
+        raise VllamaError(
+            f"cannot {task}: {error.strerror}",
+            hint="set VLLAMA_DATA_DIR to a folder that can be written",
+        ) from error
 
 
 WRITING_S = 600.0

@@ -12,15 +12,13 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.base import private
-from vllama.base.errors import VllamaError
 from vllama.models.aliases import find_hub_alias
-from vllama.models.disk import write_whole
+from vllama.models.disk import lock_data, write_whole
 from vllama.models.hub_cache import iterate_repositories
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
@@ -174,7 +172,6 @@ def yields(bundle: Bundle) -> bool:
 
 
 FILE_NAME = "pulled.json"
-LOCK_LIMIT_S = 30.0
 
 
 class PulledNames:
@@ -222,21 +219,12 @@ class PulledNames:
                 self._write(kept)
         return any(pair[1].lower() == bundle.lower() for pair in kept.values())
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the file against other pulls and removals. Raises VllamaError."""
         if self._path is None:
-            yield
-            return
-        try:
-            lock = self._path.with_name(f".{self._path.name}.lock")
-            with private.lock_file(lock, LOCK_LIMIT_S):
-                yield
-        except OSError as error:
-            raise VllamaError(
-                f"cannot note the name in '{self._path}': {error.strerror}",
-                hint="set VLLAMA_DATA_DIR to a folder that can be written",
-            ) from error
+            return nullcontext()
+        lock = self._path.with_name(f".{self._path.name}.lock")
+        return lock_data(lock, f"note the name in '{self._path}'")
 
     def _read(self) -> Mapping[str, tuple[str, str]]:
         if self._path is None:

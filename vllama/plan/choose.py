@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vllama.base.errors import EngineMissing, NoPlan
-from vllama.base.units import format_bytes_decimal
+from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Missing, Mode
 from vllama.engines.capabilities import Drafting, Limited, Tunable
 from vllama.engines.locate import NOT_INSTALLED
@@ -14,7 +14,6 @@ from vllama.engines.recipe import advise_installation, format_install_command, g
 from vllama.engines.registry import ask_preference, find_engines
 from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
-from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
 from vllama.plan.estimate import make_estimate, share_bytes

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
+from vllama.base.units import format_amounts
 from vllama.engines.capabilities import Attachable
 from vllama.engines.contract import AdapterFailed
-from vllama.models.resolve.memory_fit import format_amounts
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
 from vllama.plan.fit import MIN_AUTO_CONTEXT

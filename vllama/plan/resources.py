@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllama.base.errors import NoPlan
+from vllama.base.units import format_amount
 from vllama.engines.base import Engine, Memory, Mode
 from vllama.engines.capabilities import PromptCaching, Threaded
 from vllama.machine.types import Accelerator, Platform, Vendor
-from vllama.models.resolve.memory_fit import format_amount
 from vllama.models.settings import SPREAD
 from vllama.models.types import Format
 from vllama.plan.types import Facts, Need, Plan

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from vllama.base.units import format_amount, format_amounts
 from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Memory, Mode, Settings
 from vllama.machine.types import Platform
-from vllama.models.resolve.memory_fit import format_amount, format_amounts
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from vllama.base.clock import wait_for
 from vllama.base.errors import NotEnoughMemory
+from vllama.base.units import format_amounts
 from vllama.dialects.events import MarkKind
-from vllama.models.resolve.memory_fit import format_amounts
 from vllama.scheduler.hooks import Hooks, Measured, Process
 from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.policy import (

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllama.base.units import format_amount
 from vllama.machine.types import Platform
-from vllama.models.resolve.memory_fit import format_amount
 from vllama.plan.fit import MIN_AUTO_CONTEXT
 from vllama.plan.resources import list_usable
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, decide_loads

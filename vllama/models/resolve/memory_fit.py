@@ -273,24 +273,6 @@ def _kin(usual: JudgedVariant, fits: Fits, family: ListFamily) -> str | None:
     return None
 
 
-MIB, GIB = 1024**2, 1024**3
-
-
-def format_amount(size_bytes: int) -> str:
-    """Return an amount of memory for people, fine enough to tell two quantisations apart."""
-    if size_bytes < GIB:
-        return f"{size_bytes / MIB:.0f} MiB"
-    return f"{size_bytes / GIB:.1f} GiB"
-
-
-def format_amounts(one_bytes: int, other_bytes: int) -> tuple[str, str]:
-    """Return two amounts for people to compare, fine enough that different ones look different."""
-    if format_amount(one_bytes) != format_amount(other_bytes) or one_bytes == other_bytes:
-        return format_amount(one_bytes), format_amount(other_bytes)
-    one, other = (f"{size / MIB:.1f} MiB" for size in (one_bytes, other_bytes))
-    return (one, other) if one != other else (f"{one_bytes} bytes", f"{other_bytes} bytes")
-
-
 class Fit(Protocol):
     """What a model takes, and what there is."""
 

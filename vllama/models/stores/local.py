@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from vllama.base import private
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.disk import (
     get_free_bytes,
     list_files_below,
     list_model_files,
+    lock_data,
     remove_empty,
     remove_older,
     write_whole,
@@ -34,8 +34,6 @@ from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Definition, Format
-
-LOCK_LIMIT_S = 30.0
 
 
 class LocalStore(RemovingStore):
@@ -126,18 +124,9 @@ class LocalStore(RemovingStore):
         self.blobs.sweep()
         remove_older(path for path in self._folder.rglob(".*") if path.name != ".lock")
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Exclude other threads and processes from writing."""
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(private.lock_file(self._folder / ".lock", LOCK_LIMIT_S))
-            except OSError as error:
-                raise VllamaError(
-                    f"cannot write '{self._folder}': {error.strerror}",
-                    hint="set VLLAMA_DATA_DIR to a folder that can be written",
-                ) from error
-            yield
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Exclude other threads and processes from writing. Raises VllamaError."""
+        return lock_data(self._folder / ".lock", f"write '{self._folder}'")
 
     def _check_blobs(self, bundle: Bundle) -> None:
         for path in _list_paths(bundle):
