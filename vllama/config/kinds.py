@@ -7,8 +7,8 @@ that are marked so. `schema` is the kind in JSON Schema, for editors that comple
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllama.base.units import format_go_duration, parse_bytes
@@ -99,18 +99,23 @@ def number(low: int, high: int | None = None) -> Kind:
 
 
 def choice(*words: str) -> Kind:
-    """Return the kind that takes one of some words."""
-    return Kind(parse=parse.choice(*words), metavar="|".join(words), schema={"enum": [*words]})
+    """Return the kind that takes one of some words, in any case."""
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError("not one of " + ", ".join(words))
+        return text.lower()
+
+    return Kind(parse=read, metavar="|".join(words), schema={"enum": [*words]})
 
 
 def auto(kind: Kind, *words: str) -> Kind:
     """Let `auto`, and further words, mean None: vllama decides."""
     in_json = (int(word) if word.isdecimal() else word for word in words)
-    return Kind(
-        parse=parse.auto(kind.parse, *words),
-        metavar=kind.metavar,
+    return replace(
+        kind,
+        parse=lambda text: None if text.lower() in ("auto", *words) else kind.parse(text),
         schema={"anyOf": [kind.schema, {"enum": ["auto", *in_json]}]},
-        write=kind.write,
         none="auto",
     )
 
@@ -122,20 +127,35 @@ def many(
 ) -> Kind:
     """Return the kind of lists; in a flag or a variable `split` separates what `join` joins."""
     schema = {"anyOf": [{"type": "array", "items": kind.schema}, {"type": "string"}]}
-    read = parse.each(kind.parse, split)
-    return Kind(
-        parse=read, metavar=kind.metavar, schema=schema, none="none", is_list=True, join=join
-    )
+
+    def read(value: str | Sequence[str]) -> tuple[Any, ...]:
+        return tuple(map(kind.parse, split(value) if isinstance(value, str) else value))
+
+    return Kind(parse=read, metavar=kind.metavar, schema=schema, is_list=True, join=join)
 
 
-def table(shape: str, value: Callable[[str], Any]) -> Kind:
-    """Return the kind of tables, such as `name=model`; `shape` shows one entry."""
-    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+def table(
+    shape: str, value: Callable[[str], Any], metavar: str = "", schema: Schema | None = None
+) -> Kind:
+    """Return the kind of tables, such as `name=model`; `shape` shows one entry.
+
+    `schema` is that of a value.
+    """
+
+    def read(text: str | Sequence[str]) -> tuple[tuple[str, Any], ...]:
+        found = []
+        for item in parse.by_comma(text) if isinstance(text, str) else text:
+            name, _, rest = (part.strip() for part in item.partition("="))
+            if not (name and rest):
+                raise ValueError(f"not of the form {shape}")
+            found.append((name, value(rest)))
+        return tuple(found)
+
+    values = {"type": "object", "additionalProperties": schema or {"type": "string"}}
     return Kind(
-        parse=parse.pairs(shape, value),
-        metavar=shape.upper(),
-        schema={"anyOf": [schema, {"type": "string"}]},
-        none="none",
+        parse=read,
+        metavar=metavar or shape.upper(),
+        schema={"anyOf": [values, {"type": "string"}]},
         is_table=True,
     )
 
@@ -194,24 +214,15 @@ def read_traits(text: str) -> UpstreamTraits:
     return UpstreamTraits(**found)
 
 
-UPSTREAM_TRAITS = Kind(
-    parse=parse.pairs("url=trait=value trait=value", read_traits),
+UPSTREAM_TRAITS = table(
+    "url=trait=value trait=value",
+    read_traits,
     metavar="URL=TRAITS",
     schema={
-        "anyOf": [
-            {
-                "type": "object",
-                "additionalProperties": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {name: kind.schema for name, kind in _TRAITS.items()},
-                },
-            },
-            {"type": "string"},
-        ]
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: kind.schema for name, kind in _TRAITS.items()},
     },
-    none="none",
-    is_table=True,
 )
 CAPTURES = Kind(
     parse=parse.captures,

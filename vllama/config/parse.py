@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from vllama.base.units import parse_keep_alive
@@ -16,9 +15,6 @@ from vllama.models.names.ref import HUB_HOSTS
 from vllama.models.names.variants import CONFIG_FILES
 
 _HOSTS = tuple(f"{host}/" for host in HUB_HOSTS)
-
-T = TypeVar("T")
-Parser = Callable[[str], T]
 
 
 def plain(text: str) -> str:
@@ -103,7 +99,7 @@ def captures(text: str) -> int | Path:
     return whole(0)(text) if text.strip().lstrip("-").isdecimal() else path(text)
 
 
-def whole(low: int, high: int | None = None) -> Parser[int]:
+def whole(low: int, high: int | None = None) -> Callable[[str], int]:
     """Make a parser of whole numbers from `low` to `high`."""
 
     def parse(text: str) -> int:
@@ -118,11 +114,6 @@ def whole(low: int, high: int | None = None) -> Parser[int]:
         return number
 
     return parse
-
-
-def auto(parse: Parser[T], *words: str) -> Parser[T | None]:
-    """Let `auto`, and further words, mean None: vllama decides."""
-    return lambda text: None if text.lower() in ("auto", *words) else parse(text)
 
 
 def context(text: str) -> int:
@@ -160,44 +151,6 @@ def timeout(text: str) -> float | None:
     """Accept a duration; zero or less means no limit, None."""
     seconds = duration(text)
     return None if seconds == 0 or math.isinf(seconds) else seconds
-
-
-def choice(*words: str) -> Parser[str]:
-    """Make a parser that accepts one of `words`, ignoring case."""
-
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError("not one of " + ", ".join(words))
-        return text.lower()
-
-    return parse
-
-
-def each(parse: Parser[T], split: Parser[list[str]]) -> Callable[[str | Sequence[str]], object]:
-    """Make a parser of lists: splits a text, takes a list (TOML, repeated flags) as it is."""
-
-    def parse_all(value: str | Sequence[str]) -> tuple[T, ...]:
-        return tuple(parse(item) for item in (split(value) if isinstance(value, str) else value))
-
-    return parse_all
-
-
-def pairs(shape: str, value: Parser[T]) -> Callable[[str | Sequence[str]], object]:
-    """Make a parser of `name=value, other=value`, or of a table's entries in that form.
-
-    `shape` shows one entry, for the error.
-    """
-
-    def parse(text: str | Sequence[str]) -> tuple[tuple[str, T], ...]:
-        found: list[tuple[str, T]] = []
-        for item in by_comma(text) if isinstance(text, str) else text:
-            name, _, rest = (part.strip() for part in item.partition("="))
-            if not (name and rest):
-                raise ValueError(f"not of the form {shape}")
-            found.append((name, value(rest)))
-        return tuple(found)
-
-    return parse
 
 
 def by_comma(text: str) -> list[str]:
