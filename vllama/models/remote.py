@@ -79,48 +79,66 @@ class Remote:
         here = self._stored.find_ref(ref)
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
             here = None  # the caller wants the original, to convert it
-        where = None
-        if self._settings.ollama_dirs and find_own_alias(ref, self._settings.aliases) is None:
-            where = find_target(ref, self._settings.ollama_registry, insecure=insecure)
-        if where is not None and (where.asked or here is None or here.store == OllamaStore.name):
-            if is_cloud(ref):
-                raise CloudDisabled
-            # before any progress, so that a client gets the error as a status code
-            check_registry(self._settings.allowed_registries, where.address)
-            progress(PullEvent(status="pulling manifest"))
-            bundle = self._fetch_from_registry(where, here, formats, progress, cancel)
-            progress(PullEvent(status="success"))
-            return bundle
+        where = self._find_registry(ref, here, insecure=insecure)
         hub = self._stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
-        fetched = here is None or here.store == HfCacheStore.name
-        if hub is not None and fetched:
-            check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        may_renew = here is None or here.store == HfCacheStore.name
+        asks_hub = where is None and hub is not None and may_renew
+        if where is not None and is_cloud(ref):
+            raise CloudDisabled
+        # before any progress, so that a client gets the error as a status code
+        if where is not None or asks_hub:
+            address = where.address if where is not None else self._settings.hub_address
+            check_registry(self._settings.allowed_registries, address)
         progress(PullEvent(status="pulling manifest"))
-        if here is not None and ref.kind is Kind.PATH:
-            self._stored.read(here)  # raises: nothing could load it
-        if here is not None and (hub is None or not fetched):
-            progress(PullEvent(status="success"))
-            return here
+        if where is not None:
+            bundle = self._fetch_from_registry(where, here, formats, progress, cancel)
+        elif here is not None and not asks_hub:
+            if ref.kind is Kind.PATH:
+                self._stored.read(here)  # raises: nothing could load it
+            bundle = here
+        else:
+            bundle = self._fetch_from_hub(ref, here, formats, progress, cancel, fits, to_load)
+        progress(PullEvent(status="success"))
+        return bundle
+
+    def _find_registry(
+        self, ref: ModelRef, here: Bundle | None, *, insecure: bool
+    ) -> RegistryTarget | None:
+        """Return the registry of Ollama's kind to pull from, None if another source has it."""
+        if not self._settings.ollama_dirs or find_own_alias(ref, self._settings.aliases):
+            return None
+        where = find_target(ref, self._settings.ollama_registry, insecure=insecure)
+        is_meant = where is not None and where.asked
+        return where if is_meant or here is None or here.store == OllamaStore.name else None
+
+    def _fetch_from_hub(
+        self,
+        ref: ModelRef,
+        here: Bundle | None,
+        formats: Sequence[Format],
+        progress: Progress,
+        cancel: threading.Event,
+        fits: Fits | None,
+        to_load: bool,
+    ) -> Bundle:
+        """Pull from the hub what is missing of a model, or newer there than `here`."""
         if is_cloud(ref):
             raise CloudDisabled
-        if hub is None and ref.kind is Kind.PATH:
+        if ref.kind is Kind.PATH:
             raise make_missing_path_error(ref.text, ref)
         try:
-            found = self.look_up(name, formats=formats, fits=fits)
+            found = self.look_up(ref.text, formats=formats, fits=fits)
         except Offline:
-            if here is None or hub is None:
+            if here is None:
                 raise
-            progress(PullEvent(status="success"))  # complete, though perhaps not the newest
-            return here
+            return here  # complete, though perhaps not the newest
         for note in found.notes:
             progress(PullEvent(status=note))
         if found.shortage is not None:
-            if to_load or hub is None or not hub.has_tag:
+            if to_load or not (self._stored.find_alias(ref) or ref).has_tag:
                 raise make_too_large_error(ref, found, found.shortage, to_load=to_load)
             progress(PullEvent(status=f"warning: {found.shortage.sentence()}"))
-        bundle = self._stored.names.note(ref, self._fetch(found, progress, cancel))
-        progress(PullEvent(status="success"))
-        return bundle
+        return self._stored.names.note(ref, self._fetch(found, progress, cancel))
 
     def look_up(
         self, name: str, *, formats: Sequence[Format] = ALL_FORMATS, fits: Fits | None = None

@@ -64,7 +64,7 @@ def find_variant(repository: Repository, format: Format, tag: str | None) -> Var
     variants = [v for v in repository.variants if v.format is format]
     if format is not Format.GGUF:
         return variants[0] if variants and tag is None else None
-    chosen = choose_group(group_ggufs(repository.paths), tag)
+    chosen = choose_group(group_ggufs(path for v in variants for path in v.paths), tag)
     return next((v for v in variants if chosen and v.paths == chosen.all_paths), None)
 
 
