@@ -46,10 +46,10 @@ def load(
 
     Raises ConfigError that names the key, the value and where it came from.
     """
-    path, entries, text = _read_file(file, environ)
-    loader = _Loader(environ)
+    read = _read_file(file, environ)
+    loader = _Loader(flags, environ, read)
     for setting in SETTINGS:
-        given = [g for g in _given(setting, flags, environ, entries, path, text) if g.is_given]
+        given = [one for one in loader.list_given(setting) if one.value not in (None, "")]
         match setting.field:
             case "host":
                 loader.take_addresses(setting, given)
@@ -64,7 +64,7 @@ def load(
     loader.notes.extend(_unknown_variables(environ))
     loader.notes.extend(_missing_folders(loader.values.get("folders", ())))
     return Config(
-        **loader.values, config_file=path, notes=tuple(loader.notes), sources=loader.sources
+        **loader.values, config_file=read.path, notes=tuple(loader.notes), sources=loader.sources
     )
 
 
@@ -87,27 +87,14 @@ class _Given:
         line = find_line(self.text, path)
         return f"{self.origin}, line {line}" if line else self.origin
 
-    @property
-    def is_given(self) -> bool:
-        return self.value is not None and self.value != ""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """The config file as it was read; all empty if there is none."""
 
-def _given(
-    setting: Setting,
-    flags: Mapping[str, object],
-    environ: Mapping[str, str],
-    entries: Mapping[str, object],
-    path: Path | None,
-    text: str,
-) -> Iterator[_Given]:
-    """Yield what each source says, the highest first."""
-    origin = setting.flag or f"the argument {setting.field}"
-    yield _Given(value=flags.get(setting.field), origin=origin, rank=0)
-    yield _Given(value=_unquoted(environ, setting.env), origin=setting.env, rank=1)
-    if setting.foreign:
-        value = _trimmed(environ, setting.foreign)
-        yield _Given(value=value, origin=setting.foreign, rank=2, lenient=True)
-    yield _Given(value=entries.get(setting.key), origin=str(path), rank=3, text=text)
+    path: Path | None
+    entries: Mapping[str, object]
+    text: str
 
 
 def _trimmed(environ: Mapping[str, str], name: str) -> str:
@@ -124,12 +111,25 @@ def _unquoted(environ: Mapping[str, str], name: str) -> str:
 class _Loader:
     """Collects the values of all settings, where each came from, and warnings for the user."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, flags: Mapping[str, object], environ: Mapping[str, str], file: _File
+    ) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
         self.notes: list[str] = []
-        self._environ = environ
+        self._flags, self._environ, self._file = flags, environ, file
         self._port_rank = 99  # the rank of the address that names a port
+
+    def list_given(self, setting: Setting) -> Iterator[_Given]:
+        """Yield what each source says of a setting, the highest first."""
+        name, file = setting.flag or f"the argument {setting.field}", self._file
+        yield _Given(value=self._flags.get(setting.field), origin=name, rank=0)
+        yield _Given(value=_unquoted(self._environ, setting.env), origin=setting.env, rank=1)
+        if foreign := setting.foreign:
+            theirs = _trimmed(self._environ, foreign)
+            yield _Given(value=theirs, origin=foreign, rank=2, lenient=True)
+        value = file.entries.get(setting.key)
+        yield _Given(value=value, origin=str(file.path), rank=3, text=file.text)
 
     def take(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take the value of the highest source that has a usable one.
@@ -310,17 +310,14 @@ def _parse_tables(setting: Setting, source: _Given) -> Any:
         ) from None
 
 
-def _read_file(
-    file: Path | None, environ: Mapping[str, str]
-) -> tuple[Path | None, Mapping[str, object], str]:
-    """Return the config file, what it has, and its text; all empty if there is none."""
+def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
     path = file or named_file(environ)
     wanted = file is not None or bool(_trimmed(environ, FILE_VARIABLE))
     try:
         content = path.read_bytes()
     except OSError as error:
         if not wanted:
-            return None, {}, ""
+            return _File(path=None, entries={}, text="")
         reason = error.strerror or "it cannot be read"
         raise ConfigError(f'cannot read the config file "{path}": {reason}') from None
     import tomllib
@@ -341,7 +338,7 @@ def _read_file(
             raise ConfigError(
                 f'cannot use "{key}" in {where}: no such setting', hint=suggest(key, known)
             )
-    return path, entries, text
+    return _File(path=path, entries=entries, text=text)
 
 
 def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
