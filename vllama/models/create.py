@@ -75,8 +75,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         bundle = replace(bundle, template=None)  # what `show --modelfile` gave: the model's own
     if bundle.template and bundle.template != base.template:
         parse_go_template(bundle.template)
-    files = [file for file in base.files if file not in {*base.adapters, *_files(base.draft)}]
-    bundle = replace(bundle, files=(*files, *bundle.adapters, *_files(bundle.draft)))
+    own = {*base.adapters, *list_model_files(base.draft)}
+    files = [file for file in base.files if file not in own]
+    bundle = replace(bundle, files=(*files, *bundle.adapters, *list_model_files(bundle.draft)))
     if bundle.base is None and not recipe.new_base:
         tell("parsing GGUF")
     tell(f"{'creating new' if recipe.new_base else 'using existing'} layer sha256:{base.digest}")
@@ -96,10 +97,6 @@ def _derive_parameters(info: ModelInfo) -> dict[str, object]:
     is_own = info.template_family is None
     stops = find_stops(info.chat_template or "") if is_own else []
     return {"stop": stops} if stops else {}
-
-
-def _files(draft: Path | None) -> tuple[Path, ...]:
-    return list_model_files(draft) if draft else ()
 
 
 def copy(library: Library, bundle: Bundle, name: str) -> Bundle:

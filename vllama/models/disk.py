@@ -89,10 +89,10 @@ def remove_empty(folder: Path, top: Path) -> None:
         folder = folder.parent
 
 
-def list_model_files(path: Path) -> tuple[Path, ...]:
+def list_model_files(path: Path | None) -> tuple[Path, ...]:
     """Return the files of a model that is one file, or a folder of files; itself if missing."""
-    if not path.is_dir():
-        return (path,)
+    if path is None or not path.is_dir():
+        return (path,) if path else ()
     return tuple(sorted(inner for inner in path.iterdir() if inner.is_file()))
 
 

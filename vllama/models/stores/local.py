@@ -154,7 +154,7 @@ class LocalStore(RemovingStore):
         except (OSError, ValueError):
             return None
         base = self._load_base(record.base)
-        files = (*base.files, *record.adapters, *_list_draft_files(record.draft))
+        files = (*base.files, *record.adapters, *list_model_files(record.draft))
         return replace(
             base,
             name=record.name,
@@ -214,10 +214,6 @@ def _list_paths(bundle: Bundle) -> set[Path]:
     return {bundle.path, *bundle.files, *bundle.adapters}
 
 
-def _list_draft_files(draft: Path | None) -> tuple[Path, ...]:
-    return list_model_files(draft) if draft else ()
-
-
 def _sum_sizes(files: Sequence[Path]) -> int:
     try:
         return sum_real_sizes(files)
@@ -268,7 +264,7 @@ class Record(Definition):
 
 
 def _make_record(bundle: Bundle, name: str, digest: str | None) -> Record:
-    own = {*bundle.adapters, *_list_draft_files(bundle.draft)}
+    own = {*bundle.adapters, *list_model_files(bundle.draft)}
     base = Base(
         format=bundle.format,
         path=bundle.path,
