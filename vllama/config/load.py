@@ -200,11 +200,13 @@ class _Loader:
         """Derive the folders that belong together, and the hub's token as huggingface_hub does."""
         environ = self._environ
         home, cache = _trimmed(environ, "HF_HOME"), _trimmed(environ, "XDG_CACHE_HOME")
-        hf_home = Path(home).expanduser() if home else None
+        hf_home = Path(home).expanduser().absolute() if home else None
         if hf_home is None:
-            hf_home = Path(cache).expanduser() / "huggingface" if cache else default_hf_home()
+            hf_home = (
+                Path(cache).expanduser().absolute() / "huggingface" if cache else default_hf_home()
+            )
         if older := _trimmed(environ, "HUGGINGFACE_HUB_CACHE"):
-            self._set("hf_cache_dir", Path(older).expanduser(), "HUGGINGFACE_HUB_CACHE")
+            self._set("hf_cache_dir", Path(older).expanduser().absolute(), "HUGGINGFACE_HUB_CACHE")
         self._set("hf_cache_dir", hf_home / "hub", "HF_HOME" if home else "")
         token, origin = self._hub_token(hf_home)
         self._set("hf_token", token, origin)

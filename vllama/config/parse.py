@@ -90,8 +90,8 @@ def holds_model(folder: Path) -> bool:
 
 
 def path(text: str) -> Path:
-    """Accept a path; `~` is the home folder."""
-    return Path(plain(text)).expanduser()
+    """Accept a path; `~` is the home folder. It holds for engines too, which run elsewhere."""
+    return Path(plain(text)).expanduser().absolute()
 
 
 def captures(text: str) -> int | Path:
