@@ -114,11 +114,14 @@ def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
     return _make_bundle(Format.GGUF, f"{name}:latest", files[0], files, group.quant, projector)
 
 
-def make_safetensors_bundle(folder: Path) -> Bundle:
-    """Return the bundle of a folder with a config and weights. Raises OSError."""
-    name = path_stem(folder)
-    files = tuple(sorted(p for p in folder.iterdir() if p.is_file()))
-    return _make_bundle(Format.SAFETENSORS, f"{name}:latest", folder, files, None, None)
+def make_safetensors_bundle(folder: Path, files: Sequence[Path] = ()) -> Bundle:
+    """Return the bundle of a folder with a config and weights, by default of all its files.
+
+    Raises OSError.
+    """
+    files = files or sorted(path for path in folder.iterdir() if path.is_file())
+    name = f"{path_stem(folder)}:latest"
+    return _make_bundle(Format.SAFETENSORS, name, folder, tuple(files), None, None)
 
 
 def _make_bundle(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.base.errors import Busy
@@ -30,9 +30,9 @@ from vllama.models.stores.base import (
     compute_digest,
     keep_first,
     map_removal_errors,
-    sum_real_sizes,
 )
-from vllama.models.types import Bundle, Format
+from vllama.models.stores.folder import make_gguf_bundle, make_safetensors_bundle
+from vllama.models.types import Bundle
 
 
 class HfCacheStore(RemovingStore):
@@ -150,10 +150,7 @@ def _files(snapshot: Path) -> list[str]:
 
 
 def _gguf(revision: _Revision, group: GgufGroup) -> Bundle:
-    snapshot = revision.snapshot
-    files = tuple(snapshot / path for path in group.all_paths)
-    projector = files[-1] if group.projector else None
-    return _bundle(revision, Format.GGUF, group.label, files[0], files, group.quant, projector)
+    return _rename(revision, make_gguf_bundle(revision.snapshot, group), group.label)
 
 
 def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
@@ -166,34 +163,20 @@ def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
         return None
     if find_missing_shards(path.name for path in weights):
         return None
-    files = tuple(snapshot / path for path in wanted)
-    return _bundle(revision, Format.SAFETENSORS, DEFAULT_LABEL, snapshot, files, None, None)
+    whole = make_safetensors_bundle(snapshot, [snapshot / path for path in wanted])
+    return _rename(revision, whole, DEFAULT_LABEL)
 
 
-def _bundle(
-    revision: _Revision,
-    format: Format,
-    label: str,
-    path: Path,
-    files: tuple[Path, ...],
-    quant: str | None,
-    projector: Path | None,
-) -> Bundle:
+def _rename(revision: _Revision, bundle: Bundle, label: str) -> Bundle:
+    """Return a model in a snapshot under its name on the hub, with its checksums as identity."""
     snapshot, hub_id = revision.snapshot, revision.repo.hub_id
-    lines = [
-        (file.relative_to(snapshot).as_posix(), _etag(file), file.stat().st_size) for file in files
-    ]
-    return Bundle(
+    lines = [(f.relative_to(snapshot).as_posix(), _etag(f), f.stat().st_size) for f in bundle.files]
+    return replace(
+        bundle,
         name=ModelRef.of_hub(hub_id, label, revision.name).display,
         store=HfCacheStore.name,
-        format=format,
-        path=path,
-        files=files,
-        size_bytes=sum_real_sizes(files),
         digest=compute_digest(lines),
-        modified_s=max(file.lstat().st_mtime for file in files),
-        quant=quant,
-        projector=projector,
+        modified_s=max(file.lstat().st_mtime for file in bundle.files),
         hub_id=hub_id,
         revision=revision.name,
     )

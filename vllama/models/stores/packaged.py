@@ -8,14 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vllama.models.names.quant import find_quant
 from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.names.variants import GgufGroup
 from vllama.models.stores.base import Store, compute_digest
-from vllama.models.types import Bundle, Format
+from vllama.models.stores.folder import make_gguf_bundle
+from vllama.models.types import Bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +81,11 @@ class PackagedStore(Store):
             files = sorted(Path(location).glob("**/*.gguf"))
             if not files:
                 continue
-            status = files[0].stat()
+            file = GgufGroup(paths=(files[0].name,), quant=find_quant(files[0].name))
+            bundle = make_gguf_bundle(files[0].parent, file)
             identity = f"{row.distribution}=={_version(Path(location).parent, row.distribution)}"
-            return Bundle(
-                name=row.name,
-                store=self.name,
-                format=Format.GGUF,
-                path=files[0],
-                files=(files[0],),
-                size_bytes=status.st_size,
-                digest=compute_digest([(files[0].name, identity, status.st_size)]),
-                modified_s=status.st_mtime,
-                quant=find_quant(files[0].name),
-            )
+            digest = compute_digest([(files[0].name, identity, bundle.size_bytes)])
+            return replace(bundle, name=row.name, store=self.name, digest=digest)
         return None
 
 
