@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo dev test test-vllm test-engines test-clients test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev test test-vllm test-engines test-clients test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/llama-server $(STAMPS)/model
@@ -46,6 +46,16 @@ space := $(subst ,, )
 CLIENT_MODULES := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3
 test-clients: $(STAMPS)/dev $(CLIENTS:%=$(STAMPS)/clients/%)
 	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m clients -n 0 -k "$(subst $(space), or ,$(subst -,_,$(strip $(CLIENTS))))" tests/clients
+
+# llama.cpp's own build, made here with the options of its releases and packed like them: some 15 minutes of
+# compiling on two cores, once. Its source is that of llama-cpp-python.
+RELEASE := .venv/release
+RELEASE_ARGS := -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_RPATH='$$ORIGIN' -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DGGML_BACKEND_DL=ON \
+  -DGGML_NATIVE=OFF -DGGML_CPU_ALL_VARIANTS=ON -DGGML_RPC=ON -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
+  -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF
+test-release: $(STAMPS)/release $(STAMPS)/dev $(STAMPS)/model
+	TEST_ARCHIVE=$(CURDIR)/$(RELEASE)/build.tar.gz $(BIN)/python -m pytest tests/e2e/test_release_real.py
+	VLLAMA_TEST_LLAMA_SERVER=$(CURDIR)/$(RELEASE)/build/bin/llama-server $(BIN)/python -m pytest tests/e2e/test_llama_server_real.py
 
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
@@ -122,6 +132,14 @@ $(STAMPS)/engine: $(STAMPS)/package
 # as a user would install it: llama.cpp's own build, or a wheel where that cannot be had
 $(STAMPS)/llama-server: $(STAMPS)/package
 	$(ALIVE) "installing llama-server" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
+	touch $@
+
+$(STAMPS)/release: $(STAMPS)/venv
+	mkdir -p $(RELEASE) && $(PIP) download --no-deps --no-binary llama-cpp-python --dest $(RELEASE) llama-cpp-python
+	tar --extract --gzip --directory $(RELEASE) --file $$(ls $(RELEASE)/llama_cpp_python-*.tar.gz)
+	cmake -S $$(ls -d $(RELEASE)/llama_cpp_python-*/vendor/llama.cpp) -B $(RELEASE)/build $(RELEASE_ARGS)
+	$(ALIVE) "compiling llama.cpp for all processors" -- cmake --build $(RELEASE)/build --parallel 2
+	tar --create --gzip --file $(RELEASE)/build.tar.gz --transform "s,^\\.,llama-build," --directory $(RELEASE)/build/bin .
 	touch $@
 
 # as a user would install it; gguf and accelerate are for making the model that it is tested with
