@@ -173,12 +173,15 @@ def test_what_each_lacks(engine, made, info, parallel, lack):
 # -- where it is ------------------------------------------------------------------------------
 
 
-def program(folder: Path, devices: str = "  (none)") -> Path:
+OLD, NEW = "11434 (5a3d2f1)", "0.5.0-dev (build 11434, commit 5a3d2f1)"
+
+
+def program(folder: Path, devices: str = "  (none)", version: str = OLD) -> Path:
     """Write a program that answers as llama-server does to the two questions that it is asked."""
     path = folder / "llama-server"
     path.write_text(
         "#!/bin/sh\ncase $1 in\n"
-        '--version) echo "version: 11434 (5a3d2f1)" >&2; echo "built with GNU" >&2;;\n'
+        f'--version) echo "version: {version}" >&2; echo "built with GNU" >&2;;\n'
         f'--list-devices) printf "Available devices:\\n{devices}\\n";;\nesac\n'
     )
     path.chmod(0o755)
@@ -199,6 +202,15 @@ def test_a_program_on_path(tmp_path, devices, offloads):
     found = ENGINE.find(SearchPaths(search=str(tmp_path)))
     assert isinstance(found, Installation)
     assert (found.executable, found.version, found.offloads) == (path, "b11434", offloads)
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [(OLD, "b11434"), (NEW, "b11434"), ("0.5.0", "0.5.0")]
+)
+def test_the_build_of_a_program(tmp_path, said, version):
+    program(tmp_path, version=said)
+    found = ENGINE.find(SearchPaths(search=str(tmp_path)))
+    assert isinstance(found, Installation) and found.version == version
 
 
 def test_a_program_that_was_compiled_here_comes_before_the_wheel_and_path(tmp_path):

@@ -188,9 +188,9 @@ def find_compiled(found: PackageLocation) -> Path | None:
 
 def _read_build(program: str) -> str:
     """Return the build, such as "b11434", from `--version`; empty if it does not tell."""
-    found = re.search(
-        r"version: (\S+)(?: \((\w+)\))?", run_command([program, "--version"], timeout_s=LOOK_S).text
-    )
+    text = run_command([program, "--version"], timeout_s=LOOK_S).text
+    # "version: 11434 (5a3d2f1)", or later "version: 0.5.0-dev (build 11434, commit 5a3d2f1)"
+    found = re.search(r"version: (?:\S+ \(build )?(\S+?)(?:,| |$)", text, re.MULTILINE)
     return f"b{found[1]}" if found and found[1].isdigit() else (found[1] if found else "")
 
 
