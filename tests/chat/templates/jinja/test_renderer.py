@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -105,6 +106,20 @@ def test_a_worker_whose_server_has_ended_says_nothing() -> None:
         ours.sendall(JOB.pack(1.0, len(job)) + job)
     worker.send_signal(signal.SIGCONT)
     assert worker.communicate(timeout=LIMIT_S)[1] == b""
+
+
+def test_a_worker_that_nobody_waits_for_any_more_is_ended() -> None:
+    for _ in range(5):
+
+        async def work(renderer: Renderer) -> None:
+            rendering = asyncio.create_task(renderer.render(GREETS, GREETING, 0.0))
+            await until(lambda: renderer.running > 0)
+            renderer.close()
+            with pytest.raises(asyncio.CancelledError):
+                await rendering
+
+        run(work)
+    gc.collect()  # a process or socket that was left alone is a warning, which is an error here
 
 
 def test_one_worker_serves_all_that_come_one_after_another() -> None:

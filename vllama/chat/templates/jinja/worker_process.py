@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -46,9 +47,14 @@ class Worker:
         """Start one and wait until it is ready. Raises VllamaError."""
         try:
             ours, theirs = socket.socketpair()
-            with theirs:
-                process = await executors.upkeep.run(spawn, theirs, environ)
-            worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
+            spawning = Spawning(theirs, environ)
+            try:
+                process = await executors.upkeep.run(spawning.run)
+                worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
+            except BaseException:
+                ours.close()
+                spawning.abandon()
+                raise
         except OSError as error:
             raise VllamaError(f"cannot start a worker process: {error}") from None
         ready = False
@@ -98,6 +104,39 @@ class Worker:
         self._writer.transport.abort()
         self._process.kill()
         executors.upkeep.start(self._process.wait)
+
+
+class Spawning:
+    """The start of a process in a thread, whose result the server may no longer want.
+
+    `end` is the worker's end of the socket, which is closed here as soon as the process has it.
+    """
+
+    def __init__(self, end: socket.socket, environ: Mapping[str, str]) -> None:
+        self._end, self._environ = end, environ
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> subprocess.Popen[bytes]:
+        """Start the process. Raises OSError, also if it is not wanted any more."""
+        with self._lock, self._end:
+            if self._is_abandoned:
+                raise OSError("nobody waits for it any more")
+            self._process = spawn(self._end, self._environ)
+            return self._process
+
+    def abandon(self) -> None:
+        """Let the process end, whether it has been started or will be."""
+        self._is_abandoned = True
+        executors.upkeep.start(self._abandon)
+
+    def _abandon(self) -> None:
+        with self._lock:
+            self._end.close()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
 
 
 def spawn(end: socket.socket, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
