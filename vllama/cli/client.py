@@ -132,8 +132,9 @@ class Client:
             parts = [(time.monotonic() - began_s, chunk) for chunk in _chunks(answer)]
             return answer.status, answer.headers.get("content-type", ""), parts
 
-    def _check_server(self) -> None:
+    def check_server(self) -> None:
         """Raise ServerUnreachable unless it has Ollama's API: any program may listen there."""
+        self._is_known = True
         limit_s = min(ANSWER_LIMIT_S, self._limit_s or ANSWER_LIMIT_S)
         with Client(self.url, limit_s=limit_s) as client:
             client._is_known = True
@@ -165,8 +166,7 @@ class Client:
     ) -> Iterator[HTTPResponse]:
         """Send a request; the errors of the connection become our own, to the end."""
         if not self._is_known:
-            self._is_known = True
-            self._check_server()
+            self.check_server()
         limit_s = min(CONNECT_TIMEOUT_S, self._limit_s or CONNECT_TIMEOUT_S)
         try:
             request = Request(self.url + path, content, dict(headers), method=method)

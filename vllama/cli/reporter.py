@@ -144,8 +144,12 @@ class LogReporter:
     what moves besides. A terminal that has gone (its user has left) is no reason to fail.
     """
 
-    def __init__(self, terminal: Reporter | None) -> None:
+    def __init__(
+        self, terminal: Reporter | None, on_ready: Callable[[str], object] | None = None
+    ) -> None:
+        """`on_ready` is given the address when the server is ready."""
         self._terminal = terminal
+        self._on_ready = on_ready
         self._extra = SHOWN if terminal else None
         self._pulled = ""
 
@@ -162,6 +166,8 @@ class LogReporter:
         text = format_ready(url, advice)
         self._report(logging.INFO, text, lambda terminal: terminal.ready(url, advice))
         self._extra = None
+        if self._on_ready is not None:
+            self._on_ready(url)
 
     def _report(self, level: int, text: str, show: Callable[[Reporter], None]) -> None:
         if self._extra is None:  # the log itself is shown

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import parse_keep_alive
-from vllama.cli.context import connect, load_settings
+from vllama.cli.context import load_settings
 from vllama.cli.options import Insecure, argument, complete_words, model_argument, option
 from vllama.cli.output import is_terminal, say
 
@@ -59,19 +59,25 @@ def run(
     dimensions: Annotated[
         int | None, option("--dimensions N", "Embedding: length of the vector.", min=1)
     ] = None,
+    keep: Annotated[
+        bool, option("--keep", "Leave the server running that was started for this.")
+    ] = False,
     insecure: Insecure = False,
 ) -> None:
     """Ask a model once with a prompt, or converse with it."""
     from vllama.cli.chat.session import Session
+    from vllama.cli.run_server import open_server
 
     settings = load_settings()
-    with connect(settings) as client:
+    keep_alive, form = parse_keep_alive_flag(keepalive), parse_format(format_)
+    thinking = parse_think(think)
+    with open_server(settings, keep=keep) as client:
         session = Session(
             client=client,
             model=model,
-            keep_alive=parse_keep_alive_flag(keepalive),
-            format=parse_format(format_),
-            think=parse_think(think),
+            keep_alive=keep_alive,
+            format=form,
+            think=thinking,
             hide_thinking=hidethinking,
             verbose=verbose,
             wrap=not nowordwrap,

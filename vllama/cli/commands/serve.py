@@ -35,9 +35,11 @@ def serve(
     ] = None,
     config_file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
     yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,
+    until_unused: Annotated[Path | None, typer.Option("--until-unused", hidden=True)] = None,
 ) -> int:
     """Run the server, and load a model at once if one is named."""
     from vllama.cli.reporter import LogReporter, TerminalReporter
+    from vllama.cli.run_server import serve_users
     from vllama.cli.server_log import set_up_logging
     from vllama.server import startup
     from vllama.server.preflight import move_unwritable
@@ -59,12 +61,13 @@ def serve(
     settings = load()
     config.prepare_environment()
     as_json = settings.log_format == "json"
+    announce = serve_users(until_unused, settings.stop_limit_s) if until_unused else None
     set_up_logging(
         debug=settings.debug, log_format=settings.log_format, file=settings.log_dir / OWN_LOG
     )
     logging.captureWarnings(True)
     terminal = TerminalReporter()
-    reporter = LogReporter(None if as_json else terminal)
+    reporter = LogReporter(None if as_json else terminal, announce)
     for note in settings.notes:
         reporter.note(note)
     if warning:
