@@ -16,6 +16,8 @@ from pathlib import Path
 from vllama.base.errors import ConfigError, VllamaError
 
 NAME = "vllama.service"
+RESTART_S = 10
+"""Between two starts; launchd's own default, too."""
 STATE = "/var/lib/vllama"
 
 # what needs no file system of its own, so that it works in a user's own manager, too
@@ -70,8 +72,8 @@ def make_unit(command: Sequence[str], *, system: bool, stop_timeout_s: int) -> s
         "Description=vllama, a server for language models",
         "Wants=network-online.target",
         "After=network-online.target",
-        "StartLimitIntervalSec=300",
-        "StartLimitBurst=5",
+        "# time mends much: a network or disk that is not there yet, memory that others hold",
+        "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=notify",
@@ -81,9 +83,9 @@ def make_unit(command: Sequence[str], *, system: bool, stop_timeout_s: int) -> s
         "KillMode=mixed",
         f"TimeoutStopSec={stop_timeout_s}",
         "Restart=on-failure",
-        "RestartSec=2",
-        "# a wrong setting, a missing engine or model: another start would end in the same way",
-        "RestartPreventExitStatus=2 3 4",
+        f"RestartSec={RESTART_S}",
+        "# a wrong setting: another start would end in the same way",
+        f"RestartPreventExitStatus={ConfigError.exit_code}",
         *confined,
         "",
         "[Install]",
@@ -111,7 +113,7 @@ def make_agent(command: Sequence[str], *, log: Path, search_path: str, stop_time
     """Return the property list that runs `command` when the user logs in.
 
     launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
-    ends with an error is started again, not more than once in ten seconds (its default).
+    ends with an error is started again, whatever its exit code is.
     """
     agent = {
         "Label": LABEL,
@@ -119,6 +121,7 @@ def make_agent(command: Sequence[str], *, log: Path, search_path: str, stop_time
         "EnvironmentVariables": {"PATH": search_path},
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": RESTART_S,
         "ExitTimeOut": stop_timeout_s,
         "ProcessType": "Interactive",  # else macOS slows it down in the background
         "StandardOutPath": str(log),

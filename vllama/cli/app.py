@@ -73,6 +73,8 @@ def run(argv: Sequence[str]) -> int:
         else:
             try:
                 status = _run_command(*prepare(list(argv)))
+                if status == USAGE and _is_agent():
+                    status = 0  # else launchd would start it again and again
             finally:
                 if os.geteuid() == 0:
                     _leave_to_owner()
@@ -117,6 +119,14 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     except SystemExit as end:  # how typer leaves when it has answered a shell
         return int(end.code or 0)
     return status if isinstance(status, int) else 0
+
+
+def _is_agent() -> bool:
+    """Tell whether this is launchd's agent of `vllama service`."""
+    from vllama import config
+    from vllama.admin.service import LABEL
+
+    return config.environ().get("XPC_SERVICE_NAME") == LABEL
 
 
 def _leave_to_owner() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import plistlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,14 @@ from vllama.admin.service import (
     quote,
     uninstall,
 )
-from vllama.base.errors import VllamaError
+from vllama.base.errors import (
+    ConfigError,
+    EngineMissing,
+    NotEnoughMemory,
+    Offline,
+    PortTaken,
+    VllamaError,
+)
 
 COMMAND = ["/usr/bin/true", "serve", "--model", "a b", "--alias", 'say "hi" 100% $HOME']
 
@@ -39,6 +48,28 @@ def test_systemd_takes_the_unit(tmp_path: Path, system: bool) -> None:
     done = analyse("verify", "--man=no", str(unit))
     # it reads the units of this machine, too, and complains of theirs
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
+
+
+def test_only_a_wrong_setting_ends_the_service_for_good() -> None:
+    lines = make_unit(COMMAND, system=True, stop_timeout_s=60).splitlines()
+    assert {"Restart=on-failure", "RestartSec=10", "StartLimitIntervalSec=0"} <= set(lines)
+    finals = [line for line in lines if line.startswith("RestartPreventExitStatus=")]
+    assert finals == ["RestartPreventExitStatus=2"]
+    # memory that others hold, an engine that is installed later, a port that is still taken
+    codes = {error.exit_code for error in (NotEnoughMemory, EngineMissing, PortTaken, Offline)}
+    assert ConfigError.exit_code == 2 and 2 not in codes
+
+
+def test_launchd_is_not_told_of_a_wrong_setting(tmp_path: Path) -> None:
+    """It has no list of final exit codes, and would start the server again for ever."""
+    agent = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XPC_SERVICE_NAME": "vllama"}
+    command = [sys.executable, "-m", "vllama", "serve", "--port"]
+    for environ, code in ((agent, 0), (agent | {"XPC_SERVICE_NAME": "0"}, 2)):
+        done = subprocess.run(
+            [*command, "x"], env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code
+        assert 'cannot use port "x"' in done.stderr
 
 
 def test_the_unit_of_the_machine_is_confined(tmp_path: Path) -> None:
@@ -83,6 +114,7 @@ def test_the_agent_is_a_property_list() -> None:
     assert agent["ProgramArguments"] == COMMAND
     assert agent["EnvironmentVariables"] == {"PATH": "/opt/homebrew/bin:/usr/bin"}
     assert agent["ExitTimeOut"] == 60
+    assert agent["KeepAlive"] == {"SuccessfulExit": False} and agent["ThrottleInterval"] == 10
     assert made.file == Path("/Users/me/Library/LaunchAgents/vllama.plist")
 
 
