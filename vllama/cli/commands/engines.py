@@ -193,7 +193,8 @@ def install_one(
     chosen = (*here, *offers)[0]
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
     if chosen.done and not problem:
-        say_prose(f"{engine.title} is installed in {chosen.folder}; --upgrade takes newer versions")
+        newer = "--upgrade" if chosen.wheels.archive is None else "--version latest"
+        say_prose(f"{engine.title} is installed in {chosen.folder}; {newer} takes newer versions")
         return
     if problem:
         show_warning(problem)
