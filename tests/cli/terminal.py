@@ -66,6 +66,10 @@ class Terminal:
             time.sleep(0.001)
         os.write(self._master, text.encode())
 
+    def resize(self, columns: int) -> None:
+        """Give the terminal another width."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
     def expect(self, text: str) -> None:
         """Wait until `text` is shown, after what was expected before."""
         deadline = time.monotonic() + LIMIT_S

@@ -102,7 +102,7 @@ def test_errors(capsys: Capture) -> None:
 
 def wrapped(pieces: list[str], width: int) -> str:
     out: list[str] = []
-    wrap = WordWrap(out.append, width)
+    wrap = WordWrap(out.append, lambda: width)
     for piece in pieces:
         wrap.feed(piece)
     wrap.flush()

@@ -368,3 +368,26 @@ def test_a_pull_on_a_terminal(stub: StubServer, terminal: Open) -> None:
     screen.expect("success")
     screen.expect("Error: not found")
     assert screen.finish() == 1
+
+
+def test_words_stay_whole_when_the_terminal_is_resized(stub: StubServer, terminal: Open) -> None:
+    resized = threading.Event()
+
+    def handler(body: Body, reply: Reply) -> None:
+        words = list(answer(*(f"{number:03} " for number in range(60))))
+        for line in words[:30]:
+            reply.line(line)
+        assert resized.wait(60)
+        for line in words[30:]:
+            reply.line(line)
+
+    stub.routes["POST /api/generate"] = handler
+    shown = terminal("run", "m", "hello")
+    shown.expect("028")
+    shown.resize(30)
+    resized.set()
+    assert shown.finish() == 0
+    lines = [line.strip() for line in shown.screen.splitlines() if "0" in line]
+    assert " ".join(lines).split()[-60:] == [f"{number:03}" for number in range(60)]
+    assert lines[0].endswith("019")  # 20 numbers fit into 80 columns, 7 into 30
+    assert {len(line) for line in lines[2:-1]} == {27}

@@ -27,7 +27,8 @@ class AnswerPrinter:
         self._hide_thinking = hide_thinking
         self._wrap: WordWrap | None = None
         if wrap and self._terminal:
-            self._wrap = WordWrap(sys.stdout.write, console().width - 1)
+            screen = console()
+            self._wrap = WordWrap(sys.stdout.write, lambda: screen.width - 1)
         self._thinking = False
         self._last = "\n"
 
@@ -119,15 +120,16 @@ _PIECES = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class WordWrap:
-    """Passes text on and breaks lines between words, at `width` columns.
+    """Passes text on and breaks lines between words.
 
+    `measure` returns the columns of a line; it is asked for each word, as a terminal's may change.
     A word is held back until it is known to be whole; `flush` gives out the rest. Characters
     that fill two columns (Chinese, Japanese, …) may be separated anywhere.
     """
 
-    def __init__(self, write: Callable[[str], object], width: int) -> None:
+    def __init__(self, write: Callable[[str], object], measure: Callable[[], int]) -> None:
         self._write = write
-        self._width = max(width, 10)
+        self._measure = measure
         self._column = 0
         self._word = ""
         self._space = ""
@@ -169,7 +171,7 @@ class WordWrap:
         if not self._word:
             return
         needed = count_columns(self._space) + count_columns(self._word)
-        if self._column and self._column + needed > self._width:
+        if self._column and self._column + needed > max(self._measure(), 10):
             self._put("\n")
             self._column = 0
             self._space = ""
