@@ -163,6 +163,16 @@ def test_two_share_a_server_which_ends_with_the_last(home: Home) -> None:
     assert home.processes() == []
 
 
+def test_a_server_that_is_killed_is_not_in_the_way_of_the_next(home: Home) -> None:
+    run = home.begin(*LONG)
+    assert run.stdout and run.stdout.read(8)
+    home.servers()[0].kill()
+    _, err = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 1 and "ended the answer early" in err
+    home.wait_until_gone()  # the guard ends the engine
+    assert home.run(*HELLO) == (0, f"{ANSWER} \n", "")
+
+
 def test_runs_in_quick_succession(home: Home) -> None:
     """A server that is ending is not the next one's."""
     runs = []

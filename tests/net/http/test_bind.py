@@ -9,7 +9,7 @@ import threading
 import psutil
 import pytest
 
-from vllama.base.errors import PortTaken
+from vllama.base.errors import PortTaken, VllamaError
 from vllama.net.http.server import bind
 
 
@@ -38,3 +38,10 @@ def test_the_owner_of_a_taken_port_is_named(answer: bytes, owner: str) -> None:
         thread.join()
     process = f"pid {os.getpid()}, {psutil.Process().name()}"
     assert f"127.0.0.1:{port}: {owner} ({process}) uses it" in caught.value.message
+
+
+def test_an_address_that_is_not_here_yet_is_no_wrong_setting() -> None:
+    """A service manager starts the server again, as for a network that is slow at boot."""
+    with pytest.raises(VllamaError, match=r"cannot listen on 192\.0\.2\.1:0") as caught:
+        bind("192.0.2.1", 0)
+    assert caught.value.exit_code == 1

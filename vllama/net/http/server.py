@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.base.clock import wait_for
-from vllama.base.errors import ConfigError, PortTaken
+from vllama.base.errors import ConfigError, PortTaken, VllamaError
 from vllama.net.http.budget import Budget
 from vllama.net.http.connection import Client
 from vllama.net.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, HeadCache
@@ -55,8 +55,8 @@ _MONTHS = (
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket, so that a taken port is reported before anything slow.
 
-    Raises PortTaken, which names an Ollama server if that is the owner, and ConfigError for an
-    address that is not on this machine.
+    Raises PortTaken, which names an Ollama server if that is the owner, ConfigError for what can
+    never work, and VllamaError for an address that this machine lacks, perhaps only for now.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -84,7 +84,7 @@ def bind(host: str, port: int) -> socket.socket:
                 f"cannot listen on {host}:{port}: permission denied",
                 hint="choose a port above 1023 with --port",
             ) from error
-        raise ConfigError(
+        raise VllamaError(
             f"cannot listen on {host}:{port}: {error.strerror}",
             hint="give an address of this machine with --host",
         ) from error
