@@ -61,13 +61,19 @@ class Home:
         """Return all processes of this home: servers, engines, guards, and runs."""
         found = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("HOME") == self.env["HOME"]:
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                is_ours = process.environ().get("HOME") == self.env["HOME"]
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-        return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+        return found
 
     def servers(self) -> list[psutil.Process]:
-        return [each for each in self.processes() if "--until-unused" in each.cmdline()]
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                if "--until-unused" in process.cmdline():
+                    found.append(process)
+        return found
 
     def wait_until_gone(self) -> None:
         wait_for(lambda: not self.processes())
