@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.test_install import Painter, wheels
+from tests.engines.test_install import Painter, make_offer, wheels
 from tests.facts import CPU
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import EnvironmentFailed
 from vllama.cli.engine_install import describe_offer, find_offers, install_first, pick_offer
+from vllama.engines import recipe
 from vllama.engines.base import Installation, SearchPaths
-from vllama.engines.install import Offer, make_offer
+from vllama.engines.install import Offer
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import ENGINE as NATIVE
 from vllama.engines.recipe import Recipe
 
 
 @pytest.fixture
-def offers(tmp_path: Path) -> list[Offer]:
+def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
+    monkeypatch.setattr(recipe, "find_libc", lambda: ("glibc", "2.39"))
     compiler = tmp_path / "bin" / "c++"
     compiler.parent.mkdir()
     compiler.write_text("#!/bin/sh\n")

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import tarfile
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,6 +51,7 @@ class Releases:
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._make_handler())
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients leave in the midst of answers
         self.url = f"http://127.0.0.1:{self._server.server_port}/releases"
 
     def __enter__(self) -> Releases:
@@ -105,6 +108,8 @@ class Releases:
             self._send_archive(handler, self.archives[tag][name], span)
         elif "limit" in self.faults:
             self._send(handler, 403, b"{}", LIMIT)
+        elif "drip" in self.faults:
+            self._drip(handler)
         elif name == "latest":
             self._send(handler, 200, self.describe(max(self.archives)))
         elif tag == "tags" and name in self.archives:
@@ -113,6 +118,9 @@ class Releases:
             self._send(handler, 404, b'{"message": "Not Found"}')
 
     def _send_archive(self, handler: BaseHTTPRequestHandler, data: bytes, span: str) -> None:
+        if "drip later" in self.faults:
+            self._drip(handler)
+            return
         if "gone" in self.faults:
             self._send(handler, 503, b"")
             return
@@ -134,6 +142,17 @@ class Releases:
         handler.wfile.write(data[start:end])
         if end < len(data):
             handler.close_connection = True
+
+    @staticmethod
+    def _drip(handler: BaseHTTPRequestHandler) -> None:
+        """Send a byte now and then, until the client leaves."""
+        handler.send_response(200)
+        handler.send_header("content-length", "100000")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                handler.wfile.write(b" ")
+                time.sleep(0.02)
 
     @staticmethod
     def _send(

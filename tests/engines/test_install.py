@@ -7,13 +7,14 @@ import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.engines.base import Missing, Origin, SearchPaths
-from vllama.engines.install import install, make_offer, make_offers, uninstall
+from vllama.engines.install import Offer, install, make_offers, uninstall
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import (
     MachineKind,
@@ -28,6 +29,12 @@ from vllama.engines.tinygrad import ENGINE as TINYGRAD
 from vllama.machine.environments.layout import Step, find_existing
 from vllama.machine.probe import make_install_hint
 from vllama.machine.types import Accelerator, Platform, Vendor
+
+
+def make_offer(*args: Any, **how: Any) -> Offer:
+    """Return the best way to install an engine."""
+    return make_offers(*args, **how)[0]
+
 
 CPU = Platform(os="linux", arch="x86_64", cores=2, ram_total_bytes=8, ram_available_bytes=8)
 

@@ -22,6 +22,7 @@ from vllama.engines.install import Offer, install, make_offers
 from vllama.engines.llamacpp import llama_server
 from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.engines.recipe import Archive, Recipe, Wheels, find_misfit
+from vllama.net.web import bodies
 
 OLD, NEW = "b11434", "b11500"
 NAME = "llama-{tag}-bin-ubuntu-x64.tar.gz"
@@ -95,7 +96,7 @@ def test_versions_lie_beside_each_other(releases: Releases, tmp_path: Path) -> N
 
 def test_a_download_that_breaks_off_goes_on(releases: Releases, tmp_path: Path) -> None:
     releases.faults = {"cut"}
-    with pytest.raises(EnvironmentFailed, match="own build: it broke off"):
+    with pytest.raises(EnvironmentFailed, match="own build: the connection was closed early"):
         bring(releases, tmp_path)
     assert list_left(tmp_path) == [f"{name(OLD)}.part"]
     before = (tmp_path / "llama-server" / f"{name(OLD)}.part").stat().st_size
@@ -108,6 +109,16 @@ def test_a_download_that_breaks_off_goes_on(releases: Releases, tmp_path: Path) 
 def test_it_goes_on_by_itself(faults: set[str], releases: Releases, tmp_path: Path) -> None:
     releases.faults = faults
     assert bring(releases, tmp_path).version == OLD
+
+
+@pytest.mark.parametrize("fault", ["drip", "drip later"])
+def test_a_server_that_only_drips_is_given_up(
+    fault: str, releases: Releases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SLOW_AFTER_S", 0.1)
+    releases.faults = {fault}
+    with pytest.raises(EnvironmentFailed, match=r"cannot download .*: only \d+ bytes came in"):
+        bring(releases, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.test_install import make_offer
 from vllama.base.errors import ConfigError
-from vllama.engines.install import make_offer
 from vllama.engines.registry import find_engine, load_engines
 from vllama.lab.engine_versions import find_package_name, pin_version, split_version
 from vllama.machine.environments.layout import list_requirements

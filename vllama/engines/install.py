@@ -132,28 +132,6 @@ def make_offers(
     return offers
 
 
-def make_offer(
-    engine: Engine,
-    platform: Platform,
-    environments: Path,
-    *,
-    compiled: bool = False,
-    packages: bool = False,
-    extra_args: Sequence[str] = (),
-    search: str | None = None,
-) -> Offer:
-    """Return the best of `make_offers`, which has the same arguments and errors."""
-    return make_offers(
-        engine,
-        platform,
-        environments,
-        compiled=compiled,
-        packages=packages,
-        extra_args=extra_args,
-        search=search,
-    )[0]
-
-
 def _list_ways(
     recipe: Recipe, platform: Platform, engine: Engine, release: str | None
 ) -> list[Wheels]:

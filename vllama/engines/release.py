@@ -25,9 +25,10 @@ from urllib.parse import urljoin
 
 import msgspec
 
-from vllama.base.errors import DiskFull, EnvironmentFailed
+from vllama.base.errors import DiskFull, EnvironmentFailed, SourceError
 from vllama.engines.recipe import Archive
 from vllama.machine.probe import run_command
+from vllama.net.web.bodies import GZIP, iter_raw, read_body
 from vllama.net.web.connections import Connections, RequestFailed, StreamedResponse
 
 LATEST = "latest"
@@ -127,7 +128,7 @@ def _mapped_errors(project: str, folder: Path) -> Iterator[None]:
         yield
     except _Unusable as error:
         raise EnvironmentFailed(f"cannot use {project}'s own build: {error}", hint=hint) from None
-    except RequestFailed as error:
+    except (RequestFailed, SourceError) as error:
         text = f"cannot download {project}'s own build: {error}"
         raise EnvironmentFailed(text, hint=hint) from None
     except OSError as error:
@@ -145,14 +146,10 @@ def _describe_release(connections: Connections, base: str, version: str) -> Rele
     if not _TAG.fullmatch(version):
         raise _Unusable(f"'{version}' is no name of a release")
     address = f"{base.rstrip('/')}/{LATEST if version == LATEST else f'tags/{version}'}"
-    with connections.ask(address, {"accept": "application/vnd.github+json"}) as response:
+    with connections.ask(address, {"accept": "application/vnd.github+json", **GZIP}) as response:
         if response.status != 200:
             raise _Unusable(_explain_status(response, version))
-        content = b""
-        while piece := response.read():
-            content += piece
-            if len(content) > _MAX_DESCRIPTION:
-                raise _Unusable("the description of the release does not end")
+        content = read_body(response, _MAX_DESCRIPTION)
         try:
             release = msgspec.json.decode(content, type=Release)
             for asset in release.assets:
@@ -229,7 +226,7 @@ def _receive(
         most = _MAX_UNPACKED if total is None else total
         with file.open("r+b" if done else "wb") as out:
             out.seek(done)
-            while piece := response.read():
+            for piece in iter_raw(response):
                 if cancelled.is_set():
                     raise RequestFailed("it was cancelled")
                 out.write(piece)

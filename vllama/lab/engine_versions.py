@@ -18,7 +18,7 @@ from pathlib import Path
 from vllama.base.errors import ConfigError, EnvironmentFailed
 from vllama.cli.engine_install import install_with_progress
 from vllama.config import environ
-from vllama.engines.install import Offer, make_offer
+from vllama.engines.install import Offer, make_offers
 from vllama.engines.registry import find_engine, load_engines
 from vllama.machine.detect import detect
 from vllama.machine.environments.failures import find_cause
@@ -100,7 +100,7 @@ def find_offer(engine: str | None, *, compiled: bool) -> Offer:
     if engine is None:
         raise ConfigError("cannot bisect versions: no engine is named", hint="name it: --engine")
     found = find_engine(load_engines().values(), engine)
-    offer = make_offer(found, detect(), Path(), compiled=compiled, packages=not compiled)
+    offer = make_offers(found, detect(), Path(), compiled=compiled, packages=not compiled)[0]
     if offer.wheels.compiled and not compiled:
         raise ConfigError(
             f"cannot bisect {found.title} by its versions: each would be compiled "

@@ -102,11 +102,6 @@ class Breakers(Generic[Target]):
         """Use `target` again."""
         self._open.pop(target, None)
 
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        """All that are skipped."""
-        return tuple(self._open)
-
 
 def describe_failure(error: VllamaError) -> str:
     """Return what may be shown of a failure to everybody: nothing that an upstream wrote."""
