@@ -125,7 +125,7 @@ def test_ps_of_nothing(stub: StubServer, vllama: Vllama) -> None:
     ],
 )
 def test_processor(size: int, vram: int, text: str) -> None:
-    assert describe_processor(size, vram) == text
+    assert describe_processor({"size": size, "size_vram": vram}) == text
 
 
 @pytest.mark.parametrize(

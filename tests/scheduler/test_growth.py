@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.facts import make_need
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.plan.types import Need
-from vllama.routes.ollama.models import make_loaded_row
+from vllama.routes.events.rows import make_loaded_row
 from vllama.scheduler.views import Phase
 
 

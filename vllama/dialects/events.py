@@ -13,6 +13,7 @@ import msgspec
 
 from vllama.base.meaning import says
 from vllama.base.outcome import Outcome
+from vllama.dialects.ollama.answer_types import LoadedModel
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,23 +31,13 @@ class ModelError(msgspec.Struct, frozen=True, kw_only=True):
     since: Annotated[str, says("when it happened")]
 
 
-class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is loaded or loading, or that has failed."""
+class ModelRow(LoadedModel, kw_only=True, omit_defaults=False):
+    """A model that is loaded or loading, or that has failed: a row of `/api/ps`, and more."""
 
-    name: str
-    other_names: list[str]
-    digest: str
-    state: str
-    cause: str
-    engine: str
-    size: Annotated[int, says("the bytes of memory that it takes")]
-    context_length: int
-    slots: int
+    expires_at: Annotated[  # type: ignore[assignment]  # in `/api/ps` it is never null
+        str | None, says("when it is unloaded; null while it is busy, or never")
+    ]
     memory: Annotated[Mapping[str, PoolUse], says("the pools of memory, by their names")]
-    requests: int
-    ending: int
-    queued: int
-    expires_at: Annotated[str | None, says("when it is unloaded; null while it is busy, or never")]
     pinned: Annotated[bool, says("whether it is never unloaded")]
     log: Annotated[str | None, says("its name at `/api/logs`; null if no engine was started here")]
     error: Annotated[ModelError | None, says("the last failure, until the model has loaded")]

@@ -10,7 +10,7 @@ import pytest
 from tests.scheduler.world import NOT_STARTED, World, in_loop, model, reach, use
 from vllama.base.errors import EngineStartFailed, NotEnoughMemory
 from vllama.plan.types import Need
-from vllama.routes.events.changes import make_rows
+from vllama.routes.events.rows import make_rows
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Attempt
 

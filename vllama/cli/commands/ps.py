@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
@@ -54,29 +54,14 @@ def ps(
     if as_json:
         show_json({"models": found} | ({"failed": failed} if failed else {}))
         return
-    now_s = time.time()
-    # first Ollama's columns, which scripts count on; then ours
-    more = ("STATE", "REQUESTS") if any("requests" in model for model in found) else ()
-    show_table(
-        ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", *more),
-        [
-            (
-                str(model.get("name", "")),
-                str(model.get("digest", ""))[:12],
-                format_bytes_decimal(int(model.get("size") or 0)),
-                ELSEWHERE
-                if is_remote(model)
-                else describe_processor(
-                    int(model.get("size") or 0), int(model.get("size_vram") or 0)
-                ),
-                str(model.get("context_length") or ""),
-                describe_expiry(model, now_s),
-                *((str(model.get("state", "")), describe_requests(model)) if more else ()),
-            )
-            for model in found
-        ],
-        optional=("ID", "PROCESSOR", "CONTEXT", "SIZE", "STATE", "REQUESTS"),
-    )
+    # an Ollama's rows have no state and no requests
+    columns = {
+        name: cell
+        for name, cell in COLUMNS.items()
+        if name in OLLAMA_COLUMNS or any("requests" in row for row in found)
+    }
+    cells = [[cell(row) for cell in columns.values()] for row in found]
+    show_table(list(columns), cells, optional=OPTIONAL_COLUMNS)
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
@@ -147,8 +132,11 @@ def is_remote(model: Mapping[str, object]) -> bool:
     return isinstance(details, dict) and details.get("format") == "remote"
 
 
-def describe_processor(size_bytes: int, vram_bytes: int) -> str:
+def describe_processor(model: Mapping[str, object]) -> str:
     """Say which processor holds a model, as Ollama does."""
+    size_bytes, vram_bytes = read_number(model, "size"), read_number(model, "size_vram")
+    if is_remote(model):
+        return ELSEWHERE
     if vram_bytes == 0:
         return "100% CPU"
     if vram_bytes == size_bytes:
@@ -168,3 +156,24 @@ def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
     except ValueError:
         return "Never"
     return "Stopping..." if left_s < 0 else format_until(left_s)
+
+
+def read_number(model: Mapping[str, object], name: str) -> int:
+    """Return a number of a row; 0 where it is missing."""
+    value = model.get(name)
+    return int(value) if isinstance(value, (int, float)) else 0
+
+
+COLUMNS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
+    "NAME": lambda model: str(model.get("name", "")),
+    "ID": lambda model: str(model.get("digest", ""))[:12],
+    "SIZE": lambda model: format_bytes_decimal(read_number(model, "size")),
+    "PROCESSOR": describe_processor,
+    "CONTEXT": lambda model: str(model.get("context_length") or ""),
+    "UNTIL": lambda model: describe_expiry(model, time.time()),
+    "STATE": lambda model: str(model.get("state", "")),
+    "REQUESTS": describe_requests,
+}
+OLLAMA_COLUMNS = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")  # scripts count on them
+OPTIONAL_COLUMNS = ("ID", "PROCESSOR", "CONTEXT", "SIZE", "STATE", "REQUESTS")
+"""What a narrow terminal leaves out, the first one first."""

@@ -6,10 +6,7 @@ See docs/reference/ollama-api.md#model-management, #show.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +21,6 @@ from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import (
     FailedModel,
-    LoadedModel,
     LoadedModels,
     LocalModel,
     Progress,
@@ -48,7 +44,7 @@ from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
-from vllama.routes.events.changes import read_view
+from vllama.routes.events.rows import make_loaded_row
 from vllama.routes.ollama import bodies
 from vllama.routes.ollama.progress import (
     PROGRESS,
@@ -63,10 +59,8 @@ from vllama.routes.route import RouteKind, ollama_route
 if TYPE_CHECKING:
     from vllama.plan.types import Facts
     from vllama.routes.context import Gateway
-    from vllama.scheduler.views import FailureView, View
+    from vllama.scheduler.views import FailureView
 
-# "for ever" in Ollama: now plus the largest duration that Go can hold
-FOREVER_S = (2**63 - 1) / 1e9
 ELSEWHERE_S = 1.0
 LOADED = ("size", "size_vram", "context_length")
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
@@ -135,24 +129,6 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
         except (TimeoutError, VllamaError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return {}
-
-
-def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
-    """Describe a model that is loaded or loading; `names` are those that the client may know."""
-    expires_s = time.time() + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
-    return LoadedModel(
-        name=names[0],
-        model=names[0],
-        **read_view(view),
-        details=build_details(view.bundle, view.plan.info),
-        expires_at=rfc3339_local(expires_s),
-        size_vram=view.vram_bytes,
-        engine_version=view.plan.installation.version,
-        replicas=view.replicas,
-        restarts=view.restarts,
-        pid=view.pid,
-        other_names=list(names[1:]),
-    )
 
 
 def make_failed_row(failure: FailureView) -> FailedModel:

@@ -19,7 +19,7 @@ from vllama.engines.base import Mode
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
 from vllama.routes.describe.fields import EXAMPLE_MODEL, MODEL
-from vllama.routes.events.changes import known_context
+from vllama.routes.events.rows import known_context
 from vllama.routes.ollama.models import add_tag, list_capabilities
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.route import Parameter, RouteKind, openai_route
