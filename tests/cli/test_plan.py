@@ -86,3 +86,27 @@ def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> N
 def test_an_unknown_name(vllama: Vllama) -> None:
     done = vllama("plan", "/no/such/model.gguf")
     assert done.returncode != 0 and "cannot find a model" in done.stderr
+
+
+def test_several_models_are_planned_together(gguf: Path, tmp_path: Path, vllama: Vllama) -> None:
+    other = write_tiny_gguf(tmp_path / "other-Q4_K_M.gguf")
+    words = ("plan", str(gguf), str(other), "--ctx", "128")
+    done = vllama(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    needs = [report["memory"]["total_bytes"] for report in told["models"]]
+    assert len(needs) == 2 and told["together"]["fits"]
+    assert sum(row["takes_bytes"] for row in told["together"]["devices"]) == sum(needs)
+    lines = vllama(*words).stdout.splitlines()
+    assert lines[0].split() == ["MODEL", "QUANT", "ENGINE", "CONTEXT", "MEMORY", "DOWNLOAD"]
+    assert lines[3].startswith("total ") and lines[3].rstrip().endswith("0 B")
+    assert "They fit together" in lines[-1] or "They fit together" in lines[-2]
+
+
+def test_an_error_of_one_of_several_is_told_for_that_one(gguf: Path, vllama: Vllama) -> None:
+    words = ("plan", "/no/such/model.gguf", str(gguf), "--ctx", "128")
+    done = vllama(*words)
+    assert done.returncode != 0 and "cannot find a model" in done.stderr
+    assert "/no/such/model.gguf cannot be loaded" in " ".join(done.stdout.split())
+    lost, found = json.loads(vllama(*words, "--json").stdout)["models"]
+    assert "cannot find a model" in lost["error"] and found["now"]["fits"]

@@ -10,7 +10,7 @@ import pytest
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, bundle, facts
 from vllama.plan.report import report_plan
 from vllama.scheduler.policy import Resident
-from vllama.scheduler.room import Room, add_room, find_free
+from vllama.scheduler.room import Room, add_room, find_free, plan_together
 
 LARGE = replace(INFO, weights_bytes=8 * GIB)
 
@@ -110,3 +110,35 @@ def test_what_does_not_fit_the_machine_is_loaded_or_lies_elsewhere_has_no_now() 
     told = add_room(report(), room, is_loaded=True)
     assert told["now"] is None
     assert told["devices"][0]["free_bytes"] == 3 * GIB + told["devices"][0]["takes_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("free_models", "max_loaded", "unloads", "summary"),
+    [
+        (3.1, 3, [[], [], []], "They fit together"),
+        (2.1, 3, [[], [], ["a"]], "serve unloads a for c"),
+        (1.1, 3, [[], ["a"], ["b"]], "serve unloads a for b, then b for c"),
+        (9.0, 2, [[], [], ["a"]], "a request asks for it (at most 2 at once)"),
+        (0.9, 3, [[], [], []], "a, b, c cannot be loaded"),
+    ],
+)
+def test_several_models_meet_each_other(
+    free_models: float, max_loaded: int, unloads: list[list[str]], summary: str
+) -> None:
+    takes = report()["devices"][0]["takes_bytes"]
+    free = {"ram": int(free_models * takes)}
+    reports = [report(model=name) for name in "aabc"]  # a model that is named twice is loaded once
+    told = plan_together(reports, Room(free=free, max_loaded=max_loaded))
+    assert [one["now"]["unloads"] for one in told["models"]] == unloads
+    together = told["together"]
+    assert summary in together["summary"]
+    assert together["fits"] == (together["summary"] == "They fit together")
+    (device,) = together["devices"]
+    assert (device["takes_bytes"], device["free_bytes"]) == (3 * takes, free["ram"])
+
+
+def test_one_of_several_that_has_no_plan_does_not_keep_the_others_out() -> None:
+    lost = {"model": "lost", "error": "cannot find a model", "hint": None}
+    told = plan_together([lost, report(model="a")], Room(free={"ram": 64 * GIB}))
+    assert told["models"][1]["now"]["fits"] and not told["together"]["fits"]
+    assert told["together"]["summary"] == "lost cannot be loaded; the others fit together"

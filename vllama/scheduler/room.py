@@ -7,7 +7,7 @@ would meet at this moment, by the decision that the scheduler would take (`polic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.base.units import format_amount
@@ -64,6 +64,56 @@ def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) 
         }
     rows = [row | {"free_bytes": free[row["pool"]]} for row in report.get("devices", ())]
     return {**report, "now": now} | ({"devices": rows} if rows else {})
+
+
+def plan_together(reports: Sequence[Mapping[str, Any]], room: Room) -> dict[str, Any]:
+    """Return the reports as `models`, and what becomes of them all as `together`.
+
+    They are loaded in their order, and each is idle when the next one comes. `now` of a report says
+    what its load meets; of `together`, `fits` says whether all can be loaded at once.
+    """
+    free, loaded = dict(room.free), list(room.models)
+    names, told, swaps = dict(room.names), [], []
+    for number, report in enumerate({report["model"]: report for report in reports}.values()):
+        told.append(add_room(report, replace(room, free=free, models=loaded, names=names)))
+        if not (now := told[-1]["now"]) or not now["fits"]:
+            continue
+        name = report["model"]
+        needs = {row["pool"]: row["takes_bytes"] for row in report["devices"]}
+        for model in [one for one in loaded if names[one.key] in now["unloads"]]:
+            loaded.remove(model)
+            free = {pool: size + model.frees.get(pool, 0) for pool, size in free.items()}
+        if now["unloads"]:
+            swaps.append(f"{', '.join(now['unloads'])} for {name}")
+        free = {pool: size - needs.get(pool, 0) for pool, size in free.items()}
+        names[name] = name
+        loaded.append(Resident(key=name, holds=needs, claims=needs, last_used_s=float(number)))
+    fails = [
+        one["model"] for one in told if "error" in one or (one["now"] and not one["now"]["fits"])
+    ]
+    return {"models": told, "together": _sum_up(told, room, swaps, fails)}
+
+
+def _sum_up(
+    told: Sequence[Mapping[str, Any]], room: Room, swaps: Sequence[str], fails: Sequence[str]
+) -> dict[str, Any]:
+    devices: dict[str, dict[str, Any]] = {}
+    for row in (row for report in told for row in report.get("devices", ())):
+        before = devices.get(row["pool"], {"takes_bytes": 0})
+        takes = before["takes_bytes"] + row["takes_bytes"]
+        free = max(0, room.free.get(row["pool"], 0))
+        devices[row["pool"]] = {**row, "takes_bytes": takes, "free_bytes": free}
+    parts = [f"{', '.join(fails)} cannot be loaded"] if fails else []
+    others = "the others" if fails else "They"
+    if swaps:
+        parts.append(
+            f"{others} do not fit together: serve unloads {', then '.join(swaps)}, and loads a "
+            f"model again when a request asks for it (at most {room.max_loaded} at once)"
+        )
+    elif len(fails) < len(told):
+        parts.append(f"{others} fit together")
+    fits = not (fails or swaps)
+    return {"fits": fits, "summary": "; ".join(parts), "devices": list(devices.values())}
 
 
 def _describe(

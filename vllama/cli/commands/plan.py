@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from vllama import config
@@ -12,7 +12,7 @@ from vllama.base.units import format_bytes_binary as in_memory
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import local_library
 from vllama.cli.options import AsJson, Flags, model_argument, with_settings
-from vllama.cli.output import say, say_prose, show_error, show_json
+from vllama.cli.output import say, say_prose, show_error, show_json, show_table
 from vllama.config.parse import whole_path
 
 EXAMPLES = """\
@@ -20,6 +20,7 @@ EXAMPLES = """\
 Examples:
   vllama plan smollm2:135m
   vllama plan Qwen/Qwen3-8B --ctx 32768
+  vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
 """
 
@@ -27,35 +28,87 @@ Examples:
 @with_settings("engine", "context_length", "gpu_layers", "strict")
 def plan(
     flags: Flags,
-    model: Annotated[str, model_argument("Name or path, as for serve.")],
+    models: Annotated[
+        list[str], model_argument("Name or path, as for serve; several are planned together.")
+    ],
     as_json: AsJson = False,
 ) -> int:
     """Show what serve would do with a model, and why."""
     from vllama.plan.preview import preview_plan
-    from vllama.scheduler.room import Room, add_room, find_free
+    from vllama.scheduler.room import Room, find_free, plan_together
     from vllama.server.preflight import gather_facts
+    from vllama.server.reload import make_limits
 
-    settings = config.load(flags, config.environ())
-    name = whole_path(model)
+    settings, codes = config.load(flags, config.environ()), []
+    reports: list[dict[str, Any]] = []
     try:
         library, facts = local_library(settings), gather_facts(settings)
-        result = preview_plan(library, facts, config.environ(), name)
+        for model in models:
+            try:
+                name = whole_path(model)
+                reports.append(preview_plan(library, facts, config.environ(), name))
+                codes += [NotEnoughMemory.exit_code] if "error" in reports[-1] else []
+            except VllamaError as error:
+                if len(models) == 1:
+                    raise
+                reports.append({"model": model, "error": error.message, "hint": error.hint})
+                codes.append(error.exit_code)
         free = find_free(facts.platform, facts.reserve_bytes)
-        result = add_room(result, Room(free=free))
+        told = plan_together(reports, Room(free=free, max_loaded=make_limits(facts).max_loaded))
     except VllamaError as error:
         if as_json:
-            show_json({"model": model, "error": error.message, "hint": error.hint})
+            show_json({"model": ", ".join(models), "error": error.message, "hint": error.hint})
             return error.exit_code
         raise
     if as_json:
-        show_json(result)
+        show_json(told if len(models) > 1 else told["models"][0])
+        return max(codes, default=0)
+    if len(models) > 1:
+        show_together(told["models"], told["together"])
     else:
-        show(result)
-    if "error" not in result:
-        return 0
-    if not as_json:
-        show_error(result["error"], result["hint"])
-    return NotEnoughMemory.exit_code
+        show(told["models"][0])
+    for report in told["models"]:
+        if "error" in report:
+            show_error(report["error"], report["hint"])
+    return max(codes, default=0)
+
+
+def show_together(reports: Sequence[Mapping[str, Any]], together: Mapping[str, Any]) -> None:
+    """Print a row and the reasons for each model, then what they need and what serve will do."""
+    from vllama.cli.model_view import format_sections
+
+    needs = [report.get("memory", {}).get("total_bytes", 0) for report in reports]
+    loads = [report.get("download_bytes", 0) for report in reports]
+    rows = [
+        (
+            *(report["model"], report.get("quantization") or "", report.get("engine", "")),
+            str(report.get("context_length", "")),
+            in_memory(need) if need else "",
+            format_bytes_decimal(load) if load else "",
+        )
+        for report, need, load in zip(reports, needs, loads, strict=True)
+    ]
+    total = ("total", "", "", "", in_memory(sum(needs)), format_bytes_decimal(sum(loads)))
+    show_table(("MODEL", "QUANT", "ENGINE", "CONTEXT", "MEMORY", "DOWNLOAD"), [*rows, total])
+    sections: list[tuple[str, list[tuple[str, ...]]]] = [
+        (report["model"], [(reason,) for reason in report["reasons"]])
+        for report in reports
+        if "reasons" in report
+    ]
+    sections += [
+        ("Devices", [
+            (
+                row["device"],
+                f"{in_memory(row['takes_bytes'])} needed",
+                f"{in_memory(row['free_bytes'])} free",
+                f"{in_memory(row['usable_bytes'])} usable",
+            )
+            for row in together["devices"]
+        ]),
+        ("Together", [(together["summary"],)]),
+    ]  # fmt: skip
+    for line in format_sections([(title, rows) for title, rows in sections if rows]):
+        say_prose(line)
 
 
 def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
