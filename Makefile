@@ -134,6 +134,11 @@ $(STAMPS)/llama-server: $(STAMPS)/package
 	$(ALIVE) "installing llama-server" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
 	touch $@
 
+# renders the chart for its tests; needs Go
+$(STAMPS)/helm: $(STAMPS)/venv
+	$(ALIVE) "building Helm" -- env GOBIN=$(CURDIR)/$(BIN) go install helm.sh/helm/v3/cmd/helm@v3.19.0
+	touch $@
+
 $(STAMPS)/release: $(STAMPS)/venv
 	mkdir -p $(RELEASE) && $(PIP) download --no-deps --no-binary llama-cpp-python --dest $(RELEASE) llama-cpp-python
 	tar --extract --gzip --directory $(RELEASE) --file $$(ls $(RELEASE)/llama_cpp_python-*.tar.gz)

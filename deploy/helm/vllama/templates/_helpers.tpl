@@ -1,0 +1,75 @@
+{{- define "vllama.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "vllama.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "vllama.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "vllama.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "vllama.selector" -}}
+app.kubernetes.io/name: {{ include "vllama.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "vllama.labels" -}}
+{{ include "vllama.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "vllama.metadata" -}}
+name: {{ include "vllama.fullname" . }}
+labels:
+  {{- include "vllama.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- define "vllama.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default (ternary "cuda" .Chart.AppVersion (gt (int .Values.gpu.count) 0)) .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "vllama.mounts" -}}
+- {name: models, mountPath: /models}
+- {name: data, mountPath: /data}
+- {name: tmp, mountPath: /tmp}
+{{- end -}}
+
+{{- define "vllama.environment" -}}
+- {name: VLLAMA_DATA_DIR, value: /data}
+- {name: HF_HOME, value: /models/huggingface}
+- {name: OLLAMA_MODELS, value: /models/ollama}
+{{- if .Values.config }}
+- {name: VLLAMA_CONFIG, value: /etc/vllama/config.toml}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "vllama.confined" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* What cannot work is refused here, with what to do. */ -}}
+{{- define "vllama.check" -}}
+{{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) -}}
+{{- if and (not .Values.storage.existingClaim) (ne .Values.storage.accessMode "ReadWriteMany") -}}
+{{- fail "cannot run several replicas: their models are on one volume that only one node can mount; set storage.accessMode to ReadWriteMany, or storage.existingClaim to such a claim" -}}
+{{- end -}}
+{{- if .Values.state.enabled -}}
+{{- fail "cannot run several replicas: the database of keys and usage belongs to one server; set state.enabled to false, and keep the key in apiKey.existingSecret" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- fail "cannot scale: autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,209 @@
+"""The Helm chart, rendered by Helm and checked against Kubernetes' schemas.
+
+`RENEW_GOLDEN=1` writes the golden renderings anew: read their difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.lacking import lacking
+from vllama.admin.service import STOP_MARGIN_S
+from vllama.config import SETTINGS
+
+HERE = Path(__file__).parent
+CHART = HERE.parents[1] / "deploy" / "helm" / "vllama"
+GUIDE = HERE.parents[1] / "docs" / "guide" / "deployment.md"
+GOLDEN = HERE / "golden"
+BIN = Path(sys.executable).parent
+VALUES = sorted((HERE / "values").glob("*.yaml"))
+USER = 10001
+OTHER_VARIABLES = {"HF_HOME", "OLLAMA_MODELS", "VLLAMA_CONFIG"}
+STOP_SETTINGS = ("SHUTDOWN_DELAY", "DRAIN_TIMEOUT")
+
+pytestmark = pytest.mark.slow
+
+
+def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    program = BIN / "helm" if (BIN / "helm").exists() else shutil.which("helm")
+    program = program or lacking("helm is missing; run: make .venv/stamps/helm")
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+
+
+def render(values: Path) -> str:
+    done = helm(
+        "template", "here", CHART, "--kube-version", "1.34.0", "--values", values,
+        "--namespace", "models",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read(text: str) -> dict[str, dict]:
+    """Return the objects by kind; of claims the last one."""
+    return {item["kind"]: item for item in yaml.safe_load_all(text) if item}
+
+
+def validate(text: str, folder: Path) -> None:
+    """Check all objects but those of an operator, which Kubernetes does not know."""
+    known = [x for x in yaml.safe_load_all(text) if x and x["kind"] != "ServiceMonitor"]
+    built = folder / "built.yaml"
+    built.write_text(yaml.safe_dump_all(known))
+    done = subprocess.run(
+        [BIN / "kubernetes-validate", "--strict", built], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout + done.stderr).count("passed") == len(known)
+
+
+def write(folder: Path, values: Mapping[str, object]) -> Path:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(dict(values)))
+    return file
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_chart_renders_as_recorded(tmp_path: Path, values: Path) -> None:
+    done = helm("lint", "--strict", "--kube-version", "1.34.0", CHART, "--values", values)
+    assert done.returncode == 0, done.stdout
+    text = render(values)
+    validate(text, tmp_path)
+    golden = GOLDEN / values.name
+    if os.environ.get("RENEW_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_parts_that_work_on_every_cluster_are_all_there_is_by_default() -> None:
+    assert set(read(render(HERE / "values" / "default.yaml"))) == {
+        "Deployment", "Service", "PersistentVolumeClaim",
+    }  # fmt: skip
+
+
+CHOICES: dict[str, list[dict[str, object]]] = {
+    "gpus": [{}, {"gpu": {"count": 1, "resource": "amd.com/gpu"}}],
+    "models": [{"models": []}, {"models": ["a:b", 'org/with "quotes"', "hf.co/x/y:Q4_K_M"]}],
+    "config": [{}, {"config": 'x = "{{ .Values }}"\n\n[a]\ny = 1'}],
+    "names": [{}, {"fullnameOverride": "a" * 60}, {"nameOverride": "llm"}],
+    "replicas": [
+        {},
+        {
+            "replicas": 3,
+            "storage": {"accessMode": "ReadWriteMany"},
+            "state": {"enabled": False},
+            "podDisruptionBudget": {"enabled": True},
+        },
+        {"replicas": 0, "resources": {}},
+    ],
+    "network": [{}, {"ingress": {"enabled": True}, "networkPolicy": {"enabled": True}}],
+}
+
+
+def test_any_combination_of_values_is_valid(tmp_path: Path) -> None:
+    for number, parts in enumerate(itertools.product(*CHOICES.values())):
+        if number % 5:  # a fifth of them meets each pair
+            continue
+        values = {name: value for part in parts for name, value in part.items()}
+        text = render(write(tmp_path, values))
+        validate(text, tmp_path)
+        if "config" in values:
+            assert read(text)["ConfigMap"]["data"]["config.toml"].strip() == values["config"]
+        pod = read(text)["Deployment"]["spec"]["template"]["spec"]
+        wanted = values["models"]
+        assert [each["command"][-1] for each in pod.get("initContainers", ())] == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"replicas": 2}, "set storage.accessMode to ReadWriteMany"),
+        ({"autoscaling": {"enabled": True}}, "set storage.accessMode to ReadWriteMany"),
+        ({"replicas": 2, "storage": {"existingClaim": "shared"}}, "set state.enabled to false"),
+        (
+            {
+                "storage": {"existingClaim": "shared"},
+                "state": {"enabled": False},
+                "autoscaling": {"enabled": True, "minReplicas": 5},
+            },
+            "autoscaling.minReplicas is above",
+        ),
+        ({"modles": ["typo"]}, "modles"),
+        ({"gpu": {"counts": 1}}, "counts"),
+        ({"gpu": {"count": -1}}, "count"),
+        ({"storage": {"size": "lots"}}, "size"),
+        ({"models": "smollm2"}, "models"),
+        ({"service": {"port": 0}}, "port"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, values: Mapping[str, object], told: str
+) -> None:
+    done = helm(
+        "template", "x", CHART, "--kube-version", "1.34.0", "--values", write(tmp_path, values)
+    )
+    assert done.returncode
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_a_pod_is_confined_and_drained(values: Path) -> None:
+    pod = read(render(values))["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsUser"] == USER
+    for each in (container, *pod.get("initContainers", ())):
+        assert each["securityContext"]["readOnlyRootFilesystem"]
+    environ = {item["name"]: item.get("value", "") for item in container["env"]}
+    delay_s, drain_s = (
+        int(environ[f"VLLAMA_{name}"]) for name in ("SHUTDOWN_DELAY", "DRAIN_TIMEOUT")
+    )
+    assert container["readinessProbe"]["periodSeconds"] < delay_s
+    assert delay_s + drain_s + STOP_MARGIN_S <= pod["terminationGracePeriodSeconds"]
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > int(environ["VLLAMA_LOAD_TIMEOUT"])
+    flags = {word for word in container.get("args", ()) if word.startswith("--")}
+    assert flags <= {setting.flag for setting in SETTINGS}
+    known = {setting.env for setting in SETTINGS} | OTHER_VARIABLES
+    assert set(environ) <= known
+
+
+def test_parts_name_each_other() -> None:
+    objects = read(render(HERE / "values" / "scaled.yaml"))
+    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for item in (objects["Service"]["spec"]["selector"],
+                 objects["Deployment"]["spec"]["selector"]["matchLabels"],
+                 objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+                 objects["ServiceMonitor"]["spec"]["selector"]["matchLabels"]):  # fmt: skip
+        assert item.items() <= labels.items()
+    metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    assert f"as: {metric}" in GUIDE.read_text()
+
+
+def test_a_change_of_the_config_file_replaces_the_pod(tmp_path: Path) -> None:
+    checksums = {
+        read(render(write(tmp_path, {"config": f"port = {port}\n"})))["Deployment"]["spec"][
+            "template"
+        ]["metadata"]["annotations"]["checksum/config"]
+        for port in (1, 2)
+    }
+    assert len(checksums) == 2
+
+
+def test_every_value_is_described() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def check(schema: dict, values: Mapping[str, object], path: str) -> None:
+        for name, value in values.items():
+            assert schema["properties"][name]["description"], f"{path}{name}"
+            if isinstance(value, dict) and "properties" in schema["properties"][name]:
+                check(schema["properties"][name], value, f"{path}{name}.")
+
+    check(schema, yaml.safe_load((CHART / "values.yaml").read_text()), "")
