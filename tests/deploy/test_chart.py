@@ -187,6 +187,20 @@ def test_parts_name_each_other() -> None:
     assert f"as: {metric}" in GUIDE.read_text()
 
 
+def test_the_chart_takes_the_values_of_a_plan(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vllama", "plan", "smollm2:135m", "--helm-values"]
+    env = os.environ | {"VLLAMA_DATA_DIR": str(tmp_path), "VLLAMA_ENGINE": "fake"}
+    env["PYTHONPATH"] = str(HERE.parent / "fake_engine")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    planned = tmp_path / "planned.yaml"
+    planned.write_text(done.stdout)
+    text = render(planned)
+    validate(text, tmp_path)
+    (container,) = read(text)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["--model", "smollm2:135m"]
+
+
 def test_a_change_of_the_config_file_replaces_the_pod(tmp_path: Path) -> None:
     checksums = {
         read(render(write(tmp_path, {"config": f"port = {port}\n"})))["Deployment"]["spec"][

@@ -11,7 +11,7 @@ from vllama.base.errors import NotEnoughMemory, VllamaError
 from vllama.base.units import format_bytes_binary as in_memory
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import local_library
-from vllama.cli.options import AsJson, Flags, model_argument, with_settings
+from vllama.cli.options import AsJson, Flags, model_argument, option, with_settings
 from vllama.cli.output import say, say_prose, show_error, show_json, show_table
 from vllama.config.parse import whole_path
 
@@ -22,6 +22,7 @@ Examples:
   vllama plan Qwen/Qwen3-8B --ctx 32768
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
+  vllama plan Qwen/Qwen3-8B --helm-values > values.yaml
 """
 
 
@@ -32,8 +33,13 @@ def plan(
         list[str], model_argument("Name or path, as for serve; several are planned together.")
     ],
     as_json: AsJson = False,
+    helm_values: Annotated[
+        bool,
+        option("--helm-values", "Print the Helm chart's values for a node like this."),
+    ] = False,
 ) -> int:
     """Show what serve would do with a model, and why."""
+    from vllama.plan.helm_values import write_helm_values
     from vllama.plan.preview import preview_plan
     from vllama.scheduler.room import Room, find_free, plan_together
     from vllama.server.preflight import gather_facts
@@ -63,7 +69,11 @@ def plan(
     if as_json:
         show_json(told if len(models) > 1 else told["models"][0])
         return max(codes, default=0)
-    if len(models) > 1:
+    if helm_values:
+        if not codes:
+            fits = told["together"]["fits"]
+            say(write_helm_values(told["models"], fit_together=fits))
+    elif len(models) > 1:
         show_together(told["models"], told["together"])
     else:
         show(told["models"][0])

@@ -1,0 +1,77 @@
+"""The values of the Helm chart for a node like this machine, made from reports of plans. Pure.
+
+Each value stands below its reason. `deploy/helm/vllama/values.yaml` says what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllama.base.errors import ConfigError
+from vllama.base.units import format_bytes_binary as in_memory
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.plan.fit import GIB
+
+SERVER_BYTES = GIB  # vllama, and what the kernel counts for a container beside its processes
+READ_RATE = 100_000_000  # bytes per second, of a volume in the network
+START_S = 120  # for what an engine does beside reading
+
+
+def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: bool) -> str:
+    """Return a values file in YAML for models that can be planned.
+
+    Raises ConfigError for a model that is a file, because a pod has to download it.
+    """
+    for report in reports:
+        if ModelRef.parse(report["model"]).kind is Kind.PATH:
+            raise ConfigError(
+                f"cannot write values for '{report['model']}': it is a file of this machine",
+                hint="name a model that can be downloaded",
+            )
+    needs = [
+        sum(row["takes_bytes"] for row in report["devices"] if row["pool"] == "ram")
+        for report in reports
+    ]
+    gpus = {row["pool"] for report in reports for row in report["devices"]} - {"ram"}
+    files = [sum(file["size_bytes"] for file in report["files"]) for report in reports]
+    engines = sorted({report["engine"] for report in reports})
+    # what goes to a GPU is read through the machine's memory
+    passing = max(files) if gpus else 0
+    models = sum(needs) if fit_together else max(needs)
+    memory = models + passing + SERVER_BYTES
+    lines = [f"# Planned on {reports[0]['platform']}"]
+    for report in reports:
+        lines += [f"# {report['model']}: {reason}" for reason in report["reasons"]]
+    lines += [f"models: {json.dumps([report['model'] for report in reports])}"]
+    if len(engines) > 1:
+        lines += [f"# several are planned: {', '.join(engines)}"]
+    lines += [f"engine: {json.dumps(engines[0] if len(engines) == 1 else '')}"]
+    lines += ["# the planned contexts, in tokens", "config: |"]
+    for report in reports:
+        lines += [f"  [models.{json.dumps(report['model'])}]"]
+        lines += [f"  context_length = {report['context_length']}"]
+    why = "all models" if fit_together else "the largest model, since they take turns"
+    files_pass = f", {in_memory(passing)} while files are read" if gpus else ""
+    lines += [
+        "gpu:",
+        "  # the devices of the plans",
+        f"  count: {len(gpus)}",
+        "resources:",
+        f"  # {in_memory(models)} for {why}{files_pass}, {in_memory(SERVER_BYTES)} for the server",
+        f"  requests: {{memory: {count_gib(memory)}Gi}}",
+        "  # a quarter more, since engines take memory as requests come",
+        f"  limits: {{memory: {count_gib(memory * 5 // 4)}Gi}}",
+        "storage:",
+        f"  # {in_memory(sum(files))} of files, and room to replace the largest one",
+        f"  size: {count_gib(sum(files) + max(files))}Gi",
+        f"# {START_S} s, and the largest model read at {READ_RATE // 1_000_000} MB/s",
+        f"startupSeconds: {START_S + max(files) // READ_RATE}",
+    ]
+    return "\n".join(lines)
+
+
+def count_gib(size_bytes: int) -> int:
+    """Return the least whole number of GiB that holds `size_bytes`."""
+    return -(-size_bytes // GIB)
