@@ -19,6 +19,7 @@ import yaml
 
 from tests.lacking import lacking
 from vllama.admin.service import STOP_MARGIN_S
+from vllama import config
 from vllama.config import SETTINGS
 
 HERE = Path(__file__).parent
@@ -199,6 +200,18 @@ def test_the_chart_takes_the_values_of_a_plan(tmp_path: Path) -> None:
     validate(text, tmp_path)
     (container,) = read(text)["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["--model", "smollm2:135m"]
+    check_config(text, tmp_path)
+
+
+def check_config(text: str, folder: Path) -> None:
+    """Have vllama read the config file of a rendering. Raises VllamaError."""
+    file = folder / "config.toml"
+    file.write_text(read(text)["ConfigMap"]["data"]["config.toml"])
+    config.load({}, {}, file)
+
+
+def test_the_recorded_config_file_is_one(tmp_path: Path) -> None:
+    check_config(render(HERE / "values" / "configured.yaml"), tmp_path)
 
 
 def test_a_change_of_the_config_file_replaces_the_pod(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: boo
     lines += ["# the planned contexts, in tokens", "config: |"]
     for report in reports:
         lines += [f"  [models.{json.dumps(report['model'])}]"]
-        lines += [f"  context_length = {report['context_length']}"]
+        lines += [f"  context = {report['context_length']}"]
     why = "all models" if fit_together else "the largest model, since they take turns"
     files_pass = f", {in_memory(passing)} while files are read" if gpus else ""
     lines += [
