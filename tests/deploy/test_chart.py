@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from tests.lacking import lacking
-from vllama.admin.service import STOP_MARGIN_S
 from vllama import config
+from vllama.admin.service import STOP_MARGIN_S
 from vllama.config import SETTINGS
 
 HERE = Path(__file__).parent

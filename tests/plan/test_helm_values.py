@@ -54,11 +54,10 @@ def test_memory_is_for_the_models_that_are_loaded_at_once(
     assert values["resources"] == {"requests": {"memory": memory}, "limits": {"memory": most}}
     assert values["storage"] == {"size": "3Gi"}
     assert values["startupSeconds"] == 130
-    contexts = {
-        name: row["context_length"]
-        for name, row in tomllib.loads(values["config"])["models"].items()
+    assert tomllib.loads(values["config"])["models"] == {
+        "a:1b": {"context": 4096},
+        "org/b": {"context": 8192},
     }
-    assert contexts == {"a:1b": 4096, "org/b": 8192}
     assert "# a:1b: why a:1b: is so\n" in text
 
 
