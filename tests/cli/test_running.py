@@ -128,6 +128,9 @@ def test_processor(size: int, vram: int, text: str) -> None:
     assert describe_processor({"size": size, "size_vram": vram}) == text
 
 
+FAR = {"total": 100, "started_at": "2318-01-01T00:00:00Z"}  # no time has passed since then
+
+
 @pytest.mark.parametrize(
     ("model", "text"),
     [
@@ -137,6 +140,8 @@ def test_processor(size: int, vram: int, text: str) -> None:
         ({}, "Never"),
         ({"expires_at": "1970-01-01T00:10:00Z", "state": "ready"}, "10 minutes from now"),
         ({"expires_at": "1970-01-01T00:10:00Z", "state": "failed"}, "Failed"),
+        ({"state": "loading", "load": FAR | {"completed": 0}}, "Loading 0.0 s"),
+        ({"state": "loading", "load": FAR | {"completed": 62}}, "Loading 62% of 100 B, 0.0 s"),
         ({"state": "backoff"}, "Restarting..."),
         ({"state": "backoff", "details": {"format": "remote"}}, "No answer"),
     ],

@@ -97,6 +97,9 @@ class GatedProcess:
     def measure_activity(self):
         return self.done
 
+    def output(self):
+        return None
+
     async def run(self):
         self.state = State.STARTING if self.state is State.STOPPED else self.state
         await self._over.wait()

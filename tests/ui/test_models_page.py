@@ -102,6 +102,17 @@ def test_a_damaged_file_is_marked_and_says_what_is_wrong(server, open_page):
     expect(open_details(page, "torn:latest")).to_contain_text("it is truncated")
 
 
+def test_a_load_shows_what_its_engine_has_read(server, open_page):
+    server.model("slow", "--print", "Loading weights: 50% Completed | 2/4", "--ready-after", "600")
+    page = open_page(server)
+    find_row(page, "slow").get_by_role("button", name=LOAD).click()
+    row = find_row(page, "slow")
+    expect(row.get_by_role("progressbar")).to_be_visible()
+    expect(row).to_contain_text(re.compile(r"[\d.]+ .?B of [\d.]+ .?B, \d"))
+    row.get_by_role("button", name=re.compile("^Unload|^Stop")).click()
+    expect(row.get_by_role("progressbar")).to_have_count(0)
+
+
 def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open_page, tmp_path):
     write_tiny_gguf(tmp_path / "ghost.gguf", n_ctx=2048)
     (tmp_path / "ghost.args").write_text("--exit-before-ready")
@@ -148,6 +159,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     )
     plan.get_by_role("button", name="Download").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.locator(".downloads")).to_contain_text(re.compile(r"/s, .+ left"))
     page.reload()
     expect(page.get_by_role("progressbar")).to_be_visible()
     page.get_by_role("button", name="Stop").click()

@@ -1,14 +1,15 @@
 """Sizes, durations and times in the formats of Ollama's API and command line.
 
-Pure, except that `rfc3339_local` reads the local time zone. The formats follow Ollama's Go code
-(`format/bytes.go`, `format/time.go`, `api/types.go`) and Go's `time.ParseDuration`, including the
-texts of errors, because clients show and compare them.
+Pure, except that `rfc3339_local` reads the local time zone, and `format_load` the clock. The
+formats follow Ollama's Go code (`format/bytes.go`, `format/time.go`, `api/types.go`) and Go's
+`time.ParseDuration`, including the texts of errors, because clients show and compare them.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from datetime import UTC, datetime
 
 _GO_UNITS_NS: dict[str, int] = {
@@ -118,6 +119,17 @@ def format_bytes_decimal(size_bytes: int) -> str:
             whole = value >= 10 or value == math.trunc(value)
             return f"{int(value)} {unit}" if whole else f"{value:.1f} {unit}"
     return f"{size_bytes} B"
+
+
+def format_share(done_bytes: int, total_bytes: int) -> str:
+    """Format how much of a file was moved: `62% of 91 MB`."""
+    return f"{100 * done_bytes // total_bytes}% of {format_bytes_decimal(total_bytes)}"
+
+
+def format_load(completed: int, total: int, started_at: str) -> str:
+    """Format how far a load is now: `62% of 91 MB, 1.4 s`, or only the time."""
+    passed = f"{max(0.0, time.time() - parse_rfc3339(started_at)):.1f} s"
+    return f"{format_share(completed, total)}, {passed}" if completed and total else passed
 
 
 def format_bytes_binary(size_bytes: int) -> str:

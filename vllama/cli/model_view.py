@@ -1,9 +1,12 @@
-"""A model as text, from the shape of `/api/show`; pure. For `show` and for `/show` in a chat."""
+"""A model as text, from the shapes of `/api/show` and of a row of `/api/ps`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllama.base.units import format_ago, format_bytes_decimal, format_load, parse_rfc3339
 
 COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
 """Ollama's four first: scripts count on them."""
@@ -127,8 +130,6 @@ def _list(value: object) -> list[object]:
 
 def make_rows(models: Sequence[Mapping[str, object]], part: str = "") -> list[tuple[str, ...]]:
     """Return table rows of entries as in `/api/tags` that have `part` in their names."""
-    from vllama.base.units import format_bytes_decimal
-
     now_s = time.time()
     return [
         (
@@ -160,9 +161,21 @@ def _is_dated(model: Mapping[str, object]) -> bool:
 
 
 def _ago(stamp: str, now_s: float) -> str:
-    from vllama.base.units import format_ago, parse_rfc3339
-
     try:
         return format_ago(max(0.0, now_s - parse_rfc3339(stamp)))
     except ValueError:  # other servers may leave it out
         return ""
+
+
+def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
+    """Tell whether one of a loaded model's names begins with `prefix`, ignoring case."""
+    others = row.get("other_names")
+    names = [row.get("name") or row.get("model", ""), *(others if isinstance(others, list) else ())]
+    return any(str(name).lower().startswith(prefix.lower()) for name in names)
+
+
+def describe_load(row: Mapping[str, Any]) -> str:
+    """Say how far a load is, or else what it waits for; empty if neither is known."""
+    if load := row.get("load"):
+        return format_load(load["completed"], load["total"], load["started_at"])
+    return str(row.get("cause") or "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from vllama.base.units import format_bytes_decimal
+from vllama.base.units import format_share
 from vllama.cli.context import local_library
 from vllama.cli.output import console, is_terminal, say_aside
 from vllama.config import Config
@@ -139,8 +139,7 @@ class _Lines(PullDisplay):
         step = percent // STEP_PERCENT > shown // STEP_PERCENT
         if step or (percent > shown and self._clock() - when_s >= QUIET_S):
             self._shown[key] = (percent, self._clock())
-            total = format_bytes_decimal(event.total_bytes)
-            say_aside(f"{label_event(event)}: {percent}% of {total}")
+            say_aside(f"{label_event(event)}: {format_share(done, event.total_bytes)}")
 
 
 class _Bars(PullDisplay):

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vllama.base.errors import EngineError, EngineStartFailed
 from vllama.chat.engine.traits import Traits
+from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.models.types import Bundle
 from vllama.net.upstream.connection import Progress
 from vllama.plan.ladder import Failed
@@ -70,8 +71,9 @@ class Hooks:
     that failed, or raises if none is left. `traits` returns the behaviour of a plan's engine.
 
     Processes: `start` makes a process that is not running yet; `make_sleeper` returns None for an
-    engine that cannot sleep; `report_load` is called when a model is ready, with True if its
-    process had ended and was started again; `on_instance_end` after the end of an instance.
+    engine that cannot sleep; `report_progress` is called again and again during a load, and
+    `report_load` when a model is ready, with True if its process had ended and was started again;
+    `on_instance_end` after the end of an instance.
 
     Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
     argument is true; `record_memory` stores the peak of a process for later loads.
@@ -90,6 +92,7 @@ class Hooks:
     measure: Callable[[Mapping[Hashable, Process], bool], Awaitable[Measured]]
     record_memory: Callable[[Plan, Pools], Awaitable[None]]
     replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = raise_first_failure
+    report_progress: Callable[[Plan, LoadProgress], None] = lambda plan, progress: None
     report_load: Callable[[Plan, bool], None] = lambda plan, again: None
     read_progress: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
     abort_answers: Callable[[Endpoint, str, Collection[int] | None], None] = (

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from vllama.chat.engine.traits import Traits
+from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.models.types import Bundle, Format
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
@@ -108,6 +109,7 @@ class Instance:
     unload_reason: str = ""  # why it is unloaded before its keep-alive is over
     waits_for: str = ""  # what its load waits for now
     waited_for: str = ""  # what its load waited for last
+    load: LoadProgress | None = None  # how far it is, while its process starts
     load_s: float = 0.0  # how long the last load took
     ready_s: float = math.inf  # when the last load ended
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # `task` has something to do

@@ -22,6 +22,7 @@ from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, InstanceState
+from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
@@ -149,6 +150,7 @@ class Lifecycle:
 
             process.subscribe(changed)
             runner = group.create_task(process.run())
+            watching = group.create_task(watch_load(instance, self._hooks.report_progress))
             runner.add_done_callback(lambda _: instance.wake.set())
             try:
                 while not (instance.retiring and not instance.leases and not instance.queue):
@@ -161,6 +163,7 @@ class Lifecycle:
                         instance.queue or not instance.loaded or failed
                     ):
                         await self._ensure_ready(begun_s)
+                        watching.cancel()
                         table.serve_queue(instance)
                         if instance.loaded and instance.should_grow:
                             self._grow(instance)
@@ -174,6 +177,7 @@ class Lifecycle:
                     table.changed.set()
                     await instance.wake.wait()
             finally:
+                watching.cancel()
                 # `finish` completes even if this task is cancelled: the process must be down first
                 await finish(self._end())
 

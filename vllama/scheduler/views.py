@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
 from vllama.scheduler.hooks import Process
@@ -44,10 +45,10 @@ class View:
     `name` is what was requested last, `other_names` are those of other models with the same files
     that were requested: they share the instance, and have the same `key`. `expires_s` is Unix time,
     infinite for ever. `cause` says what a load waits for, why the engine last crashed, or why
-    another than the first plan is used. `ending` of the `leases` are on an instance that another
-    one replaces. `replicas` counts the processes that serve. `planned` and `measured` are bytes of
-    memory by pool. `has_log`: an engine was started. `failure` is the last one, kept until the
-    model has loaded.
+    another than the first plan is used; `load` how far a load is. `ending` of the `leases` are on
+    an instance that another one replaces. `replicas` counts the processes that serve. `planned` and
+    `measured` are bytes of memory by pool. `has_log`: an engine was started. `failure` is the last
+    one, kept until the model has loaded.
     """
 
     key: str
@@ -57,6 +58,7 @@ class View:
     plan: Plan
     state: Phase
     cause: str
+    load: LoadProgress | None
     memory_bytes: int
     vram_bytes: int
     expires_s: float
@@ -174,6 +176,7 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         or explain_down(process, phase)
         or explain_skipped(item)
         or plan.instead,
+        load=item.load,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
         expires_s=wall_s if item.retiring else wall_s + left_s,

@@ -14,8 +14,10 @@ from functools import partial
 from vllama.base import executors
 from vllama.base.clock import RealClock
 from vllama.base.errors import EngineError
+from vllama.base.units import format_load
 from vllama.chat.engine.traits import Traits
 from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.engines.base import Engine, Mode
 from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.machine.detect import with_free_memory
@@ -151,6 +153,7 @@ class EngineHooks:
             needs=self._needs,
             measure=self._measure,
             record_memory=self._record_memory,
+            report_progress=self._report_progress,
             report_load=self._report_load,
             read_progress=self._upstreams.read_progress,
             abort_answers=self._upstreams.abort_answers,
@@ -220,6 +223,10 @@ class EngineHooks:
         divided = any(gpu.is_divided for gpu in chosen)
         shown = show_only(chosen)
         return {name: x for name, x in shown.items() if not divided or name not in self._environ}
+
+    def _report_progress(self, plan: Plan, load: LoadProgress) -> None:
+        told = format_load(load.completed, load.total, load.started_at)
+        self._reporter.loading(f"loading {plan.bundle.name}: {told}")
 
     def _report_load(self, plan: Plan, again: bool) -> None:
         self._reporter.note(f"{plan.bundle.name} is loaded{' again' if again else ''}")

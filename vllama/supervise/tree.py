@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,6 +161,24 @@ def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
         except psutil.Error:
             continue
     return Activity(cpu_s=cpu_s, read_bytes=read_bytes)
+
+
+def count_read(pid: int, files: Iterable[Path]) -> int:
+    """Return how many bytes of `files` a process and its descendants have read so far.
+
+    Of a mapped file those that are in memory count, of an open one those before its position. 0
+    except on Linux, or after its end; blocks for as long as the kernel walks its pages.
+    """
+    read = dict.fromkeys(map(os.path.realpath, files), 0)
+    root = find_process(pid) if psutil.LINUX else None
+    for proc in (root, *list_below(root)) if root else ():
+        with suppress(psutil.Error, OSError):
+            seen = [(file.path, file.rss) for file in proc.memory_maps()]
+            seen += [(file.path, file.position) for file in proc.open_files()]
+            for path, size in seen:
+                if path in read:
+                    read[path] = max(read[path], size)
+    return sum(read.values())
 
 
 def count_oom_kills() -> int | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from vllama.base.threads import begin
 from vllama.base.units import format_go_duration
 from vllama.cli.output import console, is_terminal, say_aside
 from vllama.cli.table import count_columns
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+LOOK_S = 0.5
 THINKING, DONE_THINKING = "Thinking...", "...done thinking."
 
 
@@ -76,14 +79,25 @@ class AnswerPrinter:
 class Waiting:
     """A spinner on stderr until the first output; nothing if this is no terminal."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, look: Callable[[], str | None] | None = None) -> None:
+        """Show `text`, then what `look` returns, which a thread calls until that is None."""
         self._status: Status | None = None
+        self._ended = threading.Event()
         if is_terminal(sys.stderr) and is_terminal(sys.stdout):
             self._status = console(stderr=True).status(text)
             self._status.start()
+            if look is not None:
+                begin(self._watch, self._status, text, look)
+
+    def _watch(self, status: Status, text: str, look: Callable[[], str | None]) -> None:
+        told: str | None = text
+        while told is not None and not self._ended.wait(LOOK_S):
+            told = look()  # an error ends this, and nothing else
+            status.update(told or text)
 
     def over(self) -> None:
         """Clear the spinner; further calls do nothing."""
+        self._ended.set()
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -10,8 +10,10 @@ from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.cli.chat.answer_view import AnswerPrinter, Waiting, show_numbers
 from vllama.cli.chat.images import find_images, take_images
 from vllama.cli.client import Client, Reply
+from vllama.cli.model_view import describe_load, has_prefix
 from vllama.cli.output import say_aside, show_warning
 from vllama.cli.progress import open_display, read_event
+from vllama.models.names.ref import ModelRef
 
 STILL_READING = "the engine may still be reading the message that was cancelled"
 
@@ -61,7 +63,7 @@ class Session:
 
     def load(self) -> None:
         """Load the model, and wait until it is ready."""
-        waiting = Waiting(f"loading {self.model}")
+        waiting = self._wait(f"loading {self.model}")
         try:
             self.client.post("/api/generate", self._common())
         finally:
@@ -131,10 +133,23 @@ class Session:
         more = _given(keep_alive=self.keep_alive, format=self.format, think=self.think)
         return {"model": self.model, "options": dict(self.options), **more}
 
+    def _wait(self, text: str) -> Waiting:
+        """Show `text` until an answer begins; before, how far the load is that it waits for."""
+        name = ModelRef.parse(self.model).display.removesuffix("latest")
+
+        def look() -> str | None:
+            for row in self.client.get("/api/ps").get("models") or ():
+                if has_prefix(row, name):
+                    is_loading, told = row.get("state") == "loading", describe_load(row)
+                    return f"loading {self.model}" + (told and f": {told}") if is_loading else None
+            return ""
+
+        return Waiting(text, look)
+
     def _answer(self, path: str, body: dict[str, object], kept: list[str] | None = None) -> None:
         """Print an answer as it streams in; `kept` collects its text."""
         printer = AnswerPrinter(wrap=self.wrap, hide_thinking=self.hide_thinking)
-        waiting = Waiting(STILL_READING if self._cancelled_unread else "")
+        waiting = self._wait(STILL_READING if self._cancelled_unread else "")
         self._cancelled_unread = False
         last: Reply = {}
         # closing the stream makes the server stop

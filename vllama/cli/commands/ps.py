@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
 from vllama.cli.context import connect
+from vllama.cli.model_view import describe_load, has_prefix
 from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say_aside, show_json, show_table
 
@@ -100,13 +101,6 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
         )
 
 
-def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
-    """Tell whether one of a model's names begins with `prefix`, ignoring case."""
-    others = row.get("other_names")
-    names = [row.get("name") or row.get("model", ""), *(others if isinstance(others, list) else ())]
-    return any(str(name).lower().startswith(prefix.lower()) for name in names)
-
-
 def describe_requests(model: Mapping[str, object]) -> str:
     """Say how many requests run, how many can at once, and how many wait."""
     if "requests" not in model:
@@ -149,6 +143,8 @@ def describe_processor(model: Mapping[str, object]) -> str:
 
 def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
     """Say when a model will be unloaded, or its state if it is not ready."""
+    if model.get("load"):
+        return f"Loading {describe_load(model)}"
     if state := STATES.get(str(model.get("state", ""))):
         return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state
     try:

@@ -158,6 +158,14 @@ class Tags(Struct):
     models: Annotated[list[LocalModel], says("the models")]
 
 
+class LoadProgress(Struct, frozen=True):
+    """How far a load is."""
+
+    started_at: Annotated[str, says("when its engine was started")]
+    completed: Annotated[int, says("the bytes of its files read so far; 0 if nothing tells them")]
+    total: Annotated[int, says("all bytes of its files")]
+
+
 class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     """A model that is loaded, or on its way. The fields after `context_length` are vllama's own."""
 
@@ -181,6 +189,7 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     other_names: list[str] = []
     ending: int = 0
     cause: str = ""
+    load: Annotated[LoadProgress | None, says("how far it is, while its engine starts")] = None
 
 
 class FailedModel(Struct):

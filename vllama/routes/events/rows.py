@@ -44,6 +44,7 @@ def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
         other_names=list(names[1:]),
         ending=view.ending,
         cause=view.cause,
+        load=view.load,
     )
 
 

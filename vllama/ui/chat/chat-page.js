@@ -35,6 +35,7 @@ class ChatPage extends View {
     if (!session.current || query.get("model")) begin(query.get("model") ?? undefined);
     loadConversations().catch(() => {}); // a browser that keeps nothing can still chat
     this.listen("library", () => this.chooseModel());
+    this.every(1000, () => isBusy(session.current) && this.update()); // the time that a load takes
     if (library.loaded) this.chooseModel();
     else refreshLibrary().catch(showError);
   }

@@ -2,6 +2,8 @@
 
 import "./markdown-text.js";
 import { count, duration, rate } from "../format.js";
+import { findLive } from "../live/state.js";
+import { loadProgress } from "../parts/load-progress.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { isFailure } from "./answer.js";
@@ -54,12 +56,19 @@ function part(message, writing) {
   return html`
     ${thinking ? thoughts(thinking, known.thinkingS, writing && !content) : nothing}
     ${content ? html`<markdown-text .text=${content}></markdown-text>` : nothing}
-    ${writing && !content && !thinking ? html`<p class="muted waiting">Waiting for the first token …</p>` : nothing}
+    ${writing && !content && !thinking ? waiting(message.model) : nothing}
     ${calls.map(toolCall)}
     ${error ? html`<p class="error" role="alert">${error}</p>` : nothing}
     ${stopped ? html`<p class="muted">Stopped.</p>` : nothing}
     ${known.reason === "length" ? html`<p class="muted">It ended at the limit of tokens.</p>` : nothing}
   `;
+}
+
+function waiting(model) {
+  const load = findLive(model)?.load;
+  return load
+    ? html`<p class="muted">Loading ${model} … ${loadProgress(model, load)}</p>`
+    : html`<p class="muted waiting">Waiting for the first token …</p>`;
 }
 
 function thoughts(text, seconds, ongoing) {

@@ -3,6 +3,7 @@
 import { count, duration, fileSize, memorySize, plural, secondsUntil } from "../format.js";
 import { listSharing, mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
+import { loadProgress } from "../parts/load-progress.js";
 import { requestTable } from "../activity/request-table.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -52,6 +53,7 @@ export function modelRows(model, page) {
 export const isDamaged = (disk) => disk?.details?.format !== "remote" && disk?.capabilities?.length === 0;
 
 function describeState({ disk, live }) {
+  if (live?.load) return html`${badge(live.state)} ${loadProgress(live.name, live.load)}`;
   if (live) return badge(live.state);
   if (isDamaged(disk)) return badge("damaged");
   return mayNotRead() ? "–" : badge("not loaded");

@@ -12,6 +12,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { pull, stopPull } from "./actions.js";
 import { memoryOverview } from "./memory-overview.js";
+import { describePace } from "./pull-pace.js";
 import { damage, failure, isDamaged, modelRows } from "./model-row.js";
 
 class ModelsPage extends View {
@@ -23,7 +24,7 @@ class ModelsPage extends View {
 
   enter() {
     refreshLibrary().catch(showError);
-    this.every(1000, () => this.update()); // the time until a model is unloaded
+    this.every(1000, () => this.update()); // times, and the pace of downloads
     readSetting("read_only").then((value) => {
       this.readOnly = value === "true";
       this.update();
@@ -67,7 +68,8 @@ class ModelsPage extends View {
       <ul class="downloads">${pulls.map((row) => this.download(row))}</ul>`;
   }
 
-  download({ name, status, completed, total, error }) {
+  download(row) {
+    const { name, status, completed, total, error } = row;
     return html`<li>
       <strong>${name}</strong>
       ${error
@@ -75,7 +77,7 @@ class ModelsPage extends View {
             <button @click=${() => pull(name)}>Try again</button>
             <button class="quiet" @click=${() => forgetPull(name)}>Dismiss</button>`
         : html`<progress aria-label="Download of ${name}" value=${completed ?? 0} max=${total || 1}></progress>
-            <span>${status}${total ? `: ${fileSize(completed)} of ${fileSize(total)}` : ""}</span>
+            <span>${status}${total ? `: ${fileSize(completed)} of ${fileSize(total)}${describePace(row)}` : ""}</span>
             <button @click=${() => stopPull(name)}>Stop</button>`}
     </li>`;
   }
