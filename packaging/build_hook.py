@@ -23,7 +23,7 @@ class SharedFiles(BuildHookInterface[Any]):
         if version == "editable":
             return
         root = Path(self.root)
-        sys.path[:0] = [str(root), str(root / "packaging")]
+        sys.path[:0] = [str(root), str(root / "packaging"), str(self.write_entry_points())]
         os.environ["COLUMNS"] = "80"
         from man_pages import write_pages
         from shell_files import COMPLETIONS, write_completion
@@ -38,3 +38,13 @@ class SharedFiles(BuildHookInterface[Any]):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             build_data["shared_data"][str(file)] = path
+
+    def write_entry_points(self) -> Path:
+        """Return a folder that has the commands of the lab found, which are not installed yet."""
+        folder = Path(self.root, "build", "metadata")
+        info = folder / "vllama_serve-0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        rows = self.metadata.core.entry_points["vllama.commands"].items()
+        lines = ["[vllama.commands]", *(f"{name} = {place}" for name, place in rows)]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        return folder

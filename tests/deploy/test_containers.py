@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.ports import free_port
+from tests.server.test_tls import Pair
+from tests.server_process import Server
 from vllama.admin.service import STOP_MARGIN_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -47,3 +53,52 @@ def test_images_run_as_nobody_in_particular(name: str) -> None:
     assert f"USER {USER}" in lines
     entry = next(line for line in lines if line.startswith("ENTRYPOINT"))
     assert json.loads(entry.partition(" ")[2])[:2] == ["vllama", "serve"]
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.cuda"])
+def test_no_sources_are_in_the_image(name: str) -> None:
+    *_, last = (DEPLOY / name).read_text().split("\nFROM ")
+    copied = [line.split()[1] for line in last.splitlines() if line.startswith("COPY")]
+    assert copied == ["deploy/healthcheck.py"]
+
+
+@pytest.mark.slow
+def test_a_wheel_can_be_made_of_what_the_builder_is_sent(tmp_path: Path) -> None:
+    lines = (DEPLOY.parent / ".dockerignore").read_text().split()
+    assert lines[0] == "*"
+    for kept in (line[1:] for line in lines if line[0] == "!"):
+        source, target = DEPLOY.parent / kept, tmp_path / "src" / kept
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    env = os.environ | {"SETUPTOOLS_SCM_PRETEND_VERSION": "1.2.3"}
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        tmp_path,
+    ]
+    subprocess.run([*command, tmp_path / "src"], env=env, check=True)
+    (wheel,) = tmp_path.glob("vllama_serve-1.2.3-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert "vllama/ui/main.js" in packed.namelist()
+
+
+@pytest.mark.slow
+def test_the_health_check_follows_port_and_tls(tmp_path: Path) -> None:
+    pair = Pair(tmp_path / "tls", "vllama.example")
+    with Server(tmp_path, *pair.flags) as server:
+        told = {"VLLAMA_PORT": str(server.port), "VLLAMA_TLS_CERT": str(pair.chain)}
+        env = os.environ | told | {"VLLAMA_TLS_KEY": str(pair.key), "VLLAMA_HOST": "0.0.0.0"}
+        command = [sys.executable, DEPLOY / "healthcheck.py"]
+        subprocess.run(command, env=env, check=True)
+        plain = {name: value for name, value in env.items() if "_TLS_" not in name}
+        assert subprocess.run(command, env=plain, capture_output=True, check=False).returncode
+        port = {"VLLAMA_PORT": str(free_port())}
+        assert subprocess.run(command, env=env | port, capture_output=True, check=False).returncode
