@@ -15,7 +15,7 @@ from vllama.admin.doctor.check import Finding, Status, ok, warning
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
 from vllama.machine.nvidia import can_run, find_torch_cuda, parse_banner
-from vllama.machine.types import Platform
+from vllama.machine.types import Platform, Vendor
 
 
 def pci(folder: Path, *devices: tuple[str, str]) -> Path:
@@ -46,6 +46,29 @@ def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
     bus = pci(tmp_path, ("0x10de", "0x030200"), ("0x10de", "0x030000"))
     (found,) = machine.driver(CPU, None, pci=bus)
     assert found.status is Status.FAILED and found.text.startswith("2 NVIDIA GPUs in this machine")
+
+
+RADEON = replace(CPU, accelerators=(replace(H100, vendor=Vendor.AMD, name="Radeon"),))
+
+
+@pytest.mark.parametrize(
+    ("platform", "file", "status"),
+    [
+        (CPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.SKIPPED),
+        (GPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.SKIPPED),
+        (RADEON, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.OK),
+        (RADEON, "etc/vulkan/icd.d/amd_icd64.json", Status.OK),
+        (RADEON, "usr/share/vulkan/icd.d/nvidia_icd.json", Status.WARNING),
+        (RADEON, "elsewhere/radeon_icd.x86_64.json", Status.WARNING),
+    ],
+)
+def test_the_vulkan_driver_of_an_amd_gpu(
+    tmp_path: Path, platform: Platform, file: str, status: Status
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+    (found,) = machine.vulkan(platform, root=tmp_path)
+    assert found.status is status
 
 
 @pytest.mark.parametrize(

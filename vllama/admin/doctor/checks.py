@@ -27,6 +27,7 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
         Check(name="versions", ask=versions),
         Check(name="settings", ask=lambda: settings(loaded)),
         Check(name="GPU", ask=lambda: machine.driver(facts().platform, cuda()), limit_s=SLOW_S),
+        Check(name="Vulkan", ask=lambda: machine.vulkan(facts().platform), limit_s=SLOW_S),
         Check(
             name="CUDA",
             ask=lambda: machine.cuda_against_wheels(facts().platform, facts().found, cuda()),

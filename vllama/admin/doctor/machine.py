@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from vllama.machine.types import Platform, Vendor
 
 Held = Mapping[int, Mapping[int, int]]
 
+VULKAN_DRIVERS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
+"""Where Vulkan's loader looks for drivers (its LoaderDriverInterface.md)."""
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA_ID = "0x10de"
 DISPLAY_CLASS = "0x03"
@@ -63,6 +66,22 @@ def nvidia_cards(pci: Path) -> int:
     return sum(
         read(device / "vendor") == NVIDIA_ID and read(device / "class").startswith(DISPLAY_CLASS)
         for device in (pci.iterdir() if pci.is_dir() else ())
+    )
+
+
+def vulkan(platform: Platform, *, root: Path = Path("/")) -> Iterator[Finding]:
+    """Tell whether llama-server's own build, which has Vulkan, can use the AMD GPUs (Linux)."""
+    if platform.os != "linux" or not platform.of(Vendor.AMD):
+        yield skipped("no AMD GPU on Linux")
+        return
+    drivers = [file for folder in VULKAN_DRIVERS for file in (root / folder).glob("*.json")]
+    if any(re.search("radeon|amd", file.name) for file in drivers):
+        yield ok("a Vulkan driver for AMD GPUs is installed")
+        return
+    yield warning(
+        "llama-server cannot use the AMD GPU: no Vulkan driver for it is installed",
+        "install it: apt install mesa-vulkan-drivers libvulkan1, or dnf install "
+        "mesa-vulkan-drivers vulkan-loader",
     )
 
 
