@@ -41,6 +41,7 @@ labels:
 {{- end -}}
 
 {{- define "vllama.environment" -}}
+- {name: VLLAMA_HOST, value: 0.0.0.0}
 - {name: VLLAMA_DATA_DIR, value: /data}
 - {name: HF_HOME, value: /models/huggingface}
 - {name: OLLAMA_MODELS, value: /models/ollama}
