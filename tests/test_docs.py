@@ -141,3 +141,9 @@ def test_the_page_of_commands_has_all_exit_codes():
     for error in classes:
         classes += [sub for sub in error.__subclasses__() if sub not in classes]
     assert codes == {0, INTERRUPTED} | {error.exit_code for error in classes}
+
+
+def test_documents_install_vllama_in_the_way_that_works_today() -> None:
+    script = ROOT / "scripts" / "install_lines.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,6 +1,7 @@
 """Start a server for one model, ask it with the official OpenAI client, and end it.
 
-pip install vllama-serve openai
+pip install -e .
+pip install openai
 python chat.py smollm2:135m
 """
 

@@ -100,7 +100,7 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     except ImportError as error:
         missing = ConfigError(
             "cannot send traces: OpenTelemetry is not installed",
-            hint="install the extra: pip install 'vllama-serve[otel]'",
+            hint="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         )
         if settings.required:
             raise missing from error
