@@ -9,7 +9,7 @@ from tests.facts import INFO, bundle
 from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _has_devices, _read_build
+from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _find_backend, _read_build
 from vllama.machine.environments.layout import mark_complete
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint, Exit
@@ -189,19 +189,21 @@ def program(folder: Path, devices: str = "  (none)", version: str = OLD) -> Path
 
 
 @pytest.mark.parametrize(
-    ("devices", "offloads"),
+    ("devices", "backend"),
     [
-        ("  (none)", False),
-        ("  CUDA0: NVIDIA GeForce RTX 4090 (24210 MiB, 23800 MiB free)", True),
-        ("  Vulkan0: AMD Radeon (RADV) (8192 MiB, 8000 MiB free)", True),
-        ("  BLAS: OpenBLAS (0 MiB, 0 MiB free)", False),
+        ("  (none)", ""),
+        ("  CUDA0: NVIDIA GeForce RTX 4090 (24210 MiB, 23800 MiB free)", "CUDA"),
+        ("  Vulkan0: AMD Radeon (RADV) (8192 MiB, 8000 MiB free)", "Vulkan"),
+        ("  BLAS: OpenBLAS (0 MiB, 0 MiB free)", ""),
+        ("  MTL0: Apple M3 (12124 MiB, 12123 MiB free)", "Metal"),
     ],
 )
-def test_a_program_on_path(tmp_path, devices, offloads):
+def test_a_program_on_path(tmp_path, devices, backend):
     path = program(tmp_path, devices)
     found = ENGINE.find(SearchPaths(search=str(tmp_path)))
     assert isinstance(found, Installation)
-    assert (found.executable, found.version, found.offloads) == (path, "b11434", offloads)
+    assert (found.executable, found.version, found.backend) == (path, "b11434", backend)
+    assert found.offloads is bool(backend)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ def test_a_program_that_says_nothing_is_still_there(tmp_path):
     path.write_text("#!/bin/sh\nexit 1\n")
     path.chmod(0o755)
     assert _read_build(str(path)) == ""
-    assert not _has_devices(str(path))
+    assert not _find_backend(str(path))
     assert isinstance(ENGINE.find(SearchPaths(search=str(tmp_path))), Installation)
 
 

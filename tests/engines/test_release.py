@@ -12,16 +12,17 @@ import pytest
 
 from scripts import renew_build
 from tests.engines.releases import PROGRAM, Releases, make_archive, make_build
-from tests.engines.test_install import CPU, Painter, wheels
+from tests.engines.test_install import CPU, Painter, wheels, with_gpu
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import EngineMissing, EnvironmentFailed
 from vllama.cli.engine_install import describe_offer, install_first
 from vllama.engines import recipe as recipes
 from vllama.engines.base import Installation, Origin, SearchPaths
-from vllama.engines.install import Offer, install, make_offers
+from vllama.engines.install import Offer, install, make_offers, uninstall_release
 from vllama.engines.llamacpp import llama_server
 from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.engines.recipe import Archive, Recipe, Wheels, find_misfit
+from vllama.machine.types import Vendor
 from vllama.net.web import bodies
 
 OLD, NEW = "b11434", "b11500"
@@ -82,6 +83,28 @@ def test_a_build_is_installed_and_found(releases: Releases, tmp_path: Path) -> N
     assert (found.executable.parent / "libllama.so").is_symlink()
     assert told[-1] == ("unpacking", None, None)
     assert (f"downloading {name(OLD)}", size, size) in told
+    assert list_left(tmp_path) == [name(OLD).removesuffix(".tar.gz"), "vllama-environment.json"]
+
+
+def test_one_version_can_be_removed(releases: Releases, tmp_path: Path) -> None:
+    for tag in (OLD, NEW):
+        bring(releases, tmp_path, tagged(tag))
+    with pytest.raises(EngineMissing, match=r"b11499 of .*: it is not installed"):
+        uninstall_release(ENGINE, tmp_path, "b11499")
+    assert uninstall_release(ENGINE, tmp_path, NEW) == OLD
+    found = ENGINE.find(SearchPaths(environments=tmp_path, search=""))
+    assert isinstance(found, Installation) and found.version == OLD
+    assert list_left(tmp_path) == [name(OLD).removesuffix(".tar.gz"), "vllama-environment.json"]
+    assert uninstall_release(ENGINE, tmp_path, OLD) == ""
+    assert not (tmp_path / "llama-server").exists()
+
+
+def test_the_version_in_use_stays_when_another_is_removed(
+    releases: Releases, tmp_path: Path
+) -> None:
+    for tag in (NEW, OLD):
+        bring(releases, tmp_path, tagged(tag))
+    assert uninstall_release(ENGINE, tmp_path, NEW) == OLD
     assert list_left(tmp_path) == [name(OLD).removesuffix(".tar.gz"), "vllama-environment.json"]
 
 
@@ -269,3 +292,21 @@ def test_the_pin_is_renewed(
     compile(said, str(source), "exec")
     with pytest.raises(SystemExit, match="b11500 has no SHA-256 of"):
         renew_build.main("b11500", source)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "ways"),
+    [
+        (Vendor.AMD, ["llama.cpp b11434", "xllamacpp>=2026.10"]),
+        (Vendor.INTEL, ["llama.cpp b11434", "xllamacpp>=2026.10"]),
+        (Vendor.NVIDIA, ["llama.cpp b11434"]),
+    ],
+)
+def test_a_gpu_is_used_by_vulkan_or_else_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: Vendor, ways: list[str]
+) -> None:
+    monkeypatch.setattr(recipes, "find_libc", lambda: ("glibc", "2.39"))
+    found = make_offers(ENGINE, with_gpu(vendor), tmp_path)
+    assert [each.steps[0].requirements[0] for each in found] == ways
+    assert "vulkan" in found[0].steps[0].extra_args[0]
+    assert all("does not use the GPU" in each.wheels.note for each in found[1:])

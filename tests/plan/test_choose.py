@@ -284,6 +284,7 @@ def test_layers_on_the_gpu(platform, installation, asked, layers):
         (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as asked for"),
         (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as asked for"),
         (H100, LLAMA_CPP_GPU, 30, "30 layers on the GPU, as asked for"),
+        (H100, replace(LLAMA_CPP_GPU, backend="Vulkan"), None, "all layers on the GPU (Vulkan)"),
         (MAC, LLAMA_CPP_GPU, 12, "12 layers on Metal, as asked for"),
         (H100, LLAMA_CPP_HERE, None,
          "all layers on the CPU: this build of the engine has no GPU support"),

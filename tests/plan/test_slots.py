@@ -98,8 +98,10 @@ def test_where_there_is_a_gpu_a_build_that_uses_it_comes_first(native, python, g
 
 
 def test_what_has_no_package_for_this_machine_is_not_recommended():
-    choice = choose_engine(facts_of([PYTHON_SERVER.name], H100), Format.GGUF)
-    assert "llama-server" not in choice.reason
+    for arch, recommended in (("riscv64", False), ("x86_64", True)):
+        facts = facts_of([PYTHON_SERVER.name], replace(H100, arch=arch))
+        choice = choose_engine(facts, Format.GGUF)
+        assert ("install llama-server" in choice.reason) is recommended
 
 
 def test_a_model_that_ranks():
@@ -122,7 +124,7 @@ def test_a_named_engine_is_never_replaced():
         (CPU, True, (NATIVE, PYTHON_SERVER)),
         (CPU, False, (NATIVE,)),
         (MAC, True, (NATIVE, PYTHON_SERVER)),
-        (H100, True, (PYTHON_SERVER,)),  # the index has no llama-server for CUDA
+        (H100, True, (NATIVE, PYTHON_SERVER)),  # by Vulkan; compiled with CUDA
     ],
 )
 @pytest.mark.parametrize("parallel", [0, 8])

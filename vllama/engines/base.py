@@ -53,7 +53,8 @@ class Installation:
     """An engine found on this machine.
 
     `python` runs it as a module and `executable` runs it directly; at least one of them is set.
-    `offloads` says whether this build can use an accelerator.
+    `offloads` says whether this build can use an accelerator, `backend` by what ("Vulkan"), empty
+    where that is not told.
     """
 
     engine: str
@@ -61,6 +62,7 @@ class Installation:
     python: Path | None = None
     executable: Path | None = None
     offloads: bool = False
+    backend: str = ""
     origin: Origin = Origin.HERE
 
 

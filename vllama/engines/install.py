@@ -14,7 +14,7 @@ from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import Archive, Recipe, Wheels, format_install_command, get_recipe
 from vllama.engines.registry import ask_preference, locate_engine
-from vllama.engines.release import Tell, install_build, open_releases
+from vllama.engines.release import Tell, install_build, list_builds, open_releases
 from vllama.machine.environments.installer import choose_python
 from vllama.machine.environments.layout import (
     Step,
@@ -29,6 +29,7 @@ from vllama.machine.environments.make import (
     locked,
     remove,
     remove_packages,
+    removing,
     try_command,
 )
 from vllama.machine.probe import make_install_hint
@@ -265,6 +266,39 @@ def check_disk_space(chosen: Offer) -> None:
             f"{format_bytes_decimal(free)} are free at '{home}'",
             hint="free some space, or set data_dir to another disk",
         )
+
+
+def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
+    """Remove one release of an engine's own builds; return which is used from now on.
+
+    That is the one used so far, or else the one installed last; empty if none is left. Raises
+    EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
+    """
+    folder = environments / engine.name
+    archives = [one.archive for one in get_recipe(engine).wheels if one.archive is not None]
+    builds = {
+        programs: replace(archive, tag=found)
+        for archive in archives
+        for found, programs in list_builds(archive, folder).items()
+    }
+    doomed = [programs for programs, archive in builds.items() if archive.tag == tag]
+    if not doomed:
+        raise EngineMissing(
+            f"cannot remove release {tag} of {engine.title}: it is not installed",
+            hint=f"installed: {', '.join(one.tag for one in builds.values())}" if builds else None,
+        )
+    with removing(folder):
+        left = [programs for programs in builds if programs not in doomed]
+        used = find_existing(folder)
+        if used in doomed and left:
+            used = left[0]
+            mark_complete(folder, builds[used].steps, programs=used)
+        if used not in doomed:
+            for programs in doomed:
+                shutil.rmtree(folder / programs.relative_to(folder).parts[0])
+            return builds[used].tag if used in builds else ""
+    uninstall(engine, environments)
+    return ""
 
 
 def uninstall(engine: Engine, environments: Path) -> bool:

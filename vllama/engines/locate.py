@@ -53,14 +53,20 @@ class PackageLocation:
             spec = PathFinder.find_spec(module, [str(site) for site in self.sites])
         return Path(spec.origin).parent if spec and spec.origin else None
 
-    def installation(self, *, offloads: bool, version: str = "") -> Installation:
-        """Return what the planner works with; `version` where only the adapter can tell it."""
+    def installation(
+        self, *, offloads: bool = False, backend: str = "", version: str = ""
+    ) -> Installation:
+        """Return what the planner works with; `version` where only the adapter can tell it.
+
+        With a `backend` it `offloads`.
+        """
         return Installation(
             engine=self.engine,
             version=version or self.version or "unknown",
             python=self.python,
             executable=self.executable,
-            offloads=offloads,
+            offloads=offloads or bool(backend),
+            backend=backend,
             origin=self.origin,
         )
 

@@ -23,6 +23,7 @@ class MachineKind(StrEnum):
 
     NVIDIA = "nvidia"
     AMD = "amd"
+    INTEL = "intel"
     APPLE = "apple"
     CPU = "cpu"
 
@@ -31,8 +32,8 @@ ANY = tuple(MachineKind)
 
 
 def get_machine_kind(platform: Platform) -> MachineKind:
-    """Return the kind of a machine; one with GPUs of several makers counts as NVIDIA's."""
-    for vendor in (Vendor.NVIDIA, Vendor.AMD, Vendor.APPLE):
+    """Return the kind of a machine; of several makers' GPUs it is that of the first `Vendor`."""
+    for vendor in Vendor:
         if platform.of(vendor):
             return MachineKind(vendor.value)
     return MachineKind.CPU

@@ -105,6 +105,17 @@ def install_build(
     return release.tag_name, programs
 
 
+def list_builds(archive: Archive, folder: Path) -> dict[str, Path]:
+    """Return the programs' folders of the builds below `folder` by their tags, newest first."""
+    before, after = _stem(archive.name).split("{tag}")
+    found = {
+        place.name[len(before) : -len(after)]: programs
+        for place in folder.glob(f"{before}*{after}")
+        if (programs := _find_programs(place, archive.program)) is not None
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime, reverse=True))
+
+
 def open_releases() -> Connections:
     """Return connections to servers of releases; none of them is asked yet."""
     return Connections(connect_s=_CONNECT_S, silence_s=_SILENCE_S)

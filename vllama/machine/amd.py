@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from vllama.machine.probe import Findings, run_command
+from vllama.machine.probe import Findings, list_cards, read_line, run_command
 from vllama.machine.types import Accelerator, Vendor
 
 AMD_VENDOR_ID = "0x1002"
@@ -29,21 +29,20 @@ def detect_amd(root: Path = Path("/")) -> Findings:
 
 def read_sysfs(root: Path = Path("/")) -> Findings:
     """Read `/sys/class/drm/card*/device` of the amdgpu driver."""
-    driver = _read(root / "sys/module/amdgpu/version")
+    driver = read_line(root / "sys/module/amdgpu/version")
     accelerators: list[Accelerator] = []
-    cards = [p for p in (root / "sys/class/drm").glob("card*") if re.fullmatch(r"card\d+", p.name)]
-    for card in sorted(cards, key=lambda path: int(path.name[4:])):
-        device = card / "device"
-        total = _read(device / "mem_info_vram_total")
-        if _read(device / "vendor") != AMD_VENDOR_ID or total is None or not total.isdigit():
+    for device in list_cards(root):
+        total = read_line(device / "mem_info_vram_total")
+        if read_line(device / "vendor") != AMD_VENDOR_ID or total is None or not total.isdigit():
             continue
-        used = _read(device / "mem_info_vram_used") or "0"
-        unique_id = _read(device / "unique_id")
+        used = read_line(device / "mem_info_vram_used") or "0"
+        unique_id = read_line(device / "unique_id")
         accelerators.append(
             Accelerator(
                 vendor=Vendor.AMD,
                 index=len(accelerators),
-                name=_read(device / "product_name") or f"AMD GPU {_read(device / 'device') or ''}",
+                name=read_line(device / "product_name")
+                or f"AMD GPU {read_line(device / 'device') or ''}",
                 total_bytes=int(total),
                 free_bytes=max(0, int(total) - int(used)) if used.isdigit() else int(total),
                 driver=driver,
@@ -94,10 +93,3 @@ def _text(table: object, name: str) -> str | None:
         if isinstance(key, str) and key.lower() == name and isinstance(value, str):
             return value.strip()
     return None
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip() or None
-    except OSError:
-        return None

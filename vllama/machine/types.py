@@ -7,10 +7,11 @@ from enum import StrEnum
 
 
 class Vendor(StrEnum):
-    """The vendors whose accelerators can be detected."""
+    """The vendors whose accelerators can be detected; of several, the first is used."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
+    INTEL = "intel"
     APPLE = "apple"
 
 

@@ -229,7 +229,10 @@ def layers(
     if not gpus:
         assert asked is not None
         return asked, f"no GPU was found, {wanted}: where the layers go is up to the engine"
-    where = "Metal" if facts.platform.of(Vendor.APPLE) else "the GPU"
+    backend = choice.installation.backend
+    where = f"the GPU ({backend})" if backend else "the GPU"
+    if facts.platform.of(Vendor.APPLE):
+        where = "Metal"
     engine = facts.found.engines[choice.engine]
     if not wanted:
         return -1, f"all layers on {where}"

@@ -90,7 +90,7 @@ def place(facts: Facts, memory: Memory) -> Placement:
 
 def list_usable(platform: Platform) -> tuple[Accelerator, ...]:
     """Return the GPUs that can be used together: of one vendor, and not divided by MIG."""
-    for vendor in (Vendor.NVIDIA, Vendor.AMD, Vendor.APPLE):
+    for vendor in Vendor:
         if gpus := platform.of(vendor):
             return tuple(gpu for gpu in gpus if not gpu.is_divided) or gpus
     return ()

@@ -49,6 +49,7 @@ def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
 
 
 RADEON = replace(CPU, accelerators=(replace(H100, vendor=Vendor.AMD, name="Radeon"),))
+ARC = replace(CPU, accelerators=(replace(H100, vendor=Vendor.INTEL, name="Arc"),))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +60,12 @@ RADEON = replace(CPU, accelerators=(replace(H100, vendor=Vendor.AMD, name="Radeo
         (RADEON, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.OK),
         (RADEON, "etc/vulkan/icd.d/amd_icd64.json", Status.OK),
         (RADEON, "usr/share/vulkan/icd.d/nvidia_icd.json", Status.WARNING),
+        (ARC, "usr/share/vulkan/icd.d/intel_icd.x86_64.json", Status.OK),
+        (ARC, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.WARNING),
         (RADEON, "elsewhere/radeon_icd.x86_64.json", Status.WARNING),
     ],
 )
-def test_the_vulkan_driver_of_an_amd_gpu(
+def test_the_vulkan_driver_of_a_gpu(
     tmp_path: Path, platform: Platform, file: str, status: Status
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)

@@ -80,6 +80,8 @@ def gpu_build(facts: Facts, choice: Choice) -> str:
     if not suiting:
         return "install a build of it with GPU support, and name it in engine_paths"
     install = f"vllama engines install {choice.engine}"
+    if suiting[0].archive is not None and choice.installation.python is None:
+        return "install the GPU's Vulkan driver (NVIDIA's is in libnvidia-gl)"
     if choice.installation.origin is Origin.OWN:
         install = f"vllama engines remove {choice.engine}; {install}"
     programs = " and ".join(find_missing_programs(suiting[0]))

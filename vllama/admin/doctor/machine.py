@@ -21,8 +21,10 @@ from vllama.machine.types import Platform, Vendor
 
 Held = Mapping[int, Mapping[int, int]]
 
-VULKAN_DRIVERS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
+VULKAN_FOLDERS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
 """Where Vulkan's loader looks for drivers (its LoaderDriverInterface.md)."""
+VULKAN_DRIVERS = {Vendor.AMD: "radeon|amd", Vendor.INTEL: "intel"}
+"""What the files of drivers have in their names."""
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA_ID = "0x10de"
 DISPLAY_CLASS = "0x03"
@@ -70,19 +72,21 @@ def nvidia_cards(pci: Path) -> int:
 
 
 def vulkan(platform: Platform, *, root: Path = Path("/")) -> Iterator[Finding]:
-    """Tell whether llama-server's own build, which has Vulkan, can use the AMD GPUs (Linux)."""
-    if platform.os != "linux" or not platform.of(Vendor.AMD):
-        yield skipped("no AMD GPU on Linux")
+    """Tell whether llama-server's own build, which has Vulkan, can use the GPUs (Linux)."""
+    drivers = [file for folder in VULKAN_FOLDERS for file in (root / folder).glob("*.json")]
+    gpus = {gpu.vendor: gpu for gpu in platform.accelerators if gpu.vendor in VULKAN_DRIVERS}
+    if platform.os != "linux" or not gpus:
+        yield skipped("no AMD or Intel GPU on Linux")
         return
-    drivers = [file for folder in VULKAN_DRIVERS for file in (root / folder).glob("*.json")]
-    if any(re.search("radeon|amd", file.name) for file in drivers):
-        yield ok("a Vulkan driver for AMD GPUs is installed")
-        return
-    yield warning(
-        "llama-server cannot use the AMD GPU: no Vulkan driver for it is installed",
-        "install it: apt install mesa-vulkan-drivers libvulkan1, or dnf install "
-        "mesa-vulkan-drivers vulkan-loader",
-    )
+    for vendor, gpu in gpus.items():
+        if any(re.search(VULKAN_DRIVERS[vendor], file.name) for file in drivers):
+            yield ok(f"a Vulkan driver for {gpu.name} is installed")
+            continue
+        yield warning(
+            f"llama-server cannot use {gpu.name}: no Vulkan driver for it is installed",
+            "install it: apt install mesa-vulkan-drivers libvulkan1, or dnf install "
+            "mesa-vulkan-drivers vulkan-loader",
+        )
 
 
 def cuda_against_wheels(

@@ -39,6 +39,7 @@ Examples:
   vllama engines install llama-server --compile
   vllama engines install llama-cpp-python -- --no-binary llama-cpp-python
   vllama engines remove llama-server
+  vllama engines remove llama-server --version b11434
   vllama engines doctor
   vllama engines check my_package.adapter:ENGINE
 
@@ -77,7 +78,8 @@ def engines(
         str | None,
         option(
             "--version TAG",
-            "With install: a release of the project itself, such as b11434, or latest.",
+            "With install: a release of the project itself, such as b11434, or latest. "
+            "With remove: only that one.",
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
@@ -113,7 +115,7 @@ def engines(
                 extra_args=context.obj or (),
             )
         else:
-            remove_one(settings, name, yes=yes)
+            remove_one(settings, name, yes=yes, release=version)
     return 0
 
 
@@ -221,15 +223,23 @@ def check_adapter(target: str) -> int:
     return 1 if findings else 0
 
 
-def remove_one(settings: Config, name: str, *, yes: bool) -> None:
-    """Remove one engine's environment, if the user agrees. Raises VllamaError, Abort."""
+def remove_one(settings: Config, name: str, *, yes: bool, release: str | None) -> None:
+    """Remove an engine's environment, or one `release` of it, if the user agrees.
+
+    Raises VllamaError, Abort.
+    """
     from vllama.cli.engine_install import confirm_install
-    from vllama.engines.install import uninstall
+    from vllama.engines.install import uninstall, uninstall_release
 
     engine, _, environments = find_engine(settings, name)
     folder = environments / engine.name
-    if folder.exists() and not confirm_install(f"Remove {engine.title} from {folder}?", yes=yes):
+    what = f"{engine.title} {release}" if release else engine.title
+    if folder.exists() and not confirm_install(f"Remove {what} from {folder}?", yes=yes):
         raise typer.Abort
+    if release:
+        used = uninstall_release(engine, environments, release)
+        say(f"{what} is removed" + (f"; {used} is used from now on" if used else ""))
+        return
     if uninstall(engine, environments):
         say(f"{engine.title} is removed")
         return

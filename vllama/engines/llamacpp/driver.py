@@ -7,6 +7,7 @@ wheel, and `xllamacpp_child` starts it with the same command line.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,8 +37,24 @@ from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 MIB = 1024 * 1024
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
 """The names that stand for whichever of its servers is the best one here."""
-BACKENDS = ("*cuda*", "*hip*", "*vulkan*", "*metal*", "*sycl*")
-"""File names of the libraries that use an accelerator."""
+BACKENDS = {
+    "*cuda*": "CUDA", "*hip*": "ROCm", "*vulkan*": "Vulkan", "*metal*": "Metal", "*sycl*": "SYCL",
+}  # fmt: skip
+"""File names of the libraries that use an accelerator, and by what they reach it."""
+
+
+def find_backend(*folders: Path) -> str:
+    """Return by what the libraries in these folders reach an accelerator, empty if by nothing."""
+    if sys.platform == "darwin":
+        return "Metal"
+    return next(
+        (
+            name
+            for pattern, name in BACKENDS.items()
+            if any(next(folder.glob(pattern), None) for folder in folders)
+        ),
+        "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from pathlib import Path
 from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
-from vllama.engines.llamacpp.driver import BACKENDS, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llamacpp.driver import MIB, Flag, LlamaCpp, Start, find_backend
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
@@ -77,10 +76,7 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     if isinstance(found, Missing):
         return explain_missing_compiler(found, search_paths)
     libraries = (found.module_folder("llama_cpp") or Path()) / "lib"
-    offloads = sys.platform == "darwin" or any(
-        next(libraries.glob(pattern), None) for pattern in BACKENDS
-    )
-    return found.installation(offloads=offloads)
+    return found.installation(backend=find_backend(libraries))
 
 
 def explain_missing_compiler(absent: Missing, search_paths: SearchPaths) -> Missing:

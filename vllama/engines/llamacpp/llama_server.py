@@ -30,14 +30,13 @@ The measured facts are in docs/reference/engines.md#llama-server (b11434). Those
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
-from vllama.engines.llamacpp.driver import BACKENDS, FAMILY_NAMES, MIB, Flag, LlamaCpp, Start
+from vllama.engines.llamacpp.driver import FAMILY_NAMES, MIB, Flag, LlamaCpp, Start, find_backend
 from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.locate import PackageLocation, find_package
@@ -83,16 +82,18 @@ GLIBC_X64, GLIBC_ARM64 = (2, 35), (2, 39)
 
 
 _VULKAN = "the project's own build, with Vulkan for the GPU"
+_GPUS = (MachineKind.NVIDIA, MachineKind.AMD, MachineKind.INTEL)
+_CPUS = (MachineKind.CPU,)
 _METAL = "the project's own build, with Metal"
 # the end of the archive's name, the glibc that it needs, machines, systems, processors, what it
 # takes to download and on the disk in MiB, and what to say of it
 _ARCHIVES = (
-    ("ubuntu-x64", GLIBC_X64, MachineKind.CPU, "linux", X64, 16, 60, VARIANTS),
-    ("ubuntu-arm64", GLIBC_ARM64, MachineKind.CPU, "linux", ARM64, 14, 50, VARIANTS),
-    ("ubuntu-vulkan-x64", GLIBC_X64, MachineKind.AMD, "linux", X64, 32, 110, _VULKAN),
-    ("ubuntu-vulkan-arm64", GLIBC_ARM64, MachineKind.AMD, "linux", ARM64, 30, 100, _VULKAN),
-    ("macos-arm64", None, MachineKind.APPLE, "darwin", ARM64, 12, 40, _METAL),
-    ("macos-x64", None, MachineKind.CPU, "darwin", X64, 12, 40, VARIANTS),
+    ("ubuntu-x64", GLIBC_X64, _CPUS, "linux", X64, 16, 60, VARIANTS),
+    ("ubuntu-arm64", GLIBC_ARM64, _CPUS, "linux", ARM64, 14, 50, VARIANTS),
+    ("ubuntu-vulkan-x64", GLIBC_X64, _GPUS, "linux", X64, 32, 110, _VULKAN),
+    ("ubuntu-vulkan-arm64", GLIBC_ARM64, _GPUS, "linux", ARM64, 30, 100, _VULKAN),
+    ("macos-arm64", None, (MachineKind.APPLE,), "darwin", ARM64, 12, 40, _METAL),
+    ("macos-x64", None, _CPUS, "darwin", X64, 12, 40, VARIANTS),
 )
 BUILDS = tuple(
     Wheels(
@@ -105,7 +106,7 @@ BUILDS = tuple(
             glibc=glibc,
             digests=DIGESTS,
         ),
-        on=(on,),
+        on=on,
         systems=(system,),
         archs=archs,
         check=(PROGRAM, "--version"),
@@ -115,21 +116,26 @@ BUILDS = tuple(
     )
     for kind, glibc, on, system, archs, download, disk, note in _ARCHIVES
 )
+# the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
+WHEEL = Wheels(
+    steps=(Step(requirements=("xllamacpp>=2026.10",), extra_args=("--only-binary=:all:",)),),
+    on=(MachineKind.CPU, MachineKind.APPLE),
+    archs=ARCHS,
+    unused_features=("avx512f",),
+    check=("python", "-I", str(CHILD), "--version"),
+    download_bytes=34 * MIB,
+    disk_bytes=110 * MIB,
+    note="nothing is compiled",
+)
 RECIPE = Recipe(
     wheels=(
         *BUILDS,
-        Wheels(
-            steps=(
-                Step(requirements=("xllamacpp>=2026.10",), extra_args=("--only-binary=:all:",)),
-            ),
-            # the index has wheels for CPUs and Metal; those for other GPUs are elsewhere
-            on=(MachineKind.CPU, MachineKind.APPLE),
-            archs=ARCHS,
-            unused_features=("avx512f",),
-            check=("python", "-I", str(CHILD), "--version"),
-            download_bytes=34 * MIB,
-            disk_bytes=110 * MIB,
-            note="nothing is compiled",
+        WHEEL,
+        # with an NVIDIA GPU llama-cpp-python with CUDA is better
+        replace(
+            WHEEL,
+            on=(MachineKind.AMD, MachineKind.INTEL),
+            note="nothing is compiled; it does not use the GPU",
         ),
         Wheels(
             steps=(
@@ -162,21 +168,19 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     found = find_package(search_paths, engine, distributions=(SOURCE_DISTRIBUTION,))
     if not isinstance(found, Missing) and (compiled := find_compiled(found)):
         return replace(found, executable=compiled).installation(
-            version=f"{SOURCE_DISTRIBUTION} {found.version}", offloads=_has_devices(str(compiled))
+            version=f"{SOURCE_DISTRIBUTION} {found.version}", backend=_find_backend(str(compiled))
         )
     found = find_package(search_paths, engine, executable=PROGRAM)
     if not isinstance(found, Missing):
         program = str(found.executable)
-        return found.installation(version=_read_build(program), offloads=_has_devices(program))
+        return found.installation(version=_read_build(program), backend=_find_backend(program))
     found = find_package(search_paths, engine, distributions=(DISTRIBUTION,), hint=found.hint)
     if isinstance(found, Missing):
         return found
     package = found.module_folder(DISTRIBUTION) or Path()
     libraries = (package, package.with_name(f"{DISTRIBUTION}.libs"))
-    offloads = sys.platform == "darwin" or any(
-        next(folder.glob(pattern), None) for folder in libraries for pattern in BACKENDS
-    )
-    return found.installation(version=f"{DISTRIBUTION} {found.version}", offloads=offloads)
+    backend = find_backend(*libraries)
+    return found.installation(version=f"{DISTRIBUTION} {found.version}", backend=backend)
 
 
 def find_compiled(found: PackageLocation) -> Path | None:
@@ -194,13 +198,15 @@ def _read_build(program: str) -> str:
     return f"b{found[1]}" if found and found[1].isdigit() else (found[1] if found else "")
 
 
-def _has_devices(program: str) -> bool:
-    """Tell whether it lists a device other than CPUs, in lines such as "  CUDA0: NVIDIA …"."""
+def _find_backend(program: str) -> str:
+    """Return the first word of a line such as "  CUDA0: NVIDIA …" of its devices; CPUs have none.
+
+    Metal's devices are called "MTL0".
+    """
     listed = run_command([program, "--list-devices"], timeout_s=LOOK_S)
-    return (
-        re.search(r"(?m)^\s+(?!CPU|BLAS)\w+: ", listed.text.partition("vailable devices:")[2])
-        is not None
-    )
+    devices = listed.text.partition("vailable devices:")[2]
+    found = re.search(r"(?m)^\s+(?!CPU|BLAS)(\w+?)\d*: ", devices)
+    return found[1].replace("MTL", "Metal") if found else ""
 
 
 def get_program(installation: Installation) -> tuple[str, ...]:

@@ -138,12 +138,18 @@ async def try_command(
 
 def remove(folder: Path) -> None:
     """Remove an environment, complete or not. Raises EnvironmentFailed if that is not possible."""
-    if not folder.exists():
-        return
-    try:
-        with FileLock(_lock_file(folder), timeout=0):
+    if folder.exists():
+        with removing(folder):
             (folder / MARKER).unlink(missing_ok=True)  # a removal that is broken off counts as one
             shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def removing(folder: Path) -> Iterator[None]:
+    """Hold an environment's lock while something of it is removed. Raises EnvironmentFailed."""
+    try:
+        with FileLock(_lock_file(folder), timeout=0):
+            yield
     except Timeout:
         raise EnvironmentFailed(
             f"cannot remove '{folder}': another vllama is installing there",
