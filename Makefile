@@ -10,8 +10,10 @@ PARALLEL := -n 2 --dist worksteal
 # Compile modules once, not in every process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
+LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev test test-vllm test-engines test-clients test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/llama-server $(STAMPS)/model
@@ -19,6 +21,10 @@ demo: $(STAMPS)/llama-server $(STAMPS)/model
 
 # what you need to change vllama, or to add an engine
 dev: $(STAMPS)/dev $(STAMPS)/model
+
+# the newest versions that pyproject.toml allows, for everybody who changes vllama, and for releases
+lock: $(STAMPS)/package
+	$(BIN)/uv lock --upgrade
 
 # The second step repeats the property tests with five times the examples. Tests of vLLM and of engines
 # that are no default have targets of their own, in which a missing engine is a failure.
@@ -116,17 +122,17 @@ $(STAMPS)/package: $(STAMPS)/venv pyproject.toml
 	$(ALIVE) "installing vllama" -- $(PIP) install --editable .
 	touch $@
 
-$(STAMPS)/dev: $(STAMPS)/package
-	$(ALIVE) "installing the test tools" -- $(PIP) install $$($(BIN)/python scripts/dev_requirements.py)
+$(STAMPS)/dev: $(STAMPS)/package uv.lock
+	$(ALIVE) "installing the test tools" -- bash -c '$(call LOCKED,--group dev)'
 	touch $@
 
 $(STAMPS)/docs: $(STAMPS)/package
-	$(ALIVE) "installing mkdocs" -- $(PIP) install $$($(BIN)/python scripts/dev_requirements.py docs)
+	$(ALIVE) "installing mkdocs" -- bash -c '$(call LOCKED,--group docs)'
 	touch $@
 
 # llama-cpp-python comes as source: about four minutes of compiling on two cores
 $(STAMPS)/engine: $(STAMPS)/package
-	$(ALIVE) "compiling llama.cpp (about 4 minutes on 2 cores, once)" -- $(PIP) install --editable '.[llamacpp]'
+	$(ALIVE) "compiling llama.cpp (about 4 minutes on 2 cores, once)" -- bash -c '$(call LOCKED,--extra llamacpp)'
 	touch $@
 
 # as a user would install it: llama.cpp's own build, or a wheel where that cannot be had

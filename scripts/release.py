@@ -25,6 +25,7 @@ def main() -> None:
     """Check the state of the repository, build, and check what was built."""
     version = find_version()
     check_changelog(version)
+    run(UV, "lock", "--check")
     if sys.argv[1:] == ["--check"]:
         return
     # two builds give the same bytes: files have the date of the commit
@@ -37,12 +38,15 @@ def main() -> None:
         check_installed(wheel, version, Path(scratch))
     run(UV, "tool", "run", "check-wheel-contents", wheel)
     run(UV, "tool", "run", "twine", "check", "--strict", wheel, sdist)
+    shutil.copy(ROOT / "uv.lock", DIST)
+    (DIST / "constraints.txt").write_text(list_constraints() + "\n")
     formula = DIST / "vllama.rb"
     formula.write_text(read(sys.executable, "packaging/homebrew.py", str(sdist)) + "\n")
     print(
         f"\nvllama {version} is in {DIST.relative_to(ROOT)}. To publish it:\n"
         f"  git push origin v{version}\n"
         f"  {UV.relative_to(ROOT)} publish {wheel.relative_to(ROOT)} {sdist.relative_to(ROOT)}\n"
+        "  attach uv.lock and constraints.txt to the release\n"
         f"  copy {formula.relative_to(ROOT)} to the tap, and add [Unreleased] to CHANGELOG.md"
     )
 
@@ -102,6 +106,13 @@ def check_installed(wheel: Path, version: str, scratch: Path) -> None:
 def build(source: Path, target: Path, *options: str) -> None:
     """Build distributions of the project in `source`."""
     run(UV, "build", "--quiet", "--out-dir", target, *options, source)
+
+
+def list_constraints() -> str:
+    """Return the versions of `uv.lock`, extras' too, for `pip install --constraint`."""
+    what = "--frozen --no-emit-project --no-default-groups --all-extras"
+    form = "--quiet --no-header --no-hashes --no-annotate"
+    return read(str(UV), "export", *what.split(), *form.split())
 
 
 def find_one(pattern: str) -> Path:

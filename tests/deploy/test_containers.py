@@ -63,7 +63,7 @@ def test_no_sources_are_in_the_image(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_can_be_made_of_what_the_builder_is_sent(tmp_path: Path) -> None:
+def test_a_wheel_and_its_versions_can_be_made_of_what_the_builder_is_sent(tmp_path: Path) -> None:
     lines = (DEPLOY.parent / ".dockerignore").read_text().split()
     assert lines[0] == "*"
     for kept in (line[1:] for line in lines if line[0] == "!"):
@@ -88,6 +88,10 @@ def test_a_wheel_can_be_made_of_what_the_builder_is_sent(tmp_path: Path) -> None
     (wheel,) = tmp_path.glob("vllama_serve-1.2.3-*.whl")
     with zipfile.ZipFile(wheel) as packed:
         assert "vllama/ui/main.js" in packed.namelist()
+    words = (DEPLOY / "Containerfile").read_text().partition("uv export --project /src ")[2].split()
+    options = words[: words.index("-o")]
+    versions = run(BIN / "uv", "export", "--quiet", "--project", tmp_path / "src", *options)
+    assert "\nmsgspec==" in versions and "\npytest==" not in versions
 
 
 @pytest.mark.slow
