@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from vllama.base.threads import begin
 from vllama.base.units import format_bytes_binary
-from vllama.machine import amd, apple, cpu, intel, nvidia
+from vllama.machine import apple, cpu, linux_gpus, nvidia
 from vllama.machine.probe import Findings
 from vllama.machine.types import Accelerator, Platform
 
@@ -33,8 +33,8 @@ def detect() -> Platform:
     if system in ("linux", "windows"):
         gpus.append(("nvidia", begin(nvidia.detect_nvidia), NVIDIA_LIMIT_S))
     if system == "linux":
-        gpus.append(("amd", begin(amd.detect_amd), PROBE_LIMIT_S))
-        gpus.append(("intel", begin(intel.detect_intel), PROBE_LIMIT_S))
+        gpus.append(("amd", begin(linux_gpus.detect_amd), PROBE_LIMIT_S))
+        gpus.append(("intel", begin(linux_gpus.detect_intel), PROBE_LIMIT_S))
     notes: list[str] = []
     gpu_findings = [_wait(*probe, notes) or Findings() for probe in gpus]
     mac_facts, mac_findings = (mac and _wait("sysctl", mac, PROBE_LIMIT_S, notes)) or (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from vllama.machine.types import Accelerator
 
@@ -53,20 +51,6 @@ def run_command(
         return Output(status=None, text="", problem=f"cannot run {argv[0]}: {error.strerror}")
     text = (done.stdout or done.stderr).decode(errors="replace")
     return Output(status=done.returncode, text=text)
-
-
-def list_cards(root: Path) -> list[Path]:
-    """Return the devices of Linux's graphics cards, in their order."""
-    cards = [p for p in (root / "sys/class/drm").glob("card*") if re.fullmatch(r"card\d+", p.name)]
-    return [card / "device" for card in sorted(cards, key=lambda path: int(path.name[4:]))]
-
-
-def read_line(path: Path) -> str | None:
-    """Return what a small file of the kernel says; None if that is nothing."""
-    try:
-        return path.read_text(errors="replace").strip() or None
-    except OSError:
-        return None
 
 
 CXX = "c++"
