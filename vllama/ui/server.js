@@ -117,7 +117,8 @@ export function explain(error) {
   if (isLocked(error)) return "the server requires a key";
   if (error instanceof ServerError) return error.message;
   if (error?.name === "AbortError") return "stopped";
-  return "cannot reach the server: the connection failed; is it still running?";
+  if (error instanceof TypeError) return "cannot reach the server: the connection failed; is it still running?";
+  return error?.message ?? String(error);
 }
 
 /** Ask for a key, together with all other requests that were refused. False: none was given. */

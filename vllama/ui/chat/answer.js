@@ -1,41 +1,39 @@
 /** One answer of a model: the request of `/api/chat`, and the message that grows while it arrives. */
 
 import { explain, readObjects, send } from "../server.js";
-import { joinTexts } from "./attachments.js";
+import { encodePicture, joinTexts } from "./attachments.js";
+
+/** Return an empty message of a model. */
+export const makeMessage = () => ({ role: "assistant", content: "", thinking: "", tool_calls: [], stats: {} });
 
 /**
- * Ask `model` for the next message of pane `pane`, and add it to the last turn.
+ * Send the request that `makeBody` returns, and add what comes to `message`; `onChange` is called
+ * whenever it has grown.
  *
- * `onChange` is called whenever the message has grown. Never throws: what went wrong stands in the
- * message.
+ * Returns how it ended: `{state: done, stopped or failed, error}`. Never throws.
  */
-export async function streamAnswer(conversation, pane, { signal, onChange }) {
-  const message = {
-    role: "assistant",
-    model: conversation.models[pane],
-    content: "",
-    thinking: "",
-    tool_calls: [],
-    stats: {},
-  };
+export async function streamAnswer(makeBody, message, { signal, onChange }) {
   const started = performance.now();
   const seconds = () => (performance.now() - started) / 1000;
-  const body = makeRequest(conversation, pane);
-  conversation.turns.at(-1).answers[pane].push(message);
-  onChange();
+  const end = { state: "done", error: "" };
+  message.stats = {};
   try {
-    const response = await send("api/chat", { method: "POST", body, signal });
+    const response = await send("api/chat", { method: "POST", body: await makeBody(), signal });
     for await (const part of readObjects(response)) {
       take(message, part, seconds);
       onChange();
     }
-    if (!message.stats.done) message.error = "the answer broke off: the server closed the connection";
+    if (!message.stats.done) throw new BrokenOff();
   } catch (error) {
-    if (signal.aborted) message.stopped = true;
-    else message.error = explain(error);
+    if (signal.aborted) end.state = "stopped";
+    else Object.assign(end, { state: "failed", error: error instanceof BrokenOff ? error.message : explain(error) });
   }
   message.stats.seconds = seconds();
-  onChange();
+  return end;
+}
+
+class BrokenOff extends Error {
+  message = "the answer broke off: the server closed the connection";
 }
 
 function take(message, part, seconds) {
@@ -62,21 +60,30 @@ function readStats(part) {
   };
 }
 
-/** Return the body of the request: the conversation so far as this pane has seen it. */
-function makeRequest({ models, system, think, tools, turns }, pane) {
+/**
+ * Return the body of a request to `model`.
+ *
+ * `history` is what its pane has seen (see `listHistory`), `files` a Map of the attached files. The
+ * answer to the last turn, if there is one, is what the model goes on from.
+ */
+export async function makeRequest({ system, think, tools, options }, model, history, files) {
   const messages = system ? [{ role: "system", content: system }] : [];
-  for (const turn of turns) {
-    // before the second model was added, the first one answered
-    const answer = turn.answers[pane] ?? turn.answers[0];
-    if (isFailure(answer)) continue;
-    const images = turn.images.map((url) => url.slice(url.indexOf(",") + 1));
-    const content = joinTexts(turn.text, turn.texts);
+  for (const { turn, answer } of history) {
+    if (!answer || isFailure(answer)) continue;
+    const attached = turn.files.map((id) => files.get(id)).filter(Boolean);
+    const pictures = attached.filter(({ kind }) => kind === "image");
+    const content = joinTexts(turn.text, attached.filter(({ kind }) => kind === "text"));
+    const images = await Promise.all(pictures.map(encodePicture));
     messages.push({ role: "user", content, ...(images.length && { images }) });
-    messages.push(...answer.filter(isUsable).map(strip));
+    messages.push(...answer.messages.filter(isUsable).map(strip));
   }
-  const body = { model: models[pane], messages };
-  if (think !== "") body.think = think === "yes";
+  // thinking that was broken off goes on where it stands (docs/reference/api.md#continuing-an-answer)
+  const last = history.at(-1).answer.messages.at(-1);
+  if (!isUsable(last) && last.thinking) messages.push({ role: "assistant", content: `<think>\n${last.thinking}` });
+  const body = { model, messages };
+  if (think !== "") body.think = { yes: true, no: false }[think] ?? think;
   if (tools) body.tools = JSON.parse(tools);
+  if (Object.keys(options ?? {}).length) body.options = options;
   return body;
 }
 
@@ -84,10 +91,10 @@ function makeRequest({ models, system, think, tools, turns }, pane) {
  * Tell whether an answer failed before there was anything of it. Such a turn is left out of later
  * requests: what made it fail, say an image for a model that sees none, would make them fail too.
  */
-export const isFailure = (messages) => messages.some(({ error }) => error) && !messages.some(isUsable);
+export const isFailure = ({ error, messages }) => Boolean(error) && !messages.some(isUsable);
 
 const isUsable = ({ role, content, tool_calls: calls }) =>
-  role === "tool" || Boolean(content) || calls.length > 0;
+  role === "tool" || Boolean(content) || calls?.length > 0;
 
 function strip({ role, content, tool_calls: calls, tool_name: name }) {
   return { role, content, ...(calls?.length && { tool_calls: calls }), ...(name && { tool_name: name }) };

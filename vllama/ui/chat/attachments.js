@@ -2,13 +2,32 @@
 
 const MOST_TEXT_BYTES = 512 * 1024; // some 150,000 tokens, more than most contexts hold
 
+const urls = new WeakMap(); // file → address
+
 /**
- * Return `{ image }`, a data URL, or `{ text: { name, text } }` of a file.
+ * Return a file as `{kind: "image", name, blob}` or `{kind: "text", name, text}`.
  *
  * Throws an error with a reason for the user if it is neither a picture nor a text.
  */
 export async function readFile(file) {
-  return isPicture(file) ? { image: await readAsUrl(file) } : { text: await readText(file) };
+  if (isPicture(file)) return { kind: "image", name: file.name, blob: file };
+  return { kind: "text", name: file.name, text: await readText(file) };
+}
+
+/** Return an address by which a picture can be shown. */
+export function pictureUrl(file) {
+  if (!urls.has(file)) urls.set(file, URL.createObjectURL(file.blob));
+  return urls.get(file);
+}
+
+/** Return a picture as base64. */
+export async function encodePicture({ blob }) {
+  const bytes = new Uint8Array(await blob.arrayBuffer());
+  const parts = [];
+  for (let start = 0; start < bytes.length; start += 0x8000) {
+    parts.push(String.fromCharCode(...bytes.subarray(start, start + 0x8000)));
+  }
+  return btoa(parts.join(""));
 }
 
 /** Return a message with its texts after it, each as a code block under its name. */
@@ -33,14 +52,5 @@ async function readText(file) {
     throw refuse("it is neither a picture nor a text in UTF-8; convert it into a text first");
   }
   if (text.includes("\0")) throw refuse("it is neither a picture nor a text; convert it into a text first");
-  return { name: file.name, text };
-}
-
-function readAsUrl(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`cannot attach “${file.name}”: the browser could not read it`));
-    reader.readAsDataURL(file);
-  });
+  return text;
 }

@@ -1,129 +1,214 @@
-/**
- * The conversations of this browser, and the answers that are being written.
- *
- * It outlives the view: an answer goes on while the user looks at another page. A conversation has
- * `turns`; each turn has the user's `text`, `images` and `texts` (files), and the `answers` of one or
- * two models, which are lists of messages (several if tools were called).
- */
+/** What the user does with conversations: say, edit, regenerate, rename, delete and so on. */
 
 import { changes } from "../live/state.js";
 import { showError } from "../parts/notices.js";
-import { streamAnswer } from "./answer.js";
-import { deleteConversation, listConversations, saveConversation } from "./conversations.js";
+import { makeMessage, makeRequest, streamAnswer } from "./answer.js";
+import { look } from "./following.js";
+import { discard, keep, saveGrowing } from "./saving.js";
+import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
+import * as store from "./store.js";
+import { tell } from "./tabs.js";
+import { descend, endAt, listHistory, makeTree } from "./tree.js";
 
-const LAST_MODEL = "last-model";
+export { isWriting, session } from "./shown.js";
+
 const TITLE_LENGTH = 60;
 
-export const session = { list: [], current: null };
-
-const running = new Map(); // message lists that are being written → AbortController
 let loading = null;
+let opened = 0;
 
-/** Read the stored conversations, once. */
-export function loadConversations() {
-  loading ??= listConversations().then((list) => {
-    session.list = [...session.list, ...list];
-    announce();
-  });
-  return loading;
-}
-
-/** Begin a conversation; it is stored with its first message. */
-export function begin(model) {
-  session.current = {
-    id: `${Date.now()}-${Math.random().toString(36).slice(2)}`,
-    title: "New conversation",
-    updated: Date.now(),
-    models: [model ?? localStorage.getItem(LAST_MODEL) ?? ""],
-    system: "",
-    think: "",
-    tools: "",
-    turns: [],
-  };
-  announce();
-}
-
-/** Show a stored conversation. */
-export function choose(conversation) {
-  session.current = conversation;
-  announce();
-}
-
-/** Change fields of the current conversation. */
-export function change(fields) {
-  Object.assign(session.current, fields);
-  if (fields.models) localStorage.setItem(LAST_MODEL, fields.models[0]);
-  if (session.current.turns.length) save(session.current);
-  announce();
-}
-
-/** Send a message to the models of the current conversation. */
-export function say({ text, images, texts }) {
-  const conversation = session.current;
-  if (!conversation.turns.length) {
-    conversation.title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || texts[0]?.name || "Image";
-    session.list = [conversation, ...session.list];
+/** Show a conversation, up to the newest branch with the turn `at`; without an id, a new one. */
+export async function openConversation(id, { model, at } = {}) {
+  const turn = ++opened;
+  loading ??= loadList();
+  if (!id) {
+    show(makeConversation(model));
+    return;
   }
-  conversation.turns.push({ text, images, texts, answers: conversation.models.map(() => []) });
-  return Promise.all(conversation.models.map((_, pane) => write(conversation, pane)));
+  if (id !== session.conversation.id) {
+    const found = await store.readConversation(id);
+    if (turn !== opened) return;
+    if (!found) {
+      show(makeConversation());
+      throw new Error("cannot open the conversation: it is not in this browser");
+    }
+    const answers = found.answers.map((answer) => running.get(answer.id)?.answer ?? answer);
+    const files = await store.readFiles(found.turns.flatMap((one) => one.files));
+    if (turn !== opened) return;
+    show(found.conversation, makeTree({ ...found, answers }), files);
+  }
+  if (at && session.tree.turns.has(at)) await showTurn(at);
+  look();
 }
 
-/** Have the last answer of one model written again. */
-export function regenerate(pane) {
-  const conversation = session.current;
-  conversation.turns.at(-1).answers[pane] = [];
-  return write(conversation, pane);
+/** Send a message to the models of the conversation; `files` as `readFile` returns them. */
+export async function say({ text, files }) {
+  const { conversation } = session;
+  const patch = {};
+  if (!conversation.id) {
+    const title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || files[0]?.name || "Image";
+    Object.assign(patch, conversation, { id: store.newId(), title, created: Date.now() });
+    navigator.storage?.persist?.();
+  }
+  await addTurn({ text, files, after: conversation.head?.answers ?? [] }, patch);
 }
+
+/** Say something else in the place of a turn, which stays as an earlier version. `files`: their ids. */
+export const edit = (id, { text, files }) => addTurn({ text, files, after: session.tree.turns.get(id).after });
+
+/** Have an answer written again; the one before stays as an earlier version. */
+export async function regenerate(id) {
+  const { turn, pane, model } = session.tree.answers.get(id);
+  const answer = makeAnswer(turn, pane, session.conversation.models[pane] ?? model);
+  session.tree.answers.set(answer.id, answer);
+  const shown = session.path.find((step) => step.turn.id === turn).answers;
+  const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
+  await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), write(answer)]);
+}
+
+/** Have a model go on with an answer that was broken off. */
+export const continueAnswer = (id) => goOn(id, []);
 
 /** Give the results of a model's tool calls, and let it go on. `results`: name and content. */
-export function answerTools(pane, results) {
-  const conversation = session.current;
-  const messages = results.map(({ name, content }) => ({ role: "tool", tool_name: name, content }));
-  conversation.turns.at(-1).answers[pane].push(...messages);
-  return write(conversation, pane);
-}
+export const answerTools = (id, results) =>
+  goOn(id, [...results.map(({ name, content }) => ({ role: "tool", tool_name: name, content })), makeMessage()]);
 
-/** Stop all answers of the current conversation. */
-export function stop() {
-  for (const { answers } of session.current.turns) {
-    for (const messages of answers) running.get(messages)?.abort();
+/** Stop an answer, also one of another tab; without an id all that are shown. */
+export function stop(id) {
+  const ids = id ? [id] : session.path.flatMap(({ answers }) => answers.map((answer) => answer.id));
+  for (const one of ids) {
+    if (running.has(one)) running.get(one).abort.abort();
+    else if (id) tell({ kind: "stop", id });
   }
 }
 
-/** Whether an answer is being written: into these messages, or anywhere in the conversation. */
-export const isWriting = (messages) => running.has(messages);
-export const isBusy = (conversation) => conversation.turns.at(-1)?.answers.some(isWriting) ?? false;
+/** Show the newest branch with a turn, or with an answer. */
+export const showTurn = (id) => changeRecord({ head: descend(session.tree, endAt(session.tree, id)) });
+
+export function showAnswer(id) {
+  const { turn, pane } = session.tree.answers.get(id);
+  const shown = session.path.find((step) => step.turn.id === turn).answers;
+  return changeRecord({ head: descend(session.tree, { turn, answers: shown.map((one) => (one.pane === pane ? id : one.id)) }) });
+}
+
+/** Change fields of the conversation: models, system, think, tools, options. */
+export function change(fields) {
+  if (fields.models) rememberModel(fields.models[0]);
+  return changeRecord(fields);
+}
+
+/** Give a conversation a title of the user's. */
+export async function rename(id, title) {
+  const fields = { title, titled: true };
+  if (id === session.conversation.id) return changeRecord(fields);
+  replaceRow({ ...session.list.find((row) => row.id === id), ...fields });
+  announce();
+  return keep(id, { patch: fields });
+}
 
 /** Delete conversations for good. */
-export async function forget(conversations) {
+export async function remove(ids) {
+  await discard(ids);
+  forget(ids);
+}
+
+/** Return `{conversation, turn}` of the conversations in which `words` occur. */
+export const find = store.findText;
+export const listPresets = store.listPresets;
+
+/** Store settings under a name, and return them with their id. */
+export async function savePreset(values) {
+  const preset = { ...values, id: store.newId() };
+  await store.storePreset(preset);
+  tellPresets();
+  return preset;
+}
+
+export async function removePreset(id) {
+  await store.deletePreset(id);
+  tellPresets();
+}
+
+function makeAnswer(turn, pane, model) {
+  const { id: conversation } = session.conversation;
+  return { id: store.newId(), conversation, turn, pane, model, at: Date.now(), saved: 0, state: "writing", error: "", messages: [makeMessage()] };
+}
+
+async function loadList() {
   try {
-    await Promise.all(conversations.map(({ id }) => deleteConversation(id)));
+    const rows = await store.listConversations();
+    const known = new Set(session.list.map(({ id }) => id));
+    session.list = [...session.list, ...rows.filter(({ id }) => !known.has(id))];
+    announce();
+  } catch {
+    loading = null; // the next write says what is wrong
+  }
+}
+
+/** Add a turn with an answer of each model, and have the answers written. */
+async function addTurn({ text, files, after }, patch = {}) {
+  const id = patch.id ?? session.conversation.id;
+  const added = files.filter((file) => typeof file !== "string").map((file) => ({ ...file, id: store.newId(), conversation: id }));
+  const kept = files.filter((file) => typeof file === "string");
+  const turn = { id: store.newId(), conversation: id, after, at: Date.now(), text, files: [...kept, ...added.map((file) => file.id)] };
+  session.conversation = { ...session.conversation, ...patch };
+  const answers = session.conversation.models.map((model, pane) => makeAnswer(turn.id, pane, model));
+  added.forEach((file) => session.files.set(file.id, file));
+  session.tree.turns.set(turn.id, turn);
+  answers.forEach((answer) => session.tree.answers.set(answer.id, answer));
+  const head = { turn: turn.id, answers: answers.map((answer) => answer.id) };
+  const stored = changeRecord({ ...patch, head, updated: Date.now() }, { turns: [turn], answers, files: added });
+  await Promise.all([stored, ...answers.map(write)]);
+}
+
+async function goOn(id, messages) {
+  const answer = { ...tree.answers.get(id), state: "writing", error: "" };
+  answer.messages = [...answer.messages, ...messages];
+  session.tree.answers.set(id, answer);
+  refresh();
+  await write(answer);
+}
+
+/** Have the last message of an answer written, and store it as it grows. */
+async function write(answer) {
+  const { conversation } = session;
+  const step = session.path.findIndex(({ turn }) => turn.id === answer.turn);
+  const history = listHistory(session.path.slice(0, step + 1), answer.pane);
+  history.at(-1).answer = answer;
+  const abort = new AbortController();
+  const saving = saveGrowing(answer, () => abort.abort());
+  running.set(answer.id, { answer, abort });
+  announce();
+  const onChange = () => {
+    saving.note();
+    announce();
+  };
+  const last = answer.messages.at(-1);
+  const makeBody = () => makeRequest(conversation, answer.model, history, session.files);
+  const end = await streamAnswer(makeBody, last, { signal: abort.signal, onChange });
+  Object.assign(answer, end);
+  running.delete(answer.id);
+  if (session.tree.answers.has(answer.id)) session.tree.answers.set(answer.id, { ...answer });
+  refresh();
+  await saving.finish();
+}
+
+/** Change fields of the conversation that is shown, and store them with new records. */
+async function changeRecord(fields, records = {}) {
+  const { conversation } = session;
+  session.conversation = { ...conversation, ...fields };
+  replaceRow(session.conversation);
+  refresh();
+  if (!session.conversation.id) return;
+  try {
+    await keep(session.conversation.id, { patch: fields, ...records });
   } catch (error) {
     showError(error);
   }
-  session.list = session.list.filter((one) => !conversations.includes(one));
-  if (conversations.includes(session.current)) begin();
-  announce();
 }
 
-async function write(conversation, pane) {
-  const messages = conversation.turns.at(-1).answers[pane];
-  const abort = new AbortController();
-  running.set(messages, abort);
-  save(conversation);
-  await streamAnswer(conversation, pane, { signal: abort.signal, onChange: announce });
-  running.delete(messages);
-  save(conversation);
-  announce();
+function tellPresets() {
+  tell({ kind: "presets" });
+  changes.dispatchEvent(new Event("presets"));
 }
 
-function save(conversation) {
-  conversation.updated = Date.now();
-  saveConversation(conversation).catch(() =>
-    console.warn("this browser keeps no conversations: they are lost with this tab"),
-  );
-}
-
-function announce() {
-  changes.dispatchEvent(new Event("chat"));
-}

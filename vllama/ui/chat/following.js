@@ -1,0 +1,72 @@
+/** What other tabs do with the conversations, and with the answers that this tab shows. */
+
+import { changes } from "../live/state.js";
+import { showError, showSuccess } from "../parts/notices.js";
+import { watchTrouble } from "./saving.js";
+import { announce, forget, isWriting, refresh, replaceRow, running, session } from "./shown.js";
+import { markBroken, readFiles, readRecords } from "./store.js";
+import { isWrittenElsewhere, listenToTabs } from "./tabs.js";
+
+const LOOK_MS = 5000; // at answers of other tabs, which may have crashed
+
+/** Take over what another tab has stored. */
+async function takeOver({ conversation: id, turns, answers }) {
+  const found = await readRecords(id, turns, answers);
+  if (!found.conversation) return;
+  replaceRow(found.conversation);
+  if (id !== session.conversation.id) {
+    announce();
+    return;
+  }
+  const files = await readFiles(found.turns.flatMap((turn) => turn.files));
+  files.forEach((file) => session.files.set(file.id, file));
+  found.turns.forEach((turn) => session.tree.turns.set(turn.id, turn));
+  for (const answer of found.answers) {
+    if (!running.has(answer.id)) session.tree.answers.set(answer.id, answer);
+  }
+  const { head } = session.conversation;
+  session.conversation = { ...found.conversation, head: staysHere() ? head : found.conversation.head };
+  refresh();
+  look();
+}
+
+/** Tell whether the user is busy with the branch that is shown: something is written, here or by the model. */
+function staysHere() {
+  const { id } = session.conversation;
+  const isBusy = [...running.values()].some(({ answer }) => answer.conversation === id);
+  return isBusy || Boolean(sessionStorage.getItem(`draft-${id}`));
+}
+
+let looking = 0;
+
+/** See whether the tabs that write what is shown are still there; an answer whose tab is gone is broken. */
+export async function look() {
+  clearTimeout(looking);
+  const shown = session.path.flatMap(({ answers }) => answers).filter(({ id }) => isWriting(id) === "elsewhere");
+  for (const { id, saved } of shown) {
+    if (await isWrittenElsewhere(id)) continue;
+    const answer = await markBroken(id, saved);
+    if (answer && session.tree.answers.has(id) && !running.has(id)) session.tree.answers.set(id, answer);
+    refresh();
+  }
+  if (shown.length) looking = setTimeout(look, LOOK_MS);
+}
+
+watchTrouble((trouble) => {
+  session.trouble = trouble;
+  announce();
+});
+
+listenToTabs(
+  {
+    changed: (message) => takeOver(message).catch(showError),
+    stop: ({ id }) => running.get(id)?.abort.abort(),
+    gone({ ids }) {
+      const isShown = ids.includes(session.conversation.id);
+      forget(ids);
+      if (isShown) showSuccess("This conversation was deleted in another tab.");
+    },
+    presets: () => changes.dispatchEvent(new Event("presets")),
+  },
+  (id) => running.has(id),
+);

@@ -1,0 +1,105 @@
+/**
+ * Storing what this tab adds to conversations. What cannot be stored, for want of room say, stays in
+ * memory and is tried again with the next change.
+ */
+
+import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.js";
+import { tell } from "./tabs.js";
+
+const SAVE_MS = 1000; // a growing answer is saved this often
+const TEXTS = {
+  full: "This browser has no room left: what comes now is not kept. Export the conversation, or delete others.",
+  none: "This browser keeps no conversations, as in a private window: they are lost with this tab.",
+  blocked: "Another tab still shows an earlier version of this page. Reload or close it to go on.",
+  outdated: "This page was updated in another tab. Reload it: what comes now is not kept.",
+};
+
+const waiting = new Map(); // conversation → records that are not stored yet
+const growing = new Map(); // answer → how to save it
+let onTrouble = () => {};
+
+/** Call `listener` with `{kind, text}` of what keeps conversations from being stored, or null. */
+export function watchTrouble(listener) {
+  onTrouble = (kind) => listener(kind ? { kind, text: TEXTS[kind] } : null);
+  watchDatabase((kind) => onTrouble(kind === "open" ? null : kind));
+}
+
+/** Store records of a conversation (see `storeRecords`), and tell the other tabs. Throws Gone. */
+export async function keep(id, records, options) {
+  const all = merge(waiting.get(id), records);
+  waiting.set(id, all);
+  try {
+    await storeRecords(id, all, options);
+  } catch (error) {
+    if (error instanceof Gone) {
+      waiting.delete(id);
+      throw error;
+    }
+    onTrouble(nameTrouble(error));
+    return;
+  }
+  if (waiting.get(id) === all) waiting.delete(id);
+  if (!waiting.size) onTrouble(null);
+  const ids = (name) => (all[name] ?? []).map((record) => record.id);
+  tell({ kind: "changed", conversation: id, turns: ids("turns"), answers: ids("answers") });
+}
+
+/** Delete conversations here and for the other tabs. */
+export async function discard(ids) {
+  await deleteConversations(ids);
+  ids.forEach((id) => waiting.delete(id));
+  tell({ kind: "gone", ids });
+}
+
+/**
+ * Return how to save `answer` while it grows: `note()` after each change, `finish()` at its end.
+ * `onGone` is called when its conversation was deleted.
+ */
+export function saveGrowing(answer, onGone) {
+  let timer = 0;
+  let begun = false;
+  const save = (options) => {
+    clearTimeout(timer);
+    timer = 0;
+    answer.saved = Date.now();
+    return keep(answer.conversation, { answers: [answer] }, options).catch(onGone);
+  };
+  growing.set(answer, save);
+  return {
+    note() {
+      if (!begun) save({ durability: "relaxed" });
+      else timer ||= setTimeout(save, SAVE_MS, { durability: "relaxed" });
+      begun = true;
+    },
+    finish() {
+      growing.delete(answer);
+      return save({ durability: "strict" });
+    },
+  };
+}
+
+addEventListener("visibilitychange", () => {
+  if (document.hidden) growing.forEach((save) => save({ durability: "relaxed" }));
+});
+
+// The tab may be closed now: a reload shows at once that the answer broke off.
+addEventListener("pagehide", () => {
+  for (const [answer, save] of growing) {
+    answer.state = "broken";
+    save({ durability: "relaxed" });
+  }
+});
+
+function nameTrouble(error) {
+  if (error.name === "QuotaExceededError") return "full";
+  return error.name === "InvalidStateError" ? "outdated" : "none";
+}
+
+function merge(before = {}, records) {
+  const merged = { patch: { ...before.patch, ...records.patch } };
+  for (const name of ["turns", "answers", "files"]) {
+    const all = [...(before[name] ?? []), ...(records[name] ?? [])];
+    merged[name] = [...new Map(all.map((record) => [record.id, record])).values()];
+  }
+  return merged;
+}

@@ -1,0 +1,76 @@
+/**
+ * What this tab shows of the conversations. Records (see store.js) are replaced when they change, but
+ * for an answer while it is written here.
+ */
+
+import { changes } from "../live/state.js";
+import { listPath, makeTree } from "./tree.js";
+
+const LAST_MODEL = "last-model";
+
+/** The answers that are written here: id → {answer, abort}. They go on when another page is shown. */
+export const running = new Map();
+
+/**
+ * `list` has all conversations, the latest first; `path` is the branch of `conversation` that is shown
+ * (see tree.js), `files` what is attached to its turns. `trouble`: {kind, text} of what keeps
+ * conversations from being stored.
+ */
+export const session = {
+  list: [],
+  conversation: makeConversation(),
+  tree: makeTree(),
+  path: [],
+  files: new Map(),
+  trouble: null,
+};
+
+/** Return a new conversation; it gets its id with its first message. */
+export function makeConversation(model) {
+  const models = [model ?? localStorage.getItem(LAST_MODEL) ?? ""];
+  return { id: "", title: "New conversation", titled: false, models, system: "", think: "", tools: "", options: {}, head: null };
+}
+
+/** Remember the model for new conversations. */
+export const rememberModel = (model) => localStorage.setItem(LAST_MODEL, model);
+
+/** Show a conversation. */
+export function show(conversation, tree = makeTree(), files = []) {
+  session.conversation = conversation;
+  session.tree = tree;
+  session.files = new Map(files.map((file) => [file.id, file]));
+  refresh();
+}
+
+/** Put a conversation's own record into the list. */
+export function replaceRow(row) {
+  if (!row.id) return;
+  const others = session.list.filter(({ id }) => id !== row.id);
+  session.list = [row, ...others].sort((a, b) => b.updated - a.updated);
+}
+
+/** Show conversations no more: they were deleted. */
+export function forget(ids) {
+  session.list = session.list.filter(({ id }) => !ids.includes(id));
+  for (const { answer, abort } of running.values()) {
+    if (ids.includes(answer.conversation)) abort.abort();
+  }
+  if (ids.includes(session.conversation.id)) show(makeConversation());
+  else announce();
+}
+
+/** Show what has changed in the tree. */
+export function refresh() {
+  session.path = listPath(session.tree, session.conversation.head);
+  announce();
+}
+
+export function announce() {
+  changes.dispatchEvent(new Event("chat"));
+}
+
+/** Return whether an answer is being written: "here", "elsewhere" (in another tab), or "". */
+export function isWriting(id) {
+  if (running.has(id)) return "here";
+  return session.tree.answers.get(id)?.state === "writing" ? "elsewhere" : "";
+}

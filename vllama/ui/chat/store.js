@@ -1,0 +1,194 @@
+/**
+ * The conversations of this browser (IndexedDB), shared by all its tabs.
+ *
+ * A conversation is a tree: a turn (what the user said) follows the answers in its `after`, and each
+ * answer belongs to a turn. So an edit adds a turn, a regeneration adds an answer, and no write ever
+ * touches what another tab has written. Every function here is one transaction.
+ *
+ * conversations  id, title, titled (the user named it), created, updated, models, system, think, tools,
+ *                options, head: {turn, answers} (the end of the branch that is shown)
+ * turns          id, conversation, after (ids of answers, one per pane; [] at the beginning), at, text, files (ids)
+ * answers        id, conversation, turn, pane, model, at, saved, error, messages,
+ *                state: writing, done, stopped, failed, broken (its tab was closed)
+ * files          id, conversation, kind (image, text), name, blob or text
+ * presets        id, name, system, think, tools, options
+ */
+
+import { convertAll } from "./takeover.js";
+
+const DATABASE = "vllama";
+const VERSION = 2;
+const PARTS = ["turns", "answers", "files"];
+
+let opening = null;
+let report = () => {};
+
+/** The conversation was deleted meanwhile. */
+export class Gone extends Error {}
+
+/** Call `listener` with "blocked", "outdated" or "open" when the state of the database changes. */
+export function watchDatabase(listener) {
+  report = listener;
+}
+
+/** Return a new id; ids sort by the time at which they were made. */
+export function newId() {
+  const random = crypto.getRandomValues(new Uint32Array(2)); // randomUUID needs https
+  return Date.now().toString(36) + [...random].map((number) => number.toString(36).padStart(7, "0")).join("");
+}
+
+/** Return the conversations' own records, the latest first. */
+export const listConversations = () =>
+  transact(["conversations"], "readonly", async (store) => {
+    const rows = await settle(store("conversations").index("updated").getAll());
+    return rows.reverse();
+  });
+
+/** Return a conversation with its turns and answers; null if it is not there. */
+export const readConversation = (id) =>
+  transact(["conversations", "turns", "answers"], "readonly", async (store) => {
+    const [conversation, turns, answers] = await Promise.all([
+      settle(store("conversations").get(id)),
+      settle(store("turns").index("conversation").getAll(id)),
+      settle(store("answers").index("conversation").getAll(id)),
+    ]);
+    return conversation ? { conversation, turns, answers } : null;
+  });
+
+/** Return some records of a conversation: its own, and those turns and answers. */
+export const readRecords = (id, turns, answers) =>
+  transact(["conversations", "turns", "answers"], "readonly", async (store) => {
+    const read = (name, ids) => Promise.all(ids.map((one) => settle(store(name).get(one))));
+    const [conversation, ...parts] = await Promise.all([
+      settle(store("conversations").get(id)),
+      read("turns", turns),
+      read("answers", answers),
+    ]);
+    const [foundTurns, foundAnswers] = parts.map((records) => records.filter(Boolean));
+    return { conversation, turns: foundTurns, answers: foundAnswers };
+  });
+
+/** Return files by their ids; what is not there is left out. */
+export const readFiles = (ids) =>
+  transact(["files"], "readonly", async (store) => {
+    const found = await Promise.all(ids.map((id) => settle(store("files").get(id))));
+    return found.filter(Boolean);
+  });
+
+/**
+ * Store records of a conversation. `patch` is merged into its own record; one with `created` makes
+ * the conversation. Throws Gone if the conversation is not there.
+ */
+export const storeRecords = (id, { patch = {}, turns = [], answers = [], files = [] }, options) =>
+  transact(["conversations", ...PARTS], "readwrite", async (store) => {
+    const stored = await settle(store("conversations").get(id));
+    if (!stored && !patch.created) throw new Gone("the conversation was deleted");
+    store("conversations").put({ ...stored, ...patch, id });
+    turns.forEach((turn) => store("turns").put(turn));
+    answers.forEach((answer) => store("answers").put(answer));
+    files.forEach((file) => store("files").put(file));
+  }, options);
+
+/** Mark an answer as broken off, if nobody has saved it since `saved`; return its record. */
+export const markBroken = (id, saved) =>
+  transact(["answers"], "readwrite", async (store) => {
+    const answer = await settle(store("answers").get(id));
+    if (answer?.state !== "writing" || answer.saved !== saved) return answer;
+    const broken = { ...answer, state: "broken" };
+    store("answers").put(broken);
+    return broken;
+  });
+
+/** Delete conversations with all that belongs to them. */
+export const deleteConversations = (ids) =>
+  transact(["conversations", ...PARTS], "readwrite", async (store) => {
+    for (const id of ids) {
+      store("conversations").delete(id);
+      for (const name of PARTS) {
+        const keys = await settle(store(name).index("conversation").getAllKeys(id));
+        keys.forEach((key) => store(name).delete(key));
+      }
+    }
+  });
+
+/** Return `{conversation, turn}` of the newest turn of each conversation in which `words` occur. */
+export async function findText(words, signal) {
+  const wanted = words.toLowerCase();
+  const [turns, answers] = await transact(["turns", "answers"], "readonly", (store) =>
+    Promise.all([settle(store("turns").getAll()), settle(store("answers").getAll())]),
+  );
+  signal?.throwIfAborted();
+  const has = (text) => text?.toLowerCase().includes(wanted);
+  const hits = [
+    ...turns.filter(({ text }) => has(text)).map(({ conversation, id }) => ({ conversation, turn: id })),
+    ...answers
+      .filter(({ messages }) => messages.some(({ content }) => has(content)))
+      .map(({ conversation, turn }) => ({ conversation, turn })),
+  ].sort((a, b) => (a.turn < b.turn ? -1 : 1));
+  return [...new Map(hits.map((hit) => [hit.conversation, hit])).values()];
+}
+
+export const listPresets = () => transact(["presets"], "readonly", (store) => settle(store("presets").getAll()));
+
+export const storePreset = (preset) =>
+  transact(["presets"], "readwrite", async (store) => void store("presets").put(preset));
+
+export const deletePreset = (id) =>
+  transact(["presets"], "readwrite", async (store) => void store("presets").delete(id));
+
+/** Run `work` in one transaction; what it returns counts when the transaction is complete. */
+async function transact(names, mode, work, options) {
+  opening ??= openDatabase();
+  const transaction = (await opening).transaction(names, mode, options);
+  const ended = new Promise((resolve, reject) => {
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
+  });
+  ended.catch(() => {}); // below, unless `work` fails first
+  let result;
+  try {
+    result = await work((name) => transaction.objectStore(name));
+  } catch (error) {
+    if (!transaction.error && error instanceof Gone) transaction.abort();
+    throw transaction.error ?? error;
+  }
+  await ended;
+  return result;
+}
+
+function openDatabase() {
+  const request = indexedDB.open(DATABASE, VERSION);
+  request.onupgradeneeded = ({ oldVersion }) => {
+    const { result: database, transaction } = request;
+    const conversations =
+      oldVersion === 0
+        ? database.createObjectStore("conversations", { keyPath: "id" })
+        : transaction.objectStore("conversations");
+    conversations.createIndex("updated", "updated");
+    for (const name of PARTS) database.createObjectStore(name, { keyPath: "id" }).createIndex("conversation", "conversation");
+    database.createObjectStore("presets", { keyPath: "id" });
+    if (oldVersion === 1) convertAll(transaction, newId);
+  };
+  request.onblocked = () => report("blocked"); // a tab with the page of an earlier version is open
+  return settle(request).then(
+    (database) => {
+      database.onversionchange = () => {
+        database.close();
+        report("outdated");
+      };
+      report("open");
+      return database;
+    },
+    (error) => {
+      opening = null;
+      throw error;
+    },
+  );
+}
+
+function settle(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}

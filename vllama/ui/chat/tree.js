@@ -1,0 +1,55 @@
+/** The tree of a conversation: `turns` and `answers` are Maps of its records by id (see store.js). Pure. */
+
+const byTime = (a, b) => a.at - b.at || (a.id < b.id ? -1 : 1);
+const isSame = (a, b) => a.length === b.length && a.every((id, index) => id === b[index]);
+
+/** Return a tree of lists of records. */
+export const makeTree = ({ turns = [], answers = [] } = {}) => ({ turns: byId(turns), answers: byId(answers) });
+
+const byId = (records) => new Map(records.map((record) => [record.id, record]));
+
+/**
+ * Return the branch that ends at `head` ({turn, answers}), from its beginning.
+ *
+ * Each step has `turn`, the `answers` that are shown, the ids of the `siblings` of the turn (itself
+ * among them), and for each answer the ids of its `versions`.
+ */
+export function listPath(tree, head) {
+  const path = [];
+  let place = head;
+  while (place && tree.turns.has(place.turn)) {
+    const turn = tree.turns.get(place.turn);
+    const answers = place.answers.map((id) => tree.answers.get(id)).filter(Boolean);
+    path.unshift({
+      turn,
+      answers,
+      siblings: listFollowing(tree, turn.after).map(({ id }) => id),
+      versions: answers.map(({ pane }) => listVersions(tree, turn.id, pane).map(({ id }) => id)),
+    });
+    place = { turn: tree.answers.get(turn.after[0])?.turn, answers: turn.after };
+  }
+  return path;
+}
+
+/** Return the end of the newest branch that goes on from `head`. */
+export function descend(tree, head) {
+  const next = listFollowing(tree, head.answers).at(-1);
+  return next && head.answers.length ? descend(tree, endAt(tree, next.id)) : head;
+}
+
+/** Return the head of a turn with the newest answer of each pane. */
+export function endAt(tree, turn) {
+  const newest = new Map([...tree.answers.values()].filter((answer) => answer.turn === turn).sort(byTime).map((answer) => [answer.pane, answer.id]));
+  return { turn, answers: [...newest].sort(([a], [b]) => a - b).map(([, id]) => id) };
+}
+
+/** Return `path` as one pane has seen it: pairs of a turn and an answer, which may be undefined. */
+export const listHistory = (path, pane) =>
+  // before a second model was added, the first one answered
+  path.map(({ turn, answers }) => ({ turn, answer: answers.find((answer) => answer.pane === pane) ?? answers[0] }));
+
+const listFollowing = (tree, answers) =>
+  [...tree.turns.values()].filter(({ after }) => isSame(after, answers)).sort(byTime);
+
+const listVersions = (tree, turn, pane) =>
+  [...tree.answers.values()].filter((answer) => answer.turn === turn && answer.pane === pane).sort(byTime);
