@@ -6,8 +6,8 @@ import { findLive } from "../live/state.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { copyText } from "./code-block.js";
 import { isFailure } from "./answer.js";
-import { copyText } from "./markdown-text.js";
 import { answerTools, isWriting, regenerate } from "./session.js";
 
 /** Return the template of a turn; `isLast` ones can be changed. */
