@@ -8,7 +8,7 @@ const MOST_TEXT_BYTES = 512 * 1024; // some 150,000 tokens, more than most conte
  * Throws an error with a reason for the user if it is neither a picture nor a text.
  */
 export async function readFile(file) {
-  return isPicture(file) ? { image: await readAsUrl(file) } : { text: await readText(file) };
+  return isPicture(file) ? { kind: "image", name: file.name, blob: file } : { kind: "text", ...(await readText(file)) };
 }
 
 /** Return a message with its texts after it, each as a code block under its name. */
@@ -21,6 +21,11 @@ export function joinTexts(message, texts = []) {
 }
 
 // an SVG is a text that describes a picture, and models read it as such
+const urls = new WeakMap();
+export function pictureUrl(file) {
+  if (!urls.has(file)) urls.set(file, URL.createObjectURL(file.blob));
+  return urls.get(file);
+}
 const isPicture = ({ type }) => type.startsWith("image/") && !type.startsWith("image/svg");
 
 async function readText(file) {
