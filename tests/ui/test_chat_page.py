@@ -1,4 +1,4 @@
-"""Chat in the browser: answers of one and of two models, versions, settings, thinking, tools, files."""
+"""Chat in the browser: answers of one and of two models, their versions, settings, tools, files."""
 
 from __future__ import annotations
 
@@ -287,22 +287,28 @@ def test_a_phone_shows_everything_and_can_be_used_with_a_thumb(server, open_page
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+FIND_SMALL = """chat => [
+  ...chat.querySelectorAll("a, button, summary, select, input, label.button")]
+  .filter((one) => one.checkVisibility({ visibilityProperty: true }))
+  .filter((one) => !one.matches(".hidden, markdown-text a"))
+  .map((one) => [one.getBoundingClientRect(), one.outerHTML])
+  .filter(([{ width, height }]) => height < 39.5 || width < 39.5)
+  .map(([, text]) => text)"""
+
+
 def find_small(page):
     """Return what can be pressed in the chat, and is smaller than a finger."""
-    return page.locator("chat-page").evaluate("""chat => [...chat.querySelectorAll("a, button, summary, select, input, label.button")]
-      .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches(".hidden, p a, li a, td a, p a"))
-      .map((one) => [one.getBoundingClientRect(), one.outerHTML])
-      .filter(([{ width, height }]) => height < 39.5 || width < 39.5).map(([, text]) => text)""")
+    return page.locator("chat-page").evaluate(FIND_SMALL)
 
 
 def test_a_long_conversation_renders_only_what_changes(server, open_page, tmp_path):
+    text = "**Answer**\n\n" + "Words. " * 80
+    answer = {"role": "assistant", "model": "plain:latest", "content": text, "thinking": ""}
+    answer |= {"tool_calls": [], "stats": {"done": True}}
     turns = [
-        {"text": f"Question {n}", "images": [], "texts": [], "answers": [[{
-            "role": "assistant", "model": "plain:latest", "content": f"**Answer** {n}\n\n" + "Words. " * 80,
-            "thinking": "", "tool_calls": [], "stats": {"done": True},
-        }]]}
+        {"text": f"Question {n}", "images": [], "texts": [], "answers": [[answer]]}
         for n in range(150)
-    ]  # fmt: skip
+    ]
     old = {
         "id": "long", "title": "Long", "updated": 1, "models": ["plain:latest"], "system": "",
         "think": "", "tools": "", "turns": turns,

@@ -1,4 +1,4 @@
-"""Texts of answers in the browser: Markdown that grows, code in colours, mathematics, and script."""
+"""Texts of answers: Markdown that grows, code in colours, mathematics, and script."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ FORMULAS = r"""
 $$\boxed{x = \frac{-b\pm\sqrt{b^2-4ac}}{2a}}$$
 
 \[
-\begin{pmatrix} a & b \\ c & d \end{pmatrix}\vec{v} = \left\{\cancel{x}\right\}, \overline{AB}, \color{red}{r}
+\begin{pmatrix} a & b \\ c & d \end{pmatrix}\vec{v} = \left\{\cancel{x}\right\}, \color{red}{r}
 \]
 
-In a line: \(\mathbb{R} \subset \mathcal{L}\), and $E = mc^2$, and $$\int_0^\infty e^{-x^2}\,dx$$ set off.
+In a line: \(\mathbb{R} \subset \mathcal{L}\), $E = mc^2$, and $$\int_0^\infty e^{-x^2}\,dx$$.
 
-- $\underbrace{a+b}_{c}$, $\xrightarrow{n \to \infty}$, $\fcolorbox{red}{aqua}{x}$, $\rule{1em}{1em}$
+- $\underbrace{a+b}_{c}$, $\xrightarrow{n \to \infty}$, $\overline{AB}$
+- $\fcolorbox{red}{aqua}{x}$, $\rule{1em}{1em}$
 - $\unknown{x}$ and $\frac{a$ and $\href{javascript:alert(1)}{x}$
 - $\htmlStyle{color:red}{x}$ $\includegraphics{http://192.0.2.1/pixel.png}$
 """
@@ -40,7 +41,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def show(server, open_page):
-    """Return a function that shows a text and returns its element; "…" at its end: it still grows."""
+    """Return a function that shows a text, and returns its element. One that ends in "…" grows."""
     page = open_page(server, "chat")
     expect(page.get_by_role("textbox", name="Message")).to_be_visible()
 
@@ -83,20 +84,19 @@ def test_money_variables_and_code_are_no_formulas(show, text):
 
 
 def test_code_is_coloured_and_copied(show):
-    shown = show(
-        "```python\ndef f():\n    return '<b>'  # one\n```\n\n```ps1\nGet-Item $x\n```\n\n```\nno name\n```"
-    )
+    python = "def f():\n    return '<b>'  # one\n"
+    shown = show(f"```python\n{python}```\n\n```ps1\nGet-Item $x\n```\n\n```\nno name\n```")
     expect(shown.locator(".hljs-keyword").first).to_have_text("def")
     expect(shown.locator(".hljs-comment")).to_have_text("# one")
     expect(shown.locator(".hljs-built_in")).to_have_text("Get-Item")  # one of the further languages
     expect(shown.locator(".bar span")).to_have_text(["python", "ps1", "text"])
-    assert shown.locator("pre").first.text_content() == "def f():\n    return '<b>'  # one\n"
+    assert shown.locator("pre").first.text_content() == python
     assert shown.locator("pre").last.locator("span").count() == 0
     shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     shown.get_by_role("button", name="Copy the code").first.click()
     expect(shown.get_by_role("button", name="Copy the code").first).to_have_text("Copied")
     copied = shown.page.evaluate("navigator.clipboard.readText()")
-    assert copied == "def f():\n    return '<b>'  # one\n"
+    assert copied == python
 
 
 def test_what_is_complete_stays_while_a_text_grows(show):
@@ -133,7 +133,7 @@ def test_a_definition_at_the_end_makes_a_link_above(show):
         "$<img src=x onerror=document.title='hacked'>$",
         "$$\\text{<img src=x onerror=document.title='hacked'>}$$",
         "\\[ </code><img src=x onerror=document.title='hacked'> \\]",
-        "| <svg onload=document.title='hacked'> |\n|---|\n| [x](javascript:document.title='hacked') |",
+        "| <svg onload=document.title='hacked'> |\n|---|\n| [x](javascript:alert(1)) |",
         "<b onclick=document.title='hacked'>b</b>",
         '[x](https://example.com "onmouseover=1") ![x](data:text/html,<script>)',
     ],

@@ -191,7 +191,7 @@ class ChatPage extends View {
   }
 
   press(event) {
-    const isInside = narrow.matches || event.target.closest?.("chat-settings");
+    const isInside = narrow.matches || event.target === document.body || event.target.closest?.("chat-settings");
     if (event.key !== "Escape" || !this.panel || !isInside || document.querySelector("dialog")) return;
     document.activeElement.blur(); // a field takes what was written into it
     this.toggle("");
