@@ -117,6 +117,7 @@ export function explain(error) {
   if (isLocked(error)) return "the server requires a key";
   if (error instanceof ServerError) return error.message;
   if (error?.name === "AbortError") return "stopped";
+  if (error?.constructor === Error) return error.message; // the page's own say what cannot be done, and why
   return "cannot reach the server: the connection failed; is it still running?";
 }
 

@@ -53,12 +53,17 @@ class ChatPage extends View {
   }
 
   /** Show the conversation that the address names, or a new one. */
-  openAddress() {
+  async openAddress() {
     const { page, parts, query } = readRoute();
     if (page !== "chat") return;
-    this.panel = this.panel === "list" ? "" : this.panel;
+    if (this.panel === "list") this.panel = "";
     this.atEnd = true;
-    attempt(openConversation(parts[0] ?? null, { model: query.get("model") ?? undefined }).then(() => this.chooseModel()));
+    this.opening = true; // the address is ahead of what is shown
+    const given = { model: query.get("model") ?? undefined, at: query.get("at") ?? undefined };
+    await attempt(openConversation(parts[0] ?? null, given));
+    this.opening = false;
+    this.chooseModel();
+    this.update();
   }
 
   get isBusy() {
@@ -156,7 +161,10 @@ class ChatPage extends View {
       blind: blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "",
       used: this.measureContext(),
     });
-    if (path.length && !readRoute().parts.length) history.replaceState(null, "", linkTo("chat", conversation.id));
+    const { page, parts } = readRoute();
+    if (page === "chat" && !this.opening && (parts[0] ?? "") !== conversation.id) {
+      history.replaceState(null, "", linkTo("chat", conversation.id || undefined));
+    }
   }
 
   /** Return how many tokens of the context the conversation takes, and how many there are. */
