@@ -26,7 +26,7 @@ def main(accept: bool) -> int:
     wrong = []
     for name, package in manifest.items():
         with tempfile.TemporaryDirectory() as scratch:
-            root = unpack(name, package["version"], Path(scratch))
+            root = unpack(package.get("package", name), package["version"], Path(scratch))
             for file in package["files"]:
                 data = (root / file["from"]).read_bytes()
                 digest = hashlib.sha256(data).hexdigest()

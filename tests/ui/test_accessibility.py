@@ -45,10 +45,11 @@ def test_models(server, open_page, scheme):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_chat(server, open_page, scheme):
     page = open_page(server, "chat?model=writes:latest", color_scheme=scheme)
-    page.get_by_role("button", name="Compare two").click()
+    page.get_by_role("button", name="Compare two models").click()
     say(page, "Hello")
     expect(page.get_by_text("tokens/s")).to_have_count(2)
-    page.get_by_text("Options").click()
+    page.get_by_role("button", name="Chat settings").click()
+    expect(page.get_by_label("Temperature")).to_be_visible()
     check(page)
 
 

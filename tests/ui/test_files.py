@@ -15,7 +15,9 @@ from vllama.routes.server.health import accepts_html
 
 FOLDER = Path(__file__).parents[2] / "vllama" / "ui"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
-MOST_BYTES = 400_000
+LAZY = [FOLDER / "vendor" / name for name in ("katex", "highlight")]
+"""What is loaded when it is first needed."""
+MOST_BYTES, MOST_LAZY_BYTES = 600_000, 1_500_000
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,8 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
         part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
     )
     assert policy.pop("img-src") == "'self' data: blob:"
-    assert {policy.pop(name) for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    own = ("script-src", "style-src", "connect-src", "font-src")
+    assert {policy.pop(name) for name in own} == {"'self'"}
     assert set(policy.values()) == {"'none'"}
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
     assert headers["x-content-type-options"] == "nosniff"
@@ -149,7 +152,20 @@ def test_the_libraries_are_those_of_the_list():
 
 
 def test_the_page_is_small():
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < MOST_BYTES
+    def measure(*folders):
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files)
+
+    assert measure(*LAZY) < MOST_LAZY_BYTES
+    assert measure(FOLDER) - measure(*LAZY) < MOST_BYTES
+
+
+def test_fonts_are_served_as_they_are(server):
+    (font, *_) = sorted((FOLDER / "vendor" / "katex" / "fonts").iterdir())
+    path = f"/ui/{font.relative_to(FOLDER).as_posix()}"
+    _, headers, body = server.request("GET", path, headers={"accept-encoding": "gzip"})
+    assert (headers["content-type"], body) == ("font/woff2", font.read_bytes())
+    assert "content-encoding" not in headers
 
 
 def test_nothing_is_inline_and_nothing_is_loaded_from_elsewhere():

@@ -30,13 +30,14 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
     ".txt": b"text/plain; charset=utf-8",
+    ".woff2": b"font/woff2",
 }
 """The files that are served; others in the folder are not."""
 HEADERS = {
     # Answers of models are shown as Markdown: nothing in them may run, or tell another server.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "connect-src 'self'; font-src 'self'; img-src 'self' data: blob:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -84,7 +85,7 @@ async def get_file(gateway: Gateway, request: Request) -> None:
         request.respond(304, b"", b"", headers)
         return
     body = asset.plain
-    if "gzip" in request.header(b"accept-encoding"):
+    if len(asset.compressed) < len(body) and "gzip" in request.header(b"accept-encoding"):
         body = asset.compressed
         headers["content-encoding"] = "gzip"
     request.respond(status, body, asset.content_type, headers)

@@ -1,129 +1,129 @@
 /** Chat: conversations with one model, or with two side by side. */
 
+import "./chat-settings.js";
+import "./chat-turn.js";
+import "./conversation-list.js";
 import "./message-form.js";
 import { library, listCapabilities, listNames, refreshLibrary } from "../live/library.js";
-import { confirm } from "../parts/dialogs.js";
+import { findLive } from "../live/state.js";
+import { icon } from "../parts/icon.js";
 import { showError } from "../parts/notices.js";
-import { readRoute } from "../route.js";
+import { linkTo, readRoute } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { exportConversations } from "./conversations.js";
-import { begin, change, choose, forget, isBusy, loadConversations, say, session, stop } from "./session.js";
-import { turnTemplate } from "./turn.js";
+import { attempt } from "./answer-view.js";
+import { greeting, suggestions } from "./empty-chat.js";
+import { change, isWriting, openConversation, say, session, stop } from "./session.js";
 
 const NEAR_END_PX = 60;
+const narrow = matchMedia("(max-width: 799px)");
 
 /** Return what a screen reader is told of the last answers: being written, or how they ended. */
-function describeEnd(conversation) {
-  if (!conversation.turns.length) return "";
-  if (isBusy(conversation)) return "The answer is being written.";
-  const last = conversation.turns.at(-1).answers.map((messages) => messages.at(-1));
-  if (last.some((message) => message?.error)) return "The answer failed.";
-  if (last.some((message) => message?.stopped)) return "The answer was stopped.";
+function describeEnd({ answers }) {
+  const states = answers.map(({ state }) => state);
+  if (states.includes("writing")) return "The answer is being written.";
+  if (states.includes("failed")) return "The answer failed.";
+  if (states.some((state) => state !== "done")) return "The answer was stopped.";
   return "The answer is complete.";
 }
 
 class ChatPage extends View {
   static topics = ["chat", "library", "models"];
 
-  toolsError = ""; // why what the user has written there is not used
+  panel = ""; // "list" or "settings": what lies beside the conversation, or on a phone over it
+  atEnd = true;
 
   enter() {
-    const { query } = readRoute();
-    if (!session.current || query.get("model")) begin(query.get("model") ?? undefined);
-    loadConversations().catch(() => {}); // a browser that keeps nothing can still chat
+    this.openAddress();
+    const { signal } = this.leaving;
+    addEventListener("hashchange", () => this.openAddress(), { signal });
+    addEventListener("keydown", (event) => this.press(event), { signal });
+    narrow.addEventListener("change", () => this.update(), { signal });
     this.listen("library", () => this.chooseModel());
-    this.every(1000, () => isBusy(session.current) && this.update()); // the time that a load takes
+    // the time that a load takes
+    this.every(1000, () => this.isBusy && this.querySelectorAll("chat-turn").forEach((turn) => turn.wasWriting && turn.update()));
+    this.growing = new ResizeObserver(() => this.followEnd());
     if (library.loaded) this.chooseModel();
     else refreshLibrary().catch(showError);
   }
 
+  leave() {
+    this.growing.disconnect();
+  }
+
+  /** Show the conversation that the address names, or a new one. */
+  async openAddress() {
+    const { page, parts, query } = readRoute();
+    if (page !== "chat") return;
+    if (this.panel === "list") this.panel = "";
+    this.atEnd = true;
+    this.opening = true; // the address is ahead of what is shown
+    const given = { model: query.get("model") ?? undefined, at: query.get("at") ?? undefined };
+    await attempt(openConversation(parts[0] ?? null, given));
+    this.opening = false;
+    this.chooseModel();
+    this.update();
+  }
+
+  get isBusy() {
+    return session.path.at(-1)?.answers.some(({ id }) => isWriting(id)) ?? false;
+  }
+
   template() {
-    const log = this.querySelector(".messages");
-    this.atEnd = !log || log.scrollTop + log.clientHeight > log.scrollHeight - NEAR_END_PX;
-    const conversation = session.current;
+    const { conversation, path } = session;
+    const isEmpty = !path.length;
+    const covered = narrow.matches && this.panel !== "";
     return html`
       <h1 class="hidden">Chat</h1>
-      <div class="chat">
-        <details class="conversations" ?open=${matchMedia("(min-width: 800px)").matches}>
-          <summary>Conversations</summary>
-          ${this.conversations()}
-        </details>
-        <section aria-label="Conversation">
-          ${this.modelBar(conversation)}
-          <div class="messages ${conversation.models.length > 1 ? "two" : ""}" tabindex="0" role="region" aria-label="Messages">
-            ${conversation.turns.length
-              ? conversation.turns.map((turn, index) =>
-                  turnTemplate(turn, conversation.models, index === conversation.turns.length - 1),
-                )
-              : html`<p class="muted">Ask something. The conversation stays in this browser.</p>`}
+      <div class="chat ${this.panel ? `with-${this.panel}` : ""}">
+        <conversation-list role="region" aria-label="Conversations" ?inert=${narrow.matches && this.panel !== "list"}></conversation-list>
+        <section class=${isEmpty ? "empty" : ""} aria-label="Conversation" ?inert=${covered}>
+          ${this.bar(conversation)} ${this.trouble()}
+          <div class="messages" tabindex="0" role="region" aria-label="Messages" @scroll=${this.noteScroll} @sent=${this.goToEnd}>
+            <div class="column ${conversation.models.length > 1 ? "two" : ""}">
+              ${isEmpty
+                ? greeting(conversation.models)
+                : repeat(path, ({ turn }) => turn.id, (item, index) => html`<chat-turn .item=${this.makeItem(item, index)}></chat-turn>`)}
+            </div>
           </div>
-          <p class="hidden" role="status">${describeEnd(conversation)}</p>
+          <div class="end">
+            <button class="newest" ?hidden=${this.atEnd || isEmpty} @click=${this.goToEnd}>${icon("down")} Newest</button>
+          </div>
+          <p class="hidden" role="status">${isEmpty ? "" : describeEnd(path.at(-1))}</p>
           <message-form
             @message=${({ detail }) => this.send(detail)}
-            @stop=${stop}
+            @editlast=${() => [...this.querySelectorAll("chat-turn")].at(-1)?.beginEdit()}
+            @stop=${() => attempt(stop())}
           ></message-form>
+          ${isEmpty ? suggestions(conversation.models, (text) => this.querySelector("message-form").fill(text)) : nothing}
         </section>
+        ${covered ? html`<div class="backdrop" @click=${() => this.toggle("")}></div>` : nothing}
+        ${this.panel === "settings"
+          ? html`<chat-settings role="region" aria-label="Settings of this conversation" @close=${() => this.toggle("")}></chat-settings>`
+          : nothing}
       </div>
     `;
   }
 
-  rendered() {
-    const log = this.querySelector(".messages");
-    if (this.atEnd) log.scrollTop = log.scrollHeight;
-    const blind = session.current.models.filter(
-      (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
-    );
-    const note = blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "";
-    this.querySelector("message-form").show({ busy: isBusy(session.current), note });
+  makeItem({ turn, answers, siblings, versions }, index) {
+    const files = turn.files.map((id) => session.files.get(id)).filter(Boolean);
+    return { turn, answers, siblings, versions, files, isLast: index === session.path.length - 1 };
   }
 
-  conversations() {
-    return html`
-      <button class="new" @click=${() => begin()}>New conversation</button>
-      <ul>
-        ${repeat(
-          session.list,
-          (one) => one.id,
-          (one) => html`<li class=${one === session.current ? "current" : ""}>
-            <button class="quiet grow" aria-current=${one === session.current} @click=${() => choose(one)}>${one.title}</button>
-            <button class="quiet" aria-label="Export “${one.title}”" title="Export" @click=${() => exportConversations([one], one.title)}>↓</button>
-            <button class="quiet" aria-label="Delete “${one.title}”" title="Delete" @click=${() => this.forget([one], `“${one.title}”`)}>✕</button>
-          </li>`,
-        )}
-      </ul>
-      ${session.list.length > 1
-        ? html`<button class="quiet" @click=${() => exportConversations(session.list, "conversations")}>Export all</button>
-            <button class="quiet" @click=${() => this.forget(session.list, "all conversations")}>Delete all …</button>`
-        : nothing}
-    `;
-  }
-
-  modelBar({ models, system, think, tools }) {
+  bar({ models }) {
     const two = models.length > 1;
-    return html`<div class="row model-bar">
+    const other = listNames().find((name) => name !== models[0]);
+    const toggle = (name, shape, words) => html`<button class="quiet toggle-${name}" aria-label=${words} title=${words}
+      aria-expanded=${this.panel === name} @click=${() => this.toggle(this.panel === name ? "" : name)}>${icon(shape)}<span class="words">${words}</span></button>`;
+    return html`<div class="bar">
+      ${toggle("list", "menu", "Conversations")}
       ${models.map((_, pane) => this.modelChoice(models, pane))}
-      <button @click=${() => change({ models: two ? [models[0]] : [models[0], this.otherThan(models[0])] })}>
-        ${two ? "One model" : "Compare two"}
+      <button class="quiet" title=${two ? "One model" : "Compare two models"} aria-label=${two ? "One model" : "Compare two models"} ?disabled=${!two && !other} @click=${() => attempt(change({ models: two ? [models[0]] : [models[0], other] }))}>
+        ${icon("columns")}<span class="words">${two ? "One model" : "Compare"}</span>
       </button>
-      <details class="options">
-        <summary>Options</summary>
-        <div class="card">
-          <label><span>System message</span>
-            <textarea rows="3" .value=${system} @change=${(event) => change({ system: event.target.value })}></textarea></label>
-          <label><span>Thinking</span>
-            <select .value=${live(think)} @change=${(event) => change({ think: event.target.value })}>
-              <option value="">model default</option>
-              <option value="yes">yes</option>
-              <option value="no">no</option>
-            </select></label>
-          <label><span>Tools (JSON). You enter their results.</span>
-            <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${Boolean(this.toolsError)} .value=${tools} @change=${(event) => this.setTools(event)}></textarea></label>
-          <p id="tools-error" class="error" role="alert">${this.toolsError}</p>
-        </div>
-      </details>
+      <span class="grow"></span>
+      ${toggle("settings", "sliders", "Chat settings")}
     </div>`;
   }
 
@@ -131,56 +131,107 @@ class ChatPage extends View {
     const names = listNames();
     const chosen = models[pane];
     const offered = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
-    const pick = (event) => change({ models: models.with(pane, event.target.value) });
-    return html`<label class="grow"
-      ><span>${models.length > 1 ? `Model ${pane + 1}` : "Model"}</span>
+    const pick = (event) => attempt(change({ models: models.with(pane, event.target.value) }));
+    return html`<label
+      ><span class="hidden">${models.length > 1 ? `Model ${pane + 1}` : "Model"}</span>
       <select @change=${pick}>
-        ${chosen ? nothing : html`<option value="" selected>choose one</option>`}
+        ${chosen ? nothing : html`<option value="" selected>no model</option>`}
         ${offered.map((name) => html`<option value=${name} .selected=${name === chosen}>${name}</option>`)}
       </select>
     </label>`;
   }
 
-  otherThan(model) {
-    return listNames().find((name) => name !== model) ?? model;
+  trouble() {
+    const { trouble } = session;
+    return trouble ? html`<p class="trouble" role="alert">${trouble.text}</p>` : nothing;
   }
 
-  setTools(event) {
-    const { value } = event.target;
-    try {
-      if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is no list");
-      this.toolsError = "";
-      change({ tools: value.trim() });
-    } catch (error) {
-      this.toolsError = `cannot read the tools: ${error.message}`;
-      this.update();
+  rendered() {
+    const { conversation, path } = session;
+    const column = this.querySelector(".column");
+    if (column !== this.column) this.growing.observe(column);
+    this.column = column;
+    this.followEnd();
+    const blind = conversation.models.filter(
+      (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
+    );
+    this.querySelector("message-form").show({
+      conversation: path.length ? conversation.id : "",
+      busy: this.isBusy,
+      blind: blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "",
+      used: this.measureContext(),
+    });
+    const { page, parts } = readRoute();
+    if (page === "chat" && !this.opening && (parts[0] ?? "") !== conversation.id) {
+      history.replaceState(null, "", linkTo("chat", conversation.id || undefined));
     }
+  }
+
+  /** Return how many tokens of the context the conversation takes, and how many there are. */
+  measureContext() {
+    const [answer] = session.path.at(-1)?.answers ?? [];
+    const { promptTokens, tokens } = answer?.messages.at(-1)?.stats ?? {};
+    const size = answer && findLive(answer.model)?.context_length;
+    return promptTokens && size ? [promptTokens + (tokens ?? 0), size] : null;
+  }
+
+  followEnd() {
+    if (this.atEnd) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  goToEnd() {
+    this.atEnd = true;
+    this.update();
+  }
+
+  noteScroll() {
+    const { scrollTop, clientHeight, scrollHeight } = this.log;
+    const wentUp = scrollTop < this.top; // a text that grows moves the end away, too
+    this.top = scrollTop;
+    const atEnd = scrollTop + clientHeight > scrollHeight - NEAR_END_PX || (this.atEnd && !wentUp);
+    if (atEnd === this.atEnd) return;
+    this.atEnd = atEnd;
+    this.update();
+  }
+
+  get log() {
+    return this.querySelector(".messages");
+  }
+
+  press(event) {
+    const isInside = narrow.matches || event.target === document.body || event.target.closest?.("chat-settings");
+    if (event.key !== "Escape" || !this.panel || !isInside || document.querySelector("dialog")) return;
+    document.activeElement.blur(); // a field takes what was written into it
+    this.toggle("");
+  }
+
+  /** Open a panel and go there, or close it and go back to its button. */
+  toggle(panel) {
+    const before = this.panel;
+    this.panel = panel;
+    this.update();
+    requestAnimationFrame(() => {
+      const target = panel ? { list: "conversation-list a", settings: "chat-settings :is(select, button)" }[panel] : `.toggle-${before}`;
+      this.querySelector(target)?.focus();
+    });
   }
 
   /** Give a new conversation a model that is there: the last one that was used may be gone. */
   chooseModel() {
-    const { models, turns } = session.current;
+    const { conversation, path } = session;
+    const { models } = conversation;
     const chats = listNames().filter((name) => {
       const capabilities = listCapabilities(name);
       return !capabilities.length || capabilities.includes("completion");
     });
-    if (turns.length || !chats.length || chats.includes(models[0])) return;
+    if (path.length || !chats.length || chats.includes(models[0])) return;
     const tagged = `${models[0]}:latest`; // an address may leave the tag out, as requests may
-    change({ models: [chats.includes(tagged) ? tagged : chats[0]] });
+    attempt(change({ models: [chats.includes(tagged) ? tagged : chats[0]] }));
   }
 
   send(message) {
-    this.querySelector(".messages").scrollTop = Number.MAX_SAFE_INTEGER;
-    say(message);
-  }
-
-  async forget(conversations, what) {
-    const sure = await confirm({
-      title: `Delete ${what}?`,
-      text: "Conversations are kept in this browser only, so they cannot be restored.",
-      action: "Delete",
-    });
-    if (sure) await forget(conversations);
+    this.atEnd = true;
+    attempt(say(message));
   }
 }
 

@@ -3,7 +3,11 @@
  * links (they would tell another server that the answer was read), and DOMPurify has the last word.
  */
 
+import "../vendor/dompurify/purify.min.js"; // sets globalThis.DOMPurify
 import { Marked } from "../vendor/marked/marked.esm.js";
+import { addBar, colourBlocks } from "./code-block.js";
+import { drawMathematics } from "./mathematics.js";
+import { mathematics } from "./math-syntax.js";
 
 const FIRST_HEADING = 3; // h1 is the page, h2 the message
 const HARMLESS = /^<\/?(b|br|em|i|kbd|mark|strong|sub|sup|u)\s*\/?>$/i;
@@ -12,7 +16,7 @@ const REST = 4; // spend at most a fifth of the time on rendering a growing text
 const escape = (text) =>
   text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 
-const marked = new Marked({
+const marked = new Marked(mathematics, {
   gfm: true,
   breaks: true,
   renderer: {
@@ -33,50 +37,74 @@ function link(href, content) {
   return `<a href="${escape(href)}" target="_blank" rel="noopener noreferrer">${content}</a>`;
 }
 
+/** Return the elements of a block of Markdown, which hold nothing that could run. */
+function make(token) {
+  const block = document.createElement("div");
+  block.append(
+    globalThis.DOMPurify.sanitize(marked.parser([token]), {
+      RETURN_DOM_FRAGMENT: true,
+      FORBID_ATTR: ["style", "id", "name"],
+      ADD_ATTR: ["target"],
+    }),
+  );
+  block.querySelectorAll("pre").forEach(addBar);
+  block.querySelectorAll("table").forEach(letScroll);
+  drawMathematics(block);
+  return block;
+}
+
+/**
+ * A text that may grow. Its blocks are elements that stay as they are until their source changes, so
+ * that a long answer costs little, and what is selected in it stays selected.
+ */
 class MarkdownText extends HTMLElement {
   #wanted = "";
+  #growing = false;
   #shown = null;
+  #blocks = []; // { raw, node, complete }
+  #links = "";
   #timer = 0;
   #cost = 0;
 
   /** The text; it may be set often while it grows. */
   set text(value) {
     this.#wanted = value;
-    if (value !== this.#shown && !this.#timer) {
-      this.#timer = setTimeout(() => this.#draw(), this.#cost * REST);
-    }
+    if (value !== this.#shown) this.#plan();
+  }
+
+  /** Whether more may come: then the last block is not yet coloured. */
+  set growing(value) {
+    this.#growing = value;
+    this.#plan();
+  }
+
+  #plan() {
+    this.#timer ||= setTimeout(() => this.#draw(), this.#cost * REST);
   }
 
   #draw() {
     const started = performance.now();
     this.#timer = 0;
+    if (this.#shown !== this.#wanted) this.#replace(marked.lexer(this.#wanted));
     this.#shown = this.#wanted;
-    const content = globalThis.DOMPurify.sanitize(marked.parse(this.#shown), {
-      RETURN_DOM_FRAGMENT: true,
-      FORBID_ATTR: ["style", "id", "name"],
-      ADD_ATTR: ["target"],
-    });
-    content.querySelectorAll("pre").forEach(addCopyButton);
-    content.querySelectorAll("table").forEach(letScroll);
-    this.replaceChildren(content);
+    for (const block of this.#growing ? this.#blocks.slice(0, -1) : this.#blocks) {
+      if (!block.complete) colourBlocks(block.node);
+      block.complete = true;
+    }
     this.#cost = performance.now() - started;
   }
-}
 
-function addCopyButton(pre) {
-  const text = pre.textContent;
-  const button = document.createElement("button");
-  button.className = "copy quiet";
-  button.textContent = "Copy";
-  button.onclick = async () => {
-    await copyText(text);
-    button.textContent = "Copied";
-  };
-  const box = document.createElement("div");
-  box.className = "code";
-  pre.tabIndex = 0; // it may have to be scrolled with the keyboard
-  pre.replaceWith(box);
-  box.append(button, pre);
+  #replace(tokens) {
+    const links = JSON.stringify(tokens.links); // a definition below changes the text above
+    const known = links === this.#links ? this.#blocks : [];
+    const kept = tokens.findIndex(({ raw }, index) => raw !== known[index]?.raw);
+    const blocks = known.slice(0, kept < 0 ? tokens.length : kept);
+    for (const { node } of this.#blocks.slice(blocks.length)) node.remove();
+    for (const token of tokens.slice(blocks.length)) blocks.push({ raw: token.raw, node: make(token), complete: false });
+    this.append(...blocks.map(({ node }) => node).filter((node) => !node.isConnected));
+    this.#blocks = blocks;
+    this.#links = links;
+  }
 }
 
 function letScroll(table) {
@@ -86,20 +114,6 @@ function letScroll(table) {
   table.className = "plain";
   table.replaceWith(box);
   box.append(table);
-}
-
-/** Copy text, also where the page has no `navigator.clipboard` because it came over plain http. */
-export async function copyText(text) {
-  if (navigator.clipboard) {
-    await navigator.clipboard.writeText(text);
-    return;
-  }
-  const area = document.createElement("textarea");
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }
 
 customElements.define("markdown-text", MarkdownText);

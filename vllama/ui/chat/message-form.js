@@ -1,14 +1,17 @@
 /** Where the user writes a message and attaches files; Enter sends it. */
 
+import { count } from "../format.js";
+import { icon } from "../parts/icon.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
-import { readFile } from "./attachments.js";
+import { pictureUrl, readFile } from "./attachments.js";
+
+const DRAFT = "draft-"; // in sessionStorage, by conversation: a reload loses no typed text
 
 class MessageForm extends View {
-  images = []; // data URLs
-  texts = []; // names and texts of files
+  files = [];
   problem = ""; // why a file is not attached
-  busy = false;
+  about = { conversation: null, busy: false, blind: "", used: null };
 
   enter() {
     const { signal } = this.leaving;
@@ -17,64 +20,84 @@ class MessageForm extends View {
     this.addEventListener("drop", (event) => this.drop(event), { signal });
   }
 
-  /** `busy`: an answer is being written, so that there is something to stop. */
-  show({ busy, note }) {
-    if (busy === this.busy && note === this.note) return;
-    Object.assign(this, { busy, note });
+  /**
+   * `conversation`: its id; `busy`: an answer is being written, so that there is something to stop;
+   * `blind`: which models see no images; `used`: the tokens of the context that are taken, and all.
+   */
+  show(about) {
+    const changed = about.conversation !== this.about.conversation;
+    if (JSON.stringify(about) === JSON.stringify(this.about)) return;
+    this.about = about;
     this.update();
+    if (changed) this.restoring = true;
   }
 
   template() {
+    const { busy, blind, used } = this.about;
+    const note = blind && this.files.some(({ kind }) => kind === "image") ? blind : "";
     return html`<form @submit=${this.submit}>
-      ${this.images.length || this.texts.length
-        ? html`<div class="images">
-            ${this.images.map((url) => this.preview(url))} ${this.texts.map((file) => this.fileName(file))}
-          </div>`
-        : nothing}
-      <p class="error" role="alert" ?hidden=${!this.problem && !this.blindNote}>${this.problem} ${this.blindNote}</p>
-      <div class="row">
-        <label class="grow"
-          ><span class="hidden">Message</span>
-          <textarea
-            name="text"
-            rows="2"
-            placeholder="Write a message. Enter sends it, Shift and Enter begin a new line."
-            @keydown=${this.press}
-          ></textarea>
-        </label>
-        <label class="button"
-          >Attach
+      ${this.files.length ? html`<div class="files">${this.files.map((file) => this.preview(file))}</div>` : nothing}
+      <p class="error" role="alert" ?hidden=${!this.problem && !note}>${this.problem} ${note}</p>
+      <label>
+        <span class="hidden">Message</span>
+        <textarea name="text" rows="1" placeholder="Write a message" aria-describedby="message-keys"
+          @keydown=${this.press} @input=${this.keepDraft}></textarea>
+      </label>
+      <div class="tools">
+        <label class="button quiet" title="Attach pictures or text files"
+          >${icon("attach")}<span class="hidden">Attach</span>
           <input class="hidden" type="file" multiple @change=${this.pick} />
         </label>
-        ${this.busy
-          ? html`<button type="button" class="danger" @click=${this.stop}>Stop</button>`
-          : html`<button class="primary">Send</button>`}
+        <small id="message-keys" class="grow">Enter sends, Shift+Enter adds a line</small>
+        ${used ? html`<small title="of the context of the model">${count(used[0])} of ${count(used[1])} tokens</small>` : nothing}
+        ${busy
+          ? html`<button type="button" class="round danger" aria-label="Stop" title="Stop (Escape)" @click=${this.stop}>${icon("stop")}</button>`
+          : html`<button class="round primary" aria-label="Send" title="Send (Enter)">${icon("up")}</button>`}
       </div>
     </form>`;
   }
 
-  /** What to say of the attached images before they are sent. */
-  get blindNote() {
-    return this.images.length ? (this.note ?? "") : "";
+  rendered() {
+    if (!this.restoring) return;
+    this.restoring = false;
+    this.area.value = sessionStorage.getItem(DRAFT + this.about.conversation) ?? "";
+    Object.assign(this, { files: [], problem: "" });
+    this.update();
   }
 
-  preview(url) {
-    return html`<span class="preview">
-      <img src=${url} alt="image to send" />
-      ${this.removal("images", url, "the image")}
-    </span>`;
+  get area() {
+    return this.querySelector("textarea");
   }
 
-  fileName(file) {
-    return html`<span class="badge">${file.name} ${this.removal("texts", file, file.name)}</span>`;
+  get isEmpty() {
+    return !this.area?.value.trim() && !this.files.length;
   }
 
-  removal(list, attached, what) {
+  /** Put a text into the field, for the user to go on with. */
+  fill(text) {
+    this.area.value = text;
+    this.keepDraft();
+    this.area.focus();
+    this.area.setSelectionRange(text.length, text.length);
+  }
+
+  keepDraft() {
+    const { value } = this.area;
+    if (value) sessionStorage.setItem(DRAFT + this.about.conversation, value);
+    else sessionStorage.removeItem(DRAFT + this.about.conversation);
+  }
+
+  preview(file) {
     const remove = () => {
-      this[list] = this[list].filter((one) => one !== attached);
+      this.files = this.files.filter((one) => one !== file);
       this.update();
+      this.area.focus();
     };
-    return html`<button type="button" class="quiet" aria-label="Remove ${what}" @click=${remove}>✕</button>`;
+    const isImage = file.kind === "image";
+    return html`<span class="preview">
+      ${isImage ? html`<img src=${pictureUrl(file)} alt="image to send" />` : html`<span class="name">${file.name}</span>`}
+      <button type="button" class="quiet" aria-label="Remove ${isImage ? "the image" : file.name}" @click=${remove}>${icon("close")}</button>
+    </span>`;
   }
 
   press(event) {
@@ -82,19 +105,21 @@ class MessageForm extends View {
     if (event.key === "Enter" && !event.shiftKey && !composing) {
       event.preventDefault();
       event.target.form.requestSubmit();
-    } else if (event.key === "Escape" && this.busy) {
+    } else if (event.key === "Escape" && this.about.busy) {
       this.stop();
+    } else if (event.key === "ArrowUp" && this.isEmpty && !composing) {
+      event.preventDefault();
+      this.dispatchEvent(new Event("editlast"));
     }
   }
 
   submit(event) {
     event.preventDefault();
-    const area = this.querySelector("textarea");
-    const { images, texts } = this;
-    if (this.busy || !(area.value.trim() || images.length || texts.length)) return;
-    const detail = { text: area.value, images, texts };
-    area.value = "";
-    Object.assign(this, { images: [], texts: [], problem: "" });
+    if (this.about.busy || this.isEmpty) return;
+    const detail = { text: this.area.value, files: this.files };
+    this.area.value = "";
+    this.keepDraft();
+    Object.assign(this, { files: [], problem: "" });
     this.update();
     this.dispatchEvent(new CustomEvent("message", { detail }));
   }
@@ -117,9 +142,7 @@ class MessageForm extends View {
     const problems = [];
     for (const file of [...files]) {
       try {
-        const { image, text } = await readFile(file);
-        if (image) this.images = [...this.images, image];
-        else this.texts = [...this.texts, text];
+        this.files = [...this.files, await readFile(file)];
       } catch (error) {
         problems.push(error.message);
       }

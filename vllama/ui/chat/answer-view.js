@@ -1,0 +1,149 @@
+/** An answer of one model: its thinking, text and tool calls, how it ended, and what can be done with it. */
+
+import "./markdown-text.js";
+import { count, duration, rate } from "../format.js";
+import { findLive } from "../live/state.js";
+import { icon } from "../parts/icon.js";
+import { loadProgress } from "../parts/load-progress.js";
+import { showError, showSuccess } from "../parts/notices.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { isFailure } from "./answer.js";
+import { copyText } from "./code-block.js";
+import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
+
+const ENDS = {
+  stopped: "Stopped.",
+  broken: "This answer broke off: its tab was closed.",
+};
+
+/** Return the template of an answer; `versions`: all answers of its place, `isLast`: nothing follows it. */
+export function answerTemplate(answer, { versions, isLast }) {
+  const { id, model, messages, state, error } = answer;
+  const writing = isWriting(id);
+  const last = messages.at(-1);
+  const calls = isLast && !writing && last?.role === "assistant" ? (last.tool_calls ?? []) : [];
+  return html`<article class="message assistant" aria-busy=${writing !== ""} aria-label="Answer of ${model}">
+    <h2>${model}</h2>
+    ${messages.map((message) =>
+      message.role === "tool" ? toolResult(message) : part(message, writing && message === last),
+    )}
+    ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
+    ${error ? html`<p class="error" role="alert">${error}</p>` : nothing}
+    ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
+    ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">It ended at the limit of tokens.</p>` : nothing}
+    ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
+    ${calls.length ? resultForm(calls, id) : nothing}
+    ${writing === "elsewhere"
+      ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
+      : nothing}
+    ${writing ? nothing : footer(answer, versions, calls)}
+  </article>`;
+}
+
+/** Return arrows between versions; `ids` of all, `show` is called with another one. */
+export function versionArrows(ids, id, show, what) {
+  if (ids.length < 2) return nothing;
+  const place = ids.indexOf(id);
+  const arrow = (name, words, target) =>
+    html`<button class="quiet" aria-label="${words} version of ${what}" title="${words} version" ?disabled=${!target}
+      @click=${() => attempt(show(target))}>${icon(name)}</button>`;
+  return html`<span class="versions">
+    ${arrow("left", "Earlier", ids[place - 1])}<span>${place + 1} of ${ids.length}</span>${arrow("right", "Later", ids[place + 1])}
+  </span>`;
+}
+
+function footer(answer, versions, calls) {
+  const { id, messages, state } = answer;
+  const last = messages.at(-1);
+  const isCut = ["stopped", "failed", "broken"].includes(state) || last?.stats?.reason === "length";
+  const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
+  return html`<footer>
+    ${versionArrows(versions, id, showAnswer, "the answer")}
+    ${messages.some(({ content }) => content)
+      ? html`<button class="quiet" aria-label="Copy the answer" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
+      : nothing}
+    <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")}</button>
+    ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
+    ${stats(last?.stats ?? {})}
+  </footer>`;
+}
+
+function part({ content, thinking, tool_calls: calls = [], stats: known = {} }, writing) {
+  return html`
+    ${thinking ? thoughts(thinking, known.thinkingS, writing && !content) : nothing}
+    ${content ? html`<markdown-text .growing=${Boolean(writing)} .text=${content}></markdown-text>` : nothing}
+    ${calls.map(toolCall)}
+  `;
+}
+
+function waiting(model) {
+  const load = findLive(model)?.load;
+  return load
+    ? html`<p class="muted">Loading ${model} … ${loadProgress(model, load)}</p>`
+    : html`<p class="muted waiting">Waiting for the first token …</p>`;
+}
+
+function thoughts(text, seconds, ongoing) {
+  const words = ongoing ? "Thinking …" : `Thinking${seconds ? ` (${duration(seconds)})` : ""}`;
+  return html`<details class="thinking">
+    <summary>${words}</summary>
+    <markdown-text .growing=${Boolean(ongoing)} .text=${text}></markdown-text>
+  </details>`;
+}
+
+function toolCall({ function: { name, arguments: given } }) {
+  return html`<details class="tool" open>
+    <summary>Calls <code>${name}</code></summary>
+    <pre tabindex="0">${JSON.stringify(given, null, 2)}</pre>
+  </details>`;
+}
+
+function toolResult({ tool_name: name, content }) {
+  return html`<details class="tool">
+    <summary>Result of <code>${name}</code></summary>
+    <pre tabindex="0">${content}</pre>
+  </details>`;
+}
+
+/** Ask the user for the results of tool calls: the page runs no tools itself. */
+function resultForm(calls, id) {
+  const submit = (event) => {
+    event.preventDefault();
+    const contents = new FormData(event.target).getAll("result");
+    const results = calls.map((call, index) => ({ name: call.function.name, content: contents[index] }));
+    attempt(answerTools(id, results));
+  };
+  return html`<form class="tool-results" @submit=${submit}>
+    ${calls.map(
+      (call) => html`<label
+        ><span>Result of ${call.function.name}</span><textarea name="result" rows="2" required></textarea>
+      </label>`,
+    )}
+    <button class="primary">Send the results</button>
+  </form>`;
+}
+
+function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS }) {
+  const facts = [
+    tokensPerS && `${rate(tokensPerS)} tokens/s`,
+    firstTokenS !== undefined && `first token ${duration(firstTokenS)}`,
+    tokens && `${count(tokens)} tokens`,
+    promptTokens && `prompt ${count(promptTokens)}`,
+    loadS > 1 && `load ${duration(loadS)}`,
+  ];
+  return html`<span class="stats">${facts.filter(Boolean).join(" · ")}</span>`;
+}
+
+async function copy(messages) {
+  await copyText(messages.map((message) => message.content).filter(Boolean).join("\n\n"));
+  showSuccess("The answer is copied.");
+}
+
+/** Wait for an action of the session, and show why it failed. */
+export async function attempt(work) {
+  try {
+    await work;
+  } catch (error) {
+    showError(error);
+  }
+}

@@ -1,0 +1,192 @@
+/** The settings of a conversation, in a drawer: system prompt, thinking, sampling, context, tools, and presets of all these. */
+
+import { count } from "../format.js";
+import { findLive } from "../live/state.js";
+import { icon } from "../parts/icon.js";
+import { ask } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { View } from "../view.js";
+import { attempt } from "./answer-view.js";
+import { change, listPresets, removePreset, savePreset, session } from "./session.js";
+
+const SAMPLING = [
+  // name, label, least, most, step
+  ["temperature", "Temperature", 0, 2, 0.1],
+  ["top_p", "Top P", 0, 1, 0.05],
+  ["top_k", "Top K", 0, undefined, 1],
+  ["min_p", "Min P", 0, 1, 0.01],
+  ["repeat_penalty", "Repeat penalty", 0, undefined, 0.05],
+  ["seed", "Seed", undefined, undefined, 1],
+  ["num_predict", "Max tokens", -1, undefined, 1],
+  ["num_ctx", "Context length", 1, undefined, 1],
+];
+const THINKING = [["", "model default"], ["yes", "yes"], ["no", "no"], ["low", "low"], ["medium", "medium"], ["high", "high"]];
+const PRESET_FIELDS = ["system", "think", "tools", "options"];
+
+class ChatSettings extends View {
+  static topics = ["chat", "models", "presets"];
+
+  toolsError = ""; // why what the user has written there is not used
+  presets = [];
+  preset = ""; // the id of the one that was applied
+  naming = false;
+  defaults = {}; // of the model: option → text
+  asked = "";
+
+  enter() {
+    this.listen("chat", () => this.refresh());
+    this.refresh();
+  }
+
+  template() {
+    // fields of their own for each conversation: what was written into one, and not yet taken, stays there
+    return html`${repeat([session.conversation], ({ id }) => id, (conversation) => this.fields(conversation))}`;
+  }
+
+  fields({ system, think, tools, options = {} }) {
+    return html`
+      <header class="row">
+        <h2 class="grow">Settings of this conversation</h2>
+        <button class="quiet" aria-label="Close the settings" @click=${() => this.dispatchEvent(new Event("close"))}>${icon("close")}</button>
+      </header>
+      ${this.presetRow()}
+      <label><span>System prompt</span>
+        <textarea rows="3" .value=${system} @change=${(event) => this.set({ system: event.target.value })}></textarea></label>
+      <label><span>Thinking</span>
+        <select @change=${(event) => this.set({ think: event.target.value })}>
+          ${THINKING.map(([value, words]) => html`<option value=${value} .selected=${value === think}>${words}</option>`)}
+        </select></label>
+      <fieldset>
+        <legend>Sampling</legend>
+        <p class="wide muted">Empty fields use the model's defaults.</p>
+        ${SAMPLING.map((field) => this.number(field, options))}
+        <label class="wide"><span>Stop sequences, one per line</span>
+          <textarea rows="1" .value=${(options.stop ?? []).join("\n")} @change=${(event) => this.setStops(event)}></textarea></label>
+      </fieldset>
+      ${this.reloadNote(options.num_ctx)}
+      <label><span>Tools (JSON). You enter their results.</span>
+        <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${Boolean(this.toolsError)} .value=${tools}
+          @change=${(event) => this.setTools(event)}></textarea></label>
+      <p id="tools-error" class="error" role="alert">${this.toolsError}</p>
+    `;
+  }
+
+  presetRow() {
+    if (this.naming) {
+      return html`<form class="row" @submit=${this.savePreset}>
+        <label class="grow"><span>Name of the preset</span><input name="name" required maxlength="60" @keydown=${(event) => event.key === "Escape" && this.name(false)} /></label>
+        <button class="primary">Save</button>
+        <button type="button" @click=${() => this.name(false)}>Cancel</button>
+      </form>`;
+    }
+    return html`<div class="row">
+      <label class="grow"><span>Preset</span>
+        <select @change=${(event) => this.apply(event.target.value)}>
+          <option value="" .selected=${!this.preset}>none</option>
+          ${this.presets.map(({ id, name }) => html`<option value=${id} .selected=${id === this.preset}>${name}</option>`)}
+        </select></label>
+      <button @click=${() => this.name(true)}>Save as …</button>
+      ${this.preset ? html`<button class="danger" @click=${() => this.removePreset()}>Delete</button>` : nothing}
+    </div>`;
+  }
+
+  number([name, label, least, most, step], options) {
+    const value = options[name];
+    return html`<label><span>${label}</span>
+      <input type="number" inputmode="decimal" min=${least ?? nothing} max=${most ?? nothing} step=${step === 1 ? 1 : "any"}
+        placeholder=${this.defaults[name] ?? "default"} .value=${value === undefined ? "" : String(value)}
+        @change=${(event) => this.setOption(name, event.target)} /></label>`;
+  }
+
+  reloadNote(wanted) {
+    const reloaded = session.conversation.models.filter((name) => findLive(name)?.context_length < wanted);
+    return reloaded.map(
+      (name) => html`<p class="muted">The next message loads ${name} again: its context is now ${count(findLive(name).context_length)} tokens.</p>`,
+    );
+  }
+
+  set(fields) {
+    this.preset = "";
+    attempt(change(fields));
+  }
+
+  setOption(name, field) {
+    if (!field.reportValidity()) return;
+    const { [name]: _, ...options } = session.conversation.options ?? {};
+    if (field.value !== "") options[name] = Number(field.value);
+    this.set({ options });
+  }
+
+  setStops(event) {
+    const { stop: _, ...options } = session.conversation.options ?? {};
+    const stop = event.target.value.split("\n").filter(Boolean);
+    if (stop.length) options.stop = stop;
+    this.set({ options });
+  }
+
+  setTools(event) {
+    const { value } = event.target;
+    try {
+      if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is no list");
+      this.toolsError = "";
+      this.set({ tools: value.trim() });
+    } catch (error) {
+      this.toolsError = `cannot read the tools: ${error.message}`;
+      this.update();
+    }
+  }
+
+  name(naming) {
+    this.naming = naming;
+    this.update();
+    this.afterwards = () => this.querySelector(naming ? "[name=name]" : "select").focus();
+  }
+
+  rendered() {
+    this.afterwards?.();
+    this.afterwards = null;
+  }
+
+  async savePreset(event) {
+    event.preventDefault();
+    const name = event.target.name.value.trim();
+    const values = Object.fromEntries(PRESET_FIELDS.map((field) => [field, session.conversation[field]]));
+    await attempt(savePreset({ name, ...values }).then(({ id }) => (this.preset = id)));
+    this.name(false);
+  }
+
+  apply(id) {
+    const preset = this.presets.find((one) => one.id === id);
+    this.preset = id;
+    this.toolsError = "";
+    if (preset) attempt(change(Object.fromEntries(PRESET_FIELDS.map((field) => [field, preset[field]]))));
+    this.update();
+  }
+
+  async removePreset() {
+    await attempt(removePreset(this.preset));
+    this.preset = "";
+    this.update();
+  }
+
+  /** Ask for what may have changed: the presets, and the defaults of another model. */
+  async refresh() {
+    this.presets = await listPresets().catch(() => []);
+    this.update();
+    const [model] = session.conversation.models;
+    if (!model || model === this.asked) return;
+    this.asked = model;
+    const { parameters } = await ask("api/show", { model }).catch(() => ({}));
+    if (model !== this.asked) return;
+    this.defaults = readParameters(parameters);
+    this.update();
+  }
+}
+
+/** Return the parameters of a model, which are lines of a name and a value. */
+function readParameters(text = "") {
+  return Object.fromEntries(text.split("\n").map((line) => /^(\S+)\s+(.*)$/.exec(line)?.slice(1)).filter(Boolean));
+}
+
+customElements.define("chat-settings", ChatSettings);

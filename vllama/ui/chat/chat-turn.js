@@ -1,0 +1,126 @@
+/** One turn of a conversation: what the user said, which can be edited, and the answers to it. */
+
+import { icon } from "../parts/icon.js";
+import { showSuccess } from "../parts/notices.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+import { answerTemplate, attempt, versionArrows } from "./answer-view.js";
+import { pictureUrl } from "./attachments.js";
+import { copyText } from "./code-block.js";
+import { edit, isWriting, showTurn } from "./session.js";
+
+class ChatTurn extends View {
+  #item = null;
+  editing = false;
+  wasWriting = false;
+
+  /**
+   * Show `{ turn, answers, siblings, versions, files, isLast }`. A turn of which nothing has changed
+   * is not rendered again: a conversation may have hundreds, and a token comes many times a second.
+   */
+  set item(item) {
+    const writing = item.answers.some(({ id }) => isWriting(id));
+    if (!writing && !this.wasWriting && this.#item && isSame(item, this.#item)) return;
+    this.wasWriting = writing;
+    this.#item = item;
+    if (this.isConnected) this.update();
+  }
+
+  template() {
+    const { turn, answers, siblings, versions, files, isLast } = this.#item;
+    return html`
+      <article class="message user" aria-label="Your message">
+        <h2 class="hidden">You</h2>
+        ${this.editing
+          ? this.editor(turn)
+          : html`<div class="said">
+                ${files.length ? html`<div class="files">${files.map(attached)}</div>` : nothing}
+                ${turn.text ? html`<p class="text">${turn.text}</p>` : nothing}
+              </div>
+              <footer>
+                ${versionArrows(siblings, turn.id, showTurn, "the message")}
+                <button class="quiet" aria-label="Copy the message" title="Copy" @click=${() => this.copy(turn.text)}>${icon("copy")}</button>
+                <button class="quiet edit" aria-label="Edit the message" title="Edit" @click=${this.beginEdit}>${icon("edit")}</button>
+              </footer>`}
+      </article>
+      <div class="answers">
+        ${answers.map((answer, pane) => answerTemplate(answer, { versions: versions[pane], isLast }))}
+      </div>
+    `;
+  }
+
+  editor(turn) {
+    return html`<form class="editor" @submit=${(event) => this.send(event, turn)}>
+      <textarea name="text" aria-label="Edit the message" .value=${turn.text} @keydown=${this.press}></textarea>
+      <div class="row">
+        <small class="grow">The message before stays as an earlier version.</small>
+        <button type="button" @click=${this.endEdit}>Cancel</button>
+        <button class="primary">Send</button>
+      </div>
+    </form>`;
+  }
+
+  beginEdit() {
+    this.editing = true;
+    this.update();
+    this.afterwards = () => {
+      const area = this.querySelector(".editor textarea");
+      area.focus();
+      area.setSelectionRange(area.value.length, area.value.length);
+    };
+  }
+
+  endEdit() {
+    this.editing = false;
+    this.update();
+    this.afterwards = () => this.querySelector(".edit").focus();
+  }
+
+  rendered() {
+    this.afterwards?.();
+    this.afterwards = null;
+  }
+
+  press(event) {
+    if (event.key === "Escape") {
+      this.endEdit();
+    } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
+      event.preventDefault();
+      event.target.form.requestSubmit();
+    }
+  }
+
+  send(event, turn) {
+    event.preventDefault();
+    const text = event.target.text.value;
+    if (!text.trim() && !turn.files.length) return;
+    this.editing = false;
+    this.update();
+    this.dispatchEvent(new Event("sent", { bubbles: true }));
+    attempt(edit(turn.id, { text, files: turn.files }));
+  }
+
+  async copy(text) {
+    await copyText(text);
+    showSuccess("The message is copied.");
+  }
+}
+
+function attached(file) {
+  if (file.kind === "image") return html`<img src=${pictureUrl(file)} alt=${file.name || "attached image"} />`;
+  return html`<details class="tool">
+    <summary>${file.name}</summary>
+    <pre tabindex="0">${file.text}</pre>
+  </details>`;
+}
+
+const isSame = (a, b) =>
+  a.turn === b.turn &&
+  a.isLast === b.isLast &&
+  ["answers", "siblings", "versions", "files"].every(
+    (name) => a[name].length === b[name].length && a[name].every((one, index) => isAlike(one, b[name][index])),
+  );
+
+const isAlike = (a, b) => a === b || (Array.isArray(a) && a.join() === b.join());
+
+customElements.define("chat-turn", ChatTurn);

@@ -1,0 +1,116 @@
+/** Blocks of code: their language, "Copy", and colours, for which highlight.js is loaded when one comes into view. */
+
+const MOST_CHARACTERS = 100_000; // more takes longer than one notices
+const NEAR_PX = 600;
+/** Languages beside highlight.js's common ones, with other names that they go by. */
+const FURTHER = {
+  clojure: ["clj", "edn"],
+  cmake: [],
+  dart: [],
+  dockerfile: ["docker", "containerfile"],
+  elixir: ["ex", "exs"],
+  erlang: ["erl"],
+  fortran: ["f90", "f95"],
+  fsharp: ["fs", "f#"],
+  groovy: ["gradle"],
+  haskell: ["hs"],
+  http: ["https"],
+  julia: ["jl"],
+  latex: ["tex"],
+  lisp: ["elisp", "common-lisp"],
+  matlab: ["octave"],
+  nginx: ["nginxconf"],
+  nix: ["nixos"],
+  ocaml: ["ml"],
+  powershell: ["pwsh", "ps", "ps1"],
+  protobuf: ["proto"],
+  scala: [],
+  verilog: ["v", "sv", "systemverilog"],
+  vim: ["viml", "vimscript"],
+  x86asm: ["asm", "nasm"],
+};
+
+const nearing = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      nearing.unobserve(target);
+      colour(target).catch(() => {}); // without the library it stays as it is
+    }
+  },
+  { rootMargin: `${NEAR_PX}px` },
+);
+
+/** Give a `pre` of Markdown its bar. */
+export function addBar(pre) {
+  const text = pre.textContent;
+  const box = document.createElement("div");
+  box.className = "code";
+  const bar = document.createElement("div");
+  bar.className = "bar";
+  const name = document.createElement("span");
+  name.textContent = findLanguage(pre.firstElementChild) || "text";
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", "Copy the code");
+  button.onclick = async () => {
+    await copyText(text);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  };
+  bar.append(name, button);
+  pre.tabIndex = 0; // it may have to be scrolled with the keyboard
+  pre.replaceWith(box);
+  box.append(bar, pre);
+}
+
+/** Colour the blocks within `root` that are complete, each when it comes near the view. */
+export function colourBlocks(root) {
+  for (const code of root.querySelectorAll(".code > pre > code")) {
+    if (findLanguage(code) && code.textContent.length < MOST_CHARACTERS) nearing.observe(code);
+  }
+}
+
+const findLanguage = (code) => /(?:^|\s)language-(\S+)/.exec(code?.className ?? "")?.[1].toLowerCase() ?? "";
+
+async function colour(code) {
+  const { default: highlighter } = await import("../vendor/highlight/highlight.min.js");
+  const language = await learn(highlighter, findLanguage(code));
+  const text = code.textContent;
+  if (!language || !code.isConnected) return; // to guess one takes longer, and is often wrong
+  const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
+  const made = globalThis.DOMPurify.sanitize(value, {
+    ALLOWED_TAGS: ["span"],
+    ALLOWED_ATTR: ["class"],
+    RETURN_DOM_FRAGMENT: true,
+  });
+  if (made.textContent === text) code.replaceChildren(made);
+}
+
+/** Return the highlighter's name for a language, after loading it if need be; empty if it has none. */
+async function learn(highlighter, name) {
+  if (highlighter.getLanguage(name)) return name;
+  const further = Object.keys(FURTHER).find((one) => one === name || FURTHER[one].includes(name));
+  if (!further) return "";
+  const { default: grammar } = await import(`../vendor/highlight/languages/${further}.min.js`);
+  highlighter.registerLanguage(further, grammar);
+  return further;
+}
+
+/** Copy text, also where the page has no `navigator.clipboard` because it came over plain http. */
+export async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const focused = document.activeElement;
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  focused?.focus();
+}

@@ -1,0 +1,182 @@
+/** The list of conversations: by day, with search; each can be renamed, exported and deleted. */
+
+import { linkTo } from "../route.js";
+import { icon } from "../parts/icon.js";
+import { confirm } from "../parts/dialogs.js";
+import { showError, showSuccess } from "../parts/notices.js";
+import { plural } from "../format.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { View } from "../view.js";
+import { exportAll, exportMarkdown, exportOne, importFile } from "./export.js";
+import { find, remove, rename, session } from "./session.js";
+
+const DAY_MS = 86_400_000;
+const PATIENCE_MS = 300; // until the texts are searched, too: the user may still be typing
+
+class ConversationList extends View {
+  static topics = ["chat"];
+
+  words = "";
+  found = null; // ids of conversations whose texts have the words → the branch that has them
+  open = ""; // the conversation whose actions are shown
+  renaming = "";
+  searching = null;
+
+  template() {
+    const shown = this.filter();
+    return html`
+      <a class="button new" href="#/chat">${icon("plus")} New conversation</a>
+      ${session.list.length || this.words
+        ? html`<label class="search"><span class="hidden">Search conversations</span>
+            <input type="search" placeholder="Search" .value=${this.words} @input=${this.search} /></label>`
+        : html`<p class="muted">Conversations are kept in this browser, and nowhere else.</p>`}
+      ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
+      <div class="scrolls">
+        ${groupByDay(shown).map(
+          ([day, rows]) => html`<h2>${day}</h2>
+            <ul>${repeat(rows, (row) => row.id, (row) => this.row(row))}</ul>`,
+        )}
+      </div>
+      ${this.footer()}
+    `;
+  }
+
+  row(row) {
+    const { id, title } = row;
+    const current = id === session.conversation?.id;
+    if (id === this.renaming) {
+      return html`<li class="current"><form class="grow" @submit=${(event) => this.rename(event, id)}>
+        <input name="title" aria-label="Title" maxlength="120" required .value=${title}
+          @keydown=${(event) => event.key === "Escape" && this.endRenaming(id)}
+          @blur=${(event) => event.target.form?.requestSubmit()} />
+      </form></li>`;
+    }
+    return html`<li class=${current ? "current" : ""}>
+      <a class="grow" href=${linkTo("chat", id, { at: this.found?.get(id) })} data-id=${id} title=${title} aria-current=${current ? "page" : "false"}
+        @keydown=${(event) => event.key === "F2" && this.beginRenaming(id)}>${title}</a>
+      <button class="quiet" aria-label="Actions for “${title}”" title="Actions" aria-expanded=${id === this.open}
+        @click=${() => this.toggle(id)}>${icon("more")}</button>
+      ${id === this.open
+        ? html`<div class="actions">
+            <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
+            <button class="quiet" @click=${() => this.attempt(exportMarkdown(id))}>Markdown</button>
+            <button class="quiet" @click=${() => this.attempt(exportOne(id))}>JSON</button>
+            <button class="quiet bad" @click=${() => this.remove([id], `“${title}”`)}>Delete</button>
+          </div>`
+        : nothing}
+    </li>`;
+  }
+
+  footer() {
+    const { list } = session;
+    return html`<details class="all">
+      <summary>Import and export</summary>
+      <label class="button">Import<input class="hidden" type="file" accept=".json" @change=${this.import} /></label>
+      ${list.length
+        ? html`<button @click=${() => this.attempt(exportAll())}>Export all</button>
+            <button class="danger" @click=${() => this.remove(list.map(({ id }) => id), plural(list.length, "conversation"))}>Delete all</button>`
+        : nothing}
+    </details>`;
+  }
+
+  filter() {
+    const words = this.words.trim().toLowerCase();
+    if (!words) return session.list;
+    return session.list.filter(({ id, title }) => title.toLowerCase().includes(words) || this.found?.has(id));
+  }
+
+  /** Filter by title at once; the texts follow when the user rests. */
+  search(event) {
+    this.words = event.target.value;
+    this.found = null;
+    this.searching?.abort();
+    this.searching = null;
+    if (this.words.trim()) {
+      const searching = new AbortController();
+      this.searching = searching;
+      setTimeout(() => this.searchTexts(searching), PATIENCE_MS);
+    }
+    this.update();
+  }
+
+  async searchTexts(searching) {
+    if (searching.signal.aborted) return;
+    try {
+      const hits = await find(this.words.trim(), searching.signal);
+      if (searching.signal.aborted) return;
+      this.found = new Map(hits.map(({ conversation, turn }) => [conversation, turn]));
+    } catch (error) {
+      if (!searching.signal.aborted) showError(error);
+    }
+    this.searching = null;
+    this.update();
+  }
+
+  toggle(id) {
+    this.open = this.open === id ? "" : id;
+    this.update();
+  }
+
+  beginRenaming(id) {
+    this.renaming = id;
+    this.update();
+    this.afterwards = () => this.querySelector("[name=title]")?.select();
+  }
+
+  endRenaming(id) {
+    this.renaming = "";
+    this.update();
+    this.afterwards = () => this.querySelector(`[data-id="${id}"]`)?.focus();
+  }
+
+  rendered() {
+    this.afterwards?.();
+    this.afterwards = null;
+  }
+
+  rename(event, id) {
+    event.preventDefault();
+    const title = event.target.title.value.trim();
+    if (this.renaming !== id || !title) return;
+    this.endRenaming(id);
+    this.attempt(rename(id, title));
+  }
+
+  async import(event) {
+    const [file] = event.target.files;
+    event.target.value = "";
+    if (file) await this.attempt(importFile(file).then((number) => showSuccess(`${plural(number, "conversation")} imported.`)));
+  }
+
+  async remove(ids, what) {
+    const sure = await confirm({
+      title: `Delete ${what}?`,
+      text: "Conversations are kept in this browser only, so they cannot be restored.",
+      action: "Delete",
+    });
+    if (sure) await this.attempt(remove(ids));
+  }
+
+  async attempt(work) {
+    try {
+      await work;
+    } catch (error) {
+      showError(error);
+    }
+  }
+}
+
+/** Return the conversations, newest first, as groups with the name of their time. */
+function groupByDay(rows) {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const groups = Map.groupBy(rows, ({ updated }) => {
+    if (updated >= today) return "Today";
+    if (updated >= today - DAY_MS) return "Yesterday";
+    if (updated >= today - 6 * DAY_MS) return "Last 7 days";
+    return new Date(updated).toLocaleDateString("en", { month: "long", year: "numeric" });
+  });
+  return [...groups];
+}
+
+customElements.define("conversation-list", ConversationList);

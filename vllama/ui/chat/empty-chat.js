@@ -1,0 +1,31 @@
+/** A conversation without messages: a question above the composer, and suggestions below it. */
+
+import { library } from "../live/library.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+
+const SUGGESTIONS = [
+  ["Explain", "Explain how a language model chooses its next word, to somebody who has never programmed."],
+  ["Write code", "Write a Python function that finds the duplicates in a list, with tests."],
+  ["Check a text", "Correct this text, and say what you changed:\n\n"],
+];
+
+/** Return what stands above the composer. */
+export function greeting(models) {
+  const [model] = models;
+  if (model) return html`<h2 class="greeting">What can ${models.join(" and ")} help with?</h2>`;
+  if (!library.loaded) return html`<h2 class="greeting">Chat</h2>`;
+  return html`<h2 class="greeting">There is no model yet</h2>
+    <p class="muted"><a href="#/models">Add one on the page Models</a>, then come back to talk to it.</p>`;
+}
+
+/** Return what stands below the composer; `choose` is given the text of a suggestion. */
+export function suggestions(models, choose) {
+  if (!models[0]) return nothing;
+  return html`<ul class="suggestions" aria-label="Suggestions">
+    ${SUGGESTIONS.map(
+      ([title, text]) => html`<li>
+        <button type="button" @click=${() => choose(text)}><strong>${title}</strong> <span>${text}</span></button>
+      </li>`,
+    )}
+  </ul>`;
+}

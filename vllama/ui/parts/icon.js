@@ -1,0 +1,24 @@
+/** Icons: shapes of 24 × 24 that take the colour of the text. What they mean, the button says. */
+
+import { html } from "../vendor/lit-html/lit-html.js";
+
+const SHAPES = {
+  attach: "M19 11.5 11.5 19a4.5 4.5 0 0 1-6.4-6.4L13 4.7A3 3 0 0 1 17.3 9l-8 7.9a1.5 1.5 0 0 1-2.1-2.1L14.5 8",
+  again: "M20 11a8 8 0 1 0-2.3 6M20 5v6h-6",
+  close: "M6 6l12 12M18 6 6 18",
+  columns: "M4 5h16v14H4zM12 5v14",
+  copy: "M9 9h10v11H9zM15 9V4H5v11h4",
+  down: "M12 4v15M6 13l6 6 6-6",
+  edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",
+  left: "M15 5l-7 7 7 7",
+  menu: "M4 6h16M4 12h16M4 18h10",
+  more: "M5 12h.01M12 12h.01M19 12h.01",
+  plus: "M12 5v14M5 12h14",
+  right: "M9 5l7 7-7 7",
+  sliders: "M4 8h9M18 8h2M4 16h2M11 16h9M15.5 5.5v5M8.5 13.5v5",
+  stop: "M7 7h10v10H7z",
+  up: "M12 20V5M6 11l6-6 6 6",
+};
+
+export const icon = (name) =>
+  html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${SHAPES[name]}></path></svg>`;
