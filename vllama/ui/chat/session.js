@@ -162,7 +162,7 @@ async function addTurn({ text, files, after }, patch = {}) {
 }
 
 async function goOn(id, messages) {
-  const answer = { ...tree.answers.get(id), state: "writing", error: "" };
+  const answer = { ...session.tree.answers.get(id), state: "writing", error: "" };
   answer.messages = [...answer.messages, ...messages];
   session.tree.answers.set(id, answer);
   refresh();
