@@ -43,11 +43,27 @@ def test_models(server, open_page, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_chat(server, open_page, scheme):
-    page = open_page(server, "chat?model=writes:latest", color_scheme=scheme)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_chat(server, open_page, scheme, width):
+    size = {"width": width, "height": 844}
+    page = open_page(server, "chat?model=writes:latest", color_scheme=scheme, viewport=size)
+    expect(page.get_by_role("list", name="Suggestions")).to_be_visible()
+    check(page)
     page.get_by_role("button", name="Compare two models").click()
     say(page, "Hello")
     expect(page.get_by_text("tokens/s")).to_have_count(2)
+    page.get_by_role("button", name="Regenerate").first.click()
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    page.get_by_role("button", name="Edit the message").click()
+    check(page)
+    page.keyboard.press("Escape")
+    if width < 800:
+        page.get_by_role("button", name="Conversations").click()
+    page.get_by_role("button", name="Actions for “Hello”").click()
+    expect(page.get_by_role("button", name="Rename")).to_be_visible()
+    page.get_by_text("Import and export").click()
+    check(page)
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Chat settings").click()
     expect(page.get_by_label("Temperature")).to_be_visible()
     check(page)

@@ -168,6 +168,7 @@ def test_a_conversation_is_renamed_and_found(server, open_page):
     say(page, "A question about whales")
     expect(page.get_by_role("article").nth(1)).to_contain_text("8 tokens")
     page.get_by_role("link", name="New conversation").click()
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     say(page, "Something else")
     expect(page.get_by_role("article").nth(1)).to_contain_text("8 tokens")
     rows = page.locator("conversation-list li")

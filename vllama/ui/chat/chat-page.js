@@ -37,7 +37,7 @@ class ChatPage extends View {
   enter() {
     this.openAddress();
     const { signal } = this.leaving;
-    addEventListener("hashchange", () => this.openAddress(), { signal });
+    addEventListener("hashchange", () => this.openAddress().then(() => this.goOn()), { signal });
     addEventListener("keydown", (event) => this.press(event), { signal });
     narrow.addEventListener("change", () => this.update(), { signal });
     this.listen("library", () => this.chooseModel());
@@ -59,11 +59,19 @@ class ChatPage extends View {
     if (this.panel === "list") this.panel = "";
     this.atEnd = true;
     this.opening = true; // the address is ahead of what is shown
-    const given = { model: query.get("model") ?? undefined, at: query.get("at") ?? undefined };
-    await attempt(openConversation(parts[0] ?? null, given));
+    const at = query.get("at") ?? undefined;
+    await attempt(openConversation(parts[0] ?? null, { model: query.get("model") ?? undefined, at }));
     this.opening = false;
     this.chooseModel();
+    this.atEnd = !at;
+    this.sought = at;
     this.update();
+  }
+
+  /** Put the user who has begun a conversation into the composer; a phone would cover half of the page. */
+  goOn() {
+    if (session.path.length || narrow.matches) return;
+    this.querySelector("message-form").focus();
   }
 
   get isBusy() {
@@ -84,7 +92,7 @@ class ChatPage extends View {
             <div class="column ${conversation.models.length > 1 ? "two" : ""}">
               ${isEmpty
                 ? greeting(conversation.models)
-                : repeat(path, ({ turn }) => turn.id, (item, index) => html`<chat-turn .item=${this.makeItem(item, index)}></chat-turn>`)}
+                : repeat(path, ({ turn }) => turn.id, (item, index) => html`<chat-turn data-id=${item.turn.id} .item=${this.makeItem(item, index)}></chat-turn>`)}
             </div>
           </div>
           <div class="end">
@@ -152,6 +160,10 @@ class ChatPage extends View {
     if (column !== this.column) this.growing.observe(column);
     this.column = column;
     this.followEnd();
+    if (this.sought) {
+      this.querySelector(`[data-id="${this.sought}"]`)?.scrollIntoView();
+      this.sought = "";
+    }
     const blind = conversation.models.filter(
       (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
     );

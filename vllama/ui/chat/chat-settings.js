@@ -25,7 +25,7 @@ const THINKING = [["", "model default"], ["yes", "yes"], ["no", "no"], ["low", "
 const PRESET_FIELDS = ["system", "think", "tools", "options"];
 
 class ChatSettings extends View {
-  static topics = ["chat", "models", "presets"];
+  static topics = ["chat", "models"];
 
   toolsError = ""; // why what the user has written there is not used
   presets = [];
@@ -35,8 +35,10 @@ class ChatSettings extends View {
   asked = "";
 
   enter() {
-    this.listen("chat", () => this.refresh());
-    this.refresh();
+    this.listen("presets", () => this.readPresets());
+    this.listen("chat", () => this.readDefaults());
+    this.readPresets();
+    this.readDefaults();
   }
 
   template() {
@@ -170,10 +172,13 @@ class ChatSettings extends View {
     this.update();
   }
 
-  /** Ask for what may have changed: the presets, and the defaults of another model. */
-  async refresh() {
-    this.presets = await listPresets().catch(() => []);
+  async readPresets() {
+    this.presets = await listPresets().catch(() => []); // a browser that keeps nothing has none
     this.update();
+  }
+
+  /** Ask for the defaults of the model, if it is another one than before. */
+  async readDefaults() {
     const [model] = session.conversation.models;
     if (!model || model === this.asked) return;
     this.asked = model;

@@ -26,7 +26,7 @@ class ConversationList extends View {
   template() {
     const shown = this.filter();
     return html`
-      <a class="button new" href="#/chat">${icon("plus")} New conversation</a>
+      <a class="button new" href=${linkTo("chat", undefined, { model: session.conversation.models[0] || undefined })}>${icon("plus")} New conversation</a>
       ${session.list.length || this.words
         ? html`<label class="search"><span class="hidden">Search conversations</span>
             <input type="search" placeholder="Search" .value=${this.words} @input=${this.search} /></label>`

@@ -69,6 +69,11 @@ class MessageForm extends View {
     return this.querySelector("textarea");
   }
 
+  focus() {
+    // after the frame of the page, which moves the focus to its beginning
+    requestAnimationFrame(() => requestAnimationFrame(() => this.area?.focus()));
+  }
+
   get isEmpty() {
     return !this.area?.value.trim() && !this.files.length;
   }
