@@ -217,6 +217,9 @@ def test_settings_go_with_each_request_and_into_presets(server, open_page):
     }  # fmt: skip
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert body["think"] is False
+    answer = page.get_by_role("article").nth(1)
+    expect(answer).to_contain_text("It ended at the limit of tokens.")
+    expect(answer.get_by_role("button", name="Continue")).to_be_visible()
     page.get_by_role("link", name="New conversation").click()
     expect(settings.get_by_label("System prompt")).to_have_value("")
     settings.get_by_label("Preset").select_option("Brief")
@@ -350,6 +353,12 @@ def test_two_models_answer_one_message_side_by_side(server, open_page):
     expect(right).to_contain_text("also bold")
     assert left.bounding_box()["y"] == right.bounding_box()["y"]
     assert left.bounding_box()["x"] < right.bounding_box()["x"]
+    right.get_by_role("button", name="Regenerate").click()
+    expect(right).to_contain_text("2 of 2")
+    expect(left).not_to_contain_text("of 2")
+    page.get_by_role("button", name="One model").click()
+    say(page, "And you alone?")
+    expect(page.get_by_role("article")).to_have_count(5)
 
 
 def test_what_a_model_writes_can_do_nothing(server, open_page):
@@ -368,6 +377,58 @@ def test_what_a_model_writes_can_do_nothing(server, open_page):
         "http://192.0.2.1/pixel.png",
     ]
     assert page.title() == "Chat · vllama"
+
+
+def test_what_a_user_writes_can_do_nothing_either(server, open_page):
+    hostile = "<img src=x onerror=\"document.title='hacked'\"> {{x}} ${x}"
+    page = open_chat(open_page, server, "plain")
+    settings = open_settings(page)
+    settings.get_by_label("System prompt").fill(hostile)
+    settings.get_by_role("button", name="Save as").click()
+    settings.get_by_label("Name of the preset").fill(hostile[:60])
+    settings.get_by_role("button", name="Save", exact=True).click()
+    expect(settings.get_by_label("Preset")).to_contain_text("<img")
+    say(page, hostile)
+    expect(page.get_by_role("article").nth(1)).to_contain_text("8 tokens")
+    assert list_texts(page) == [hostile]
+    expect(page.get_by_role("link", name=hostile[:50])).to_be_visible()
+    page.get_by_role("searchbox", name="Search conversations").fill(f"no {hostile}")
+    expect(page.get_by_text("Nothing has")).to_contain_text("<img")
+    assert page.locator("chat-page img").count() == 0
+    assert page.title() == "Chat · vllama"
+
+
+def test_everything_can_be_reached_with_the_keyboard(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    page.get_by_role("textbox", name="Message").focus()
+    page.keyboard.type("First")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("line")
+    page.keyboard.press("Enter")
+    answer = page.get_by_role("article").nth(1)
+    expect(answer).to_contain_text("8 tokens")
+    assert list_texts(page) == ["First\nline"]
+
+    def go_back_to(name):
+        button = page.get_by_role("button", name=name).last
+        for _ in range(30):
+            if button.evaluate("node => node === document.activeElement"):
+                break
+            page.keyboard.press("Shift+Tab")
+        expect(button).to_be_focused()
+        expect(button).to_be_visible()
+        page.keyboard.press("Enter")
+
+    go_back_to("Regenerate")
+    expect(answer).to_contain_text("2 of 2")
+    go_back_to("Edit the message")
+    expect(page.get_by_role("textbox", name="Edit the message")).to_be_focused()
+    page.keyboard.press("Escape")
+    go_back_to("Chat settings")
+    expect(page.get_by_label("Preset")).to_be_focused()
+    page.keyboard.press("Escape")
+    go_back_to("Actions for")
+    expect(page.get_by_role("button", name="Rename")).to_be_visible()
 
 
 def test_thinking_is_folded_and_tools_are_answered_by_the_user(server, open_page):
@@ -404,6 +465,10 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     sent = request.value.post_data_json["messages"][0]
     assert base64.b64decode(sent["images"][0]) == PIXEL
     expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()
+    page.reload()
+    picture = page.get_by_role("article").first.get_by_role("img")
+    expect(picture).to_be_visible()
+    page.wait_for_function("image => image.naturalWidth === 1", arg=picture.element_handle())
 
 
 def test_a_text_file_goes_along_and_other_files_are_refused_with_a_reason(

@@ -217,15 +217,12 @@ class ChatPage extends View {
     this.toggle("");
   }
 
-  /** Open a panel and go there, or close it and go back to its button. */
+  /** Open a panel and go there (the settings do so themselves), or close it and go back to its button. */
   toggle(panel) {
-    const before = this.panel;
+    const target = { "": `.toggle-${this.panel}`, list: "conversation-list a" }[panel];
     this.panel = panel;
     this.update();
-    requestAnimationFrame(() => {
-      const target = panel ? { list: "conversation-list a", settings: "chat-settings :is(select, button)" }[panel] : `.toggle-${before}`;
-      this.querySelector(target)?.focus();
-    });
+    if (target) requestAnimationFrame(() => this.querySelector(target)?.focus());
   }
 
   /** Give a new conversation a model that is there: the last one that was used may be gone. */
