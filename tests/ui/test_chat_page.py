@@ -163,6 +163,18 @@ def test_an_answer_that_was_stopped_is_continued(server, open_page):
     expect(answer).to_contain_text("Stopped.")
 
 
+def test_an_answer_of_another_tab_is_stopped_from_here(server, open_page):
+    page = open_chat(open_page, server, "stalls")
+    say(page, "Hello")
+    expect(page.get_by_role("article").nth(1)).to_contain_text("tok0")
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.get_by_text("Being written in another tab.")).to_be_visible()
+    other.locator("message-form").get_by_role("button", name="Stop").click()
+    expect(other.get_by_text("Stopped.", exact=True)).to_be_visible()
+    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
+
+
 def test_a_conversation_is_renamed_and_found(server, open_page):
     page = open_chat(open_page, server, "plain")
     say(page, "A question about whales")

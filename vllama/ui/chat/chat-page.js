@@ -74,8 +74,17 @@ class ChatPage extends View {
     this.querySelector("message-form").focus();
   }
 
+  /** The answers that are being written, here or in another tab. */
+  get growingAnswers() {
+    return session.path.at(-1)?.answers.filter(({ id }) => isWriting(id)) ?? [];
+  }
+
   get isBusy() {
-    return session.path.at(-1)?.answers.some(({ id }) => isWriting(id)) ?? false;
+    return this.growingAnswers.length > 0;
+  }
+
+  stop() {
+    for (const { id } of this.growingAnswers) attempt(stop(id));
   }
 
   template() {
@@ -102,7 +111,7 @@ class ChatPage extends View {
           <message-form
             @message=${({ detail }) => this.send(detail)}
             @editlast=${() => [...this.querySelectorAll("chat-turn")].at(-1)?.beginEdit()}
-            @stop=${() => attempt(stop())}
+            @stop=${this.stop}
           ></message-form>
           ${isEmpty ? suggestions(conversation.models, (text) => this.querySelector("message-form").fill(text)) : nothing}
         </section>
