@@ -34,6 +34,7 @@ HOSTILE = """# Title
 print("hi")
 ```
 """
+PROSE = "The quick brown fox jumps over the lazy dog. " * 30
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -45,9 +46,7 @@ def server(tmp_path_factory):
         running.model("plain")
         running.model("stalls", "--stall-after", "2")
         running.model("hostile", "--say", json.dumps(HOSTILE))
-        running.model(
-            "prose", "--say", json.dumps("The quick brown fox jumps over the lazy dog. " * 30)
-        )
+        running.model("prose", "--say", json.dumps(PROSE))
         running.model("bare-thinks", "--say", json.dumps(THOUGHT), template=TEMPLATE)
         yield running
 
@@ -163,6 +162,18 @@ def test_an_answer_that_was_stopped_is_continued(server, open_page):
     expect(answer).to_contain_text("Stopped.")
 
 
+def test_an_answer_of_another_tab_is_stopped_from_here(server, open_page):
+    page = open_chat(open_page, server, "stalls")
+    say(page, "Hello")
+    expect(page.get_by_role("article").nth(1)).to_contain_text("tok0")
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.get_by_text("Being written in another tab.")).to_be_visible()
+    other.locator("message-form").get_by_role("button", name="Stop").click()
+    expect(other.get_by_text("Stopped.", exact=True)).to_be_visible()
+    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
+
+
 def test_a_conversation_is_renamed_and_found(server, open_page):
     page = open_chat(open_page, server, "plain")
     say(page, "A question about whales")
@@ -217,6 +228,9 @@ def test_settings_go_with_each_request_and_into_presets(server, open_page):
     }  # fmt: skip
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert body["think"] is False
+    answer = page.get_by_role("article").nth(1)
+    expect(answer).to_contain_text("It ended at the limit of tokens.")
+    expect(answer.get_by_role("button", name="Continue")).to_be_visible()
     page.get_by_role("link", name="New conversation").click()
     expect(settings.get_by_label("System prompt")).to_have_value("")
     settings.get_by_label("Preset").select_option("Brief")
@@ -262,12 +276,12 @@ def test_a_server_without_models_says_where_they_come_from(tmp_path, open_page):
 def test_a_line_has_about_seventy_characters(server, open_page):
     page = open_chat(open_page, server, "prose")
     say(page, "Hello")
-    paragraph = page.locator("markdown-text p").first
-    expect(page.get_by_role("article").nth(1)).to_contain_text("tokens/s")
-    lines = paragraph.evaluate(
-        "node => Math.round(node.offsetHeight / parseFloat(getComputedStyle(node).lineHeight))"
+    paragraph = page.locator("markdown-text p")
+    expect(paragraph).to_have_text(PROSE.strip())  # so it is not drawn again
+    height, line = paragraph.evaluate(
+        "node => [node.offsetHeight, parseFloat(getComputedStyle(node).lineHeight)]"
     )
-    assert 60 < len(paragraph.text_content()) / lines < 82
+    assert 60 < len(PROSE) / round(height / line) < 82
 
 
 def test_a_phone_shows_everything_and_can_be_used_with_a_thumb(server, open_page):
@@ -350,6 +364,12 @@ def test_two_models_answer_one_message_side_by_side(server, open_page):
     expect(right).to_contain_text("also bold")
     assert left.bounding_box()["y"] == right.bounding_box()["y"]
     assert left.bounding_box()["x"] < right.bounding_box()["x"]
+    right.get_by_role("button", name="Regenerate").click()
+    expect(right).to_contain_text("2 of 2")
+    expect(left).not_to_contain_text("of 2")
+    page.get_by_role("button", name="One model").click()
+    say(page, "And you alone?")
+    expect(page.get_by_role("article")).to_have_count(5)
 
 
 def test_what_a_model_writes_can_do_nothing(server, open_page):
@@ -368,6 +388,58 @@ def test_what_a_model_writes_can_do_nothing(server, open_page):
         "http://192.0.2.1/pixel.png",
     ]
     assert page.title() == "Chat · vllama"
+
+
+def test_what_a_user_writes_can_do_nothing_either(server, open_page):
+    hostile = "<img src=x onerror=\"document.title='hacked'\"> {{x}} ${x}"
+    page = open_chat(open_page, server, "plain")
+    settings = open_settings(page)
+    settings.get_by_label("System prompt").fill(hostile)
+    settings.get_by_role("button", name="Save as").click()
+    settings.get_by_label("Name of the preset").fill(hostile[:60])
+    settings.get_by_role("button", name="Save", exact=True).click()
+    expect(settings.get_by_label("Preset")).to_contain_text("<img")
+    say(page, hostile)
+    expect(page.get_by_role("article").nth(1)).to_contain_text("8 tokens")
+    assert list_texts(page) == [hostile]
+    expect(page.get_by_role("link", name=hostile[:50])).to_be_visible()
+    page.get_by_role("searchbox", name="Search conversations").fill(f"no {hostile}")
+    expect(page.get_by_text("Nothing has")).to_contain_text("<img")
+    assert page.locator("chat-page img").count() == 0
+    assert page.title() == "Chat · vllama"
+
+
+def test_everything_can_be_reached_with_the_keyboard(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    page.get_by_role("textbox", name="Message").focus()
+    page.keyboard.type("First")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("line")
+    page.keyboard.press("Enter")
+    answer = page.get_by_role("article").nth(1)
+    expect(answer).to_contain_text("8 tokens")
+    assert list_texts(page) == ["First\nline"]
+
+    def go_back_to(name):
+        button = page.get_by_role("button", name=name).last
+        for _ in range(30):
+            if button.evaluate("node => node === document.activeElement"):
+                break
+            page.keyboard.press("Shift+Tab")
+        expect(button).to_be_focused()
+        expect(button).to_be_visible()
+        page.keyboard.press("Enter")
+
+    go_back_to("Regenerate")
+    expect(answer).to_contain_text("2 of 2")
+    go_back_to("Edit the message")
+    expect(page.get_by_role("textbox", name="Edit the message")).to_be_focused()
+    page.keyboard.press("Escape")
+    go_back_to("Chat settings")
+    expect(page.get_by_label("Preset")).to_be_focused()
+    page.keyboard.press("Escape")
+    go_back_to("Actions for")
+    expect(page.get_by_role("button", name="Rename")).to_be_visible()
 
 
 def test_thinking_is_folded_and_tools_are_answered_by_the_user(server, open_page):
@@ -404,6 +476,10 @@ def test_an_image_is_attached_and_sent(server, open_page, tmp_path):
     sent = request.value.post_data_json["messages"][0]
     assert base64.b64decode(sent["images"][0]) == PIXEL
     expect(page.get_by_role("article").nth(1).get_by_role("alert")).to_be_visible()
+    page.reload()
+    picture = page.get_by_role("article").first.get_by_role("img")
+    expect(picture).to_be_visible()
+    page.wait_for_function("image => image.naturalWidth === 1", arg=picture.element_handle())
 
 
 def test_a_text_file_goes_along_and_other_files_are_refused_with_a_reason(

@@ -18,6 +18,8 @@ CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q
 LAZY = [FOLDER / "vendor" / name for name in ("katex", "highlight")]
 """What is loaded when it is first needed."""
 MOST_BYTES, MOST_LAZY_BYTES = 600_000, 1_500_000
+MOST_FIRST_BYTES = 150_000
+"""Compressed."""
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,15 @@ def test_the_page_is_small():
 
     assert measure(*LAZY) < MOST_LAZY_BYTES
     assert measure(FOLDER) - measure(*LAZY) < MOST_BYTES
+
+
+def test_the_first_view_is_small(server):
+    """Of what `index.html` names, and so of all modules that these import at once."""
+    _, _, page = server.request("GET", "/ui/")
+    named = set(re.findall(r'(?:href|src)="(v[^"]+)"', page.decode()))
+    packed = {"accept-encoding": "gzip"}
+    bodies = [server.request("GET", f"/ui/{name}", headers=packed)[2] for name in named]
+    assert sum(map(len, bodies)) < MOST_FIRST_BYTES
 
 
 def test_fonts_are_served_as_they_are(server):

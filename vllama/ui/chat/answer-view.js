@@ -62,7 +62,7 @@ function footer(answer, versions, calls) {
     ${messages.some(({ content }) => content)
       ? html`<button class="quiet" aria-label="Copy the answer" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
-    <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")}</button>
+    <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")} ${isCut ? "Regenerate" : nothing}</button>
     ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
     ${stats(last?.stats ?? {})}
   </footer>`;

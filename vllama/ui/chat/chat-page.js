@@ -74,8 +74,17 @@ class ChatPage extends View {
     this.querySelector("message-form").focus();
   }
 
+  /** The answers that are being written, here or in another tab. */
+  get growingAnswers() {
+    return session.path.at(-1)?.answers.filter(({ id }) => isWriting(id)) ?? [];
+  }
+
   get isBusy() {
-    return session.path.at(-1)?.answers.some(({ id }) => isWriting(id)) ?? false;
+    return this.growingAnswers.length > 0;
+  }
+
+  stop() {
+    for (const { id } of this.growingAnswers) attempt(stop(id));
   }
 
   template() {
@@ -102,7 +111,7 @@ class ChatPage extends View {
           <message-form
             @message=${({ detail }) => this.send(detail)}
             @editlast=${() => [...this.querySelectorAll("chat-turn")].at(-1)?.beginEdit()}
-            @stop=${() => attempt(stop())}
+            @stop=${this.stop}
           ></message-form>
           ${isEmpty ? suggestions(conversation.models, (text) => this.querySelector("message-form").fill(text)) : nothing}
         </section>
@@ -217,15 +226,12 @@ class ChatPage extends View {
     this.toggle("");
   }
 
-  /** Open a panel and go there, or close it and go back to its button. */
+  /** Open a panel and go there (the settings do so themselves), or close it and go back to its button. */
   toggle(panel) {
-    const before = this.panel;
+    const target = { "": `.toggle-${this.panel}`, list: "conversation-list a" }[panel];
     this.panel = panel;
     this.update();
-    requestAnimationFrame(() => {
-      const target = panel ? { list: "conversation-list a", settings: "chat-settings :is(select, button)" }[panel] : `.toggle-${before}`;
-      this.querySelector(target)?.focus();
-    });
+    if (target) requestAnimationFrame(() => this.querySelector(target)?.focus());
   }
 
   /** Give a new conversation a model that is there: the last one that was used may be gone. */

@@ -39,6 +39,7 @@ class ChatSettings extends View {
     this.listen("chat", () => this.readDefaults());
     this.readPresets();
     this.readDefaults();
+    this.afterwards = () => this.querySelector("select").focus();
   }
 
   template() {

@@ -60,8 +60,8 @@ class ConversationList extends View {
       ${id === this.open
         ? html`<div class="actions">
             <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
-            <button class="quiet" @click=${() => this.attempt(exportMarkdown(id))}>Markdown</button>
-            <button class="quiet" @click=${() => this.attempt(exportOne(id))}>JSON</button>
+            <button class="quiet" title="Export as Markdown" @click=${() => this.attempt(exportMarkdown(id))}>Markdown</button>
+            <button class="quiet" title="Export as JSON" @click=${() => this.attempt(exportOne(id))}>JSON</button>
             <button class="quiet bad" @click=${() => this.remove([id], `“${title}”`)}>Delete</button>
           </div>`
         : nothing}

@@ -17,17 +17,19 @@ const OPTIONS = {
 let loading = null;
 
 /** Draw the formulas within `root`: at once, or when KaTeX is there. */
-export function drawMathematics(root) {
+export async function drawMathematics(root) {
   const found = [...root.querySelectorAll("code.math")];
   if (!found.length) return;
-  if (globalThis.katex) {
-    found.forEach(draw);
-  } else {
-    loading ??= load();
-    loading.then(() => found.forEach(draw)).catch(() => {
+  if (!globalThis.katex) {
+    try {
+      await (loading ??= load());
+    } catch {
       loading = null; // they stay as their source; the next text tries again
-    });
+      return;
+    }
+    await new Promise((resolve) => setTimeout(resolve)); // hundreds of texts may have waited
   }
+  found.forEach(draw);
 }
 
 async function load() {
