@@ -70,6 +70,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     model: str
+    requested: Annotated[str, says("the model that it named, as far as that is known")]
     method: str
     path: str
     dialect: str

@@ -16,17 +16,24 @@ from vllama.base.clock import now_ns
 from vllama.dialects.events import EndedRow, Pool, Sample
 from vllama.machine.types import Platform
 from vllama.routes.recording.running import RunningRequest, RunningRequests
+from vllama.routes.route import RouteKind
 from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.views import sum_pools
 
-MAX_ENDED = 100
+SERVER_ERROR = 500
+MAX_ENDED = 1000
+MAX_TOLD = 100
+"""Those in a snapshot of the event stream."""
+CHANGES = (RouteKind.MODEL, RouteKind.WRITES, RouteKind.SETS)
+"""The routes whose refusals are kept: what was to be done is not. Others only tell something."""
 
 
 class Activity:
     """Counts for the samples, and the requests that have ended lately.
 
-    Requests to models are kept, and all others that failed.
+    Requests to models are kept; of all others those that were to change something and did not, and
+    faults of the server.
     """
 
     def __init__(self, running: RunningRequests) -> None:
@@ -41,7 +48,8 @@ class Activity:
 
     def note_end(self, running: RunningRequest, row: EndedRow) -> None:
         """Take note of a request that has ended."""
-        if not row.model and row.error is None:
+        failed = running.route.kind in CHANGES or row.status >= SERVER_ERROR
+        if not row.model and (row.error is None or not failed):
             return
         self._count_first_token(running)
         self._tokens += row.generated_tokens
@@ -50,7 +58,18 @@ class Activity:
 
     def list_ended(self) -> list[EndedRow]:
         """Return the latest requests that have ended, oldest first."""
-        return list(self._ended)
+        return list(self._ended)[-MAX_TOLD:]
+
+    def list_before(self, id_: str, limit: int) -> tuple[list[EndedRow], bool]:
+        """Return those that ended before a request, newest first, and whether there are more.
+
+        Without an id the newest. Clients may use an id twice, so the oldest of that id counts.
+        """
+        rows = list(self._ended)
+        ids = [row.id for row in rows]
+        end = (ids.index(id_) if id_ in ids else 0) if id_ else len(rows)
+        start = max(0, end - limit)
+        return rows[start:end][::-1], start > 0
 
     def list_after(self, count: int) -> list[EndedRow]:
         """Return those that came after the first `count`, as far as they are kept."""
