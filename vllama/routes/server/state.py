@@ -14,7 +14,6 @@ from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden
 from vllama.base.meaning import says
-from vllama.config.report import Settings
 from vllama.dialects.events import EndedRow, EventData, RequestRow
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
@@ -68,11 +67,6 @@ async def get_document(gateway: Gateway, request: Request) -> None:
     """
     needs_key = gateway.keys.is_required
     request.respond(200, await executors.codec.run(gateway.describe_api, needs_key=needs_key), JSON)
-
-
-async def list_settings(gateway: Gateway, request: Request) -> None:
-    """List every setting: its value, where that comes from, and what it means; no secrets."""
-    request.json(200, gateway.in_use.now.report)
 
 
 async def stream_events(gateway: Gateway, request: Request) -> None:
@@ -252,9 +246,7 @@ ROUTES = (
         tells=True,
         parameters=(
             Parameter("before", "the id of a request; those that ended before it", TEXT),
-            Parameter(
-                "limit", "how many", WHOLE_NUMBER | {"minimum": 1, "maximum": MAX_LISTED}
-            ),
+            Parameter("limit", "how many", WHOLE_NUMBER | {"minimum": 1, "maximum": MAX_LISTED}),
         ),
         answer=EndedRequests,
     ),
@@ -284,5 +276,4 @@ ROUTES = (
         ),
         answer=UsageRows,
     ),
-    server_route("GET /api/config", list_settings, tells=True, answer=Settings),
 )
