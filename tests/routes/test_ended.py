@@ -61,6 +61,8 @@ def test_a_missing_model_is_named(server: Server) -> None:
     assert chat(server, "missing", "nothing-like-it") == 404
     row = find(server, "missing")
     assert (row["model"], row["requested"]) == ("", "nothing-like-it")
+    assert chat(server, "no-name", "x" * 300) >= 400
+    assert find(server, "no-name")["requested"] == "x" * 200
     assert chat(server, "too-long", "plain", options={"num_ctx": "many"}) == 400
     assert chat(server, "there") == 200
     assert find(server, "there")["requested"] == "plain:latest"

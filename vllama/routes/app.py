@@ -26,7 +26,7 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
-from vllama.base.log_context import Trace, model, trace
+from vllama.base.log_context import Trace, model, requested, trace
 from vllama.base.outcome import Outcome
 from vllama.chat.engine.request_fields import may_send_code
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
@@ -121,6 +121,7 @@ class App:
         """Serve one request."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
+        requested.set("")
         route = self._table.find(request.method, request.path)
         gateway = self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")

@@ -210,11 +210,11 @@ class RunningRequest:
         """Return its row among the requests that have ended, `seconds` after it came."""
         request, rate = self.request, self.tokens_per_s
         failure = request.failure
-        missing = failure.name if isinstance(failure, ModelNotFound) else ""
+        named = failure.name if isinstance(failure, ModelNotFound) else log_context.requested.get()
         return EndedRow(
             id=self.id,
             model=self.model,
-            requested=(self.model or log_context.model.get() or missing)[:MAX_NAME],
+            requested=(self.model or log_context.model.get() or named)[:MAX_NAME],
             method=request.method,
             path=request.path[:MAX_PATH],
             dialect=self.route.dialect,

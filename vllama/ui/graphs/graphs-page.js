@@ -53,7 +53,7 @@ class GraphsPage extends View {
     if (!state.marks.length) return nothing;
     return html`<section aria-labelledby="marks-title">
       <h2 id="marks-title">Loads and evictions</h2>
-      <table class="cards">
+      <table class="cards marks">
         <thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Model</th><th scope="col">Why</th></tr></thead>
         <tbody>
           ${state.marks.toReversed().map(
@@ -99,7 +99,7 @@ function listCharts() {
   const pools = [...new Set(state.samples.flatMap((one) => Object.keys(one.memory ?? {})))];
   return [
     { title: "Tokens per second", format: rate, lines: [line("tokens/s", (one) => one.tokens_per_s)] },
-    { title: "Time to the first token", format: duration, dots: true, lines: [line("first token", (one) => one.first_token_s)] },
+    { title: "Time to first token", format: duration, dots: true, lines: [line("time to first token", (one) => one.first_token_s)] },
     {
       title: "Requests",
       format: count,
