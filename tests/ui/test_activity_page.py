@@ -154,9 +154,9 @@ def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_pa
     row = ended.get_by_role("row").filter(has_text=missing).first
     expect(row).to_contain_text("error")
     assert row.bounding_box()["height"] < 44
-    row.get_by_role("button", name=missing).click()
+    row.get_by_role("button", name=missing, exact=True).click()
     details = ended.locator("tr.details")
-    expect(details).to_contain_text(f"model '{missing}' not found")
+    expect(details).to_contain_text("invalid model name")
     expect(details).to_contain_text("POST /v1/chat/completions")
     expect(details).to_contain_text("127.0.0.1")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
@@ -269,7 +269,6 @@ def test_a_replay_says_what_differs_and_how_to_find_out(server, open_page):
     ask = {
         "model": "plain",
         "messages": [{"role": "user", "content": "Oslo?"}],
-        "options": {"num_ctx": 1024},
         "stream": False,
     }
     server.post("/api/chat", ask)
@@ -289,13 +288,14 @@ def test_a_replay_says_what_differs_and_how_to_find_out(server, open_page):
     told = dialog.get_by_role("status")
     expect(told).to_contain_text("The answers differ at character 6.")
     expect(told.get_by_role("row").filter(has_text="Context")).to_contain_text("512")
-    expect(told).to_contain_text(re.compile(r"vllama bisect \S+ --bad-set ctx=1024"))
+    expect(told).to_contain_text(re.compile(r"vllama bisect \S+ --bad-set ctx=2048"))
 
 
 def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
     page = open_page(server, "graphs")
     server.post("/api/generate", {"model": "plain"})
-    expect(page.locator("time-chart canvas")).to_have_count(4)
+    expect(page.get_by_role("img", name="CPU: all cores")).to_be_visible()
+    expect(page.locator("time-chart canvas")).to_have_count(5)
     marks = page.get_by_role("region", name="Loads and evictions")
     expect(marks.get_by_role("row").filter(has_text="plain").first).to_contain_text("load")
     page.get_by_text("The numbers, minute by minute").click()

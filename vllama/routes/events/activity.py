@@ -12,9 +12,11 @@ from collections import deque
 
 import msgspec
 
+from vllama.base import executors
 from vllama.base.clock import now_ns
-from vllama.dialects.events import EndedRow, Pool, Sample
-from vllama.machine.types import Platform
+from vllama.dialects.events import EndedRow, GpuUse, MachineUse, Pool, Sample
+from vllama.machine.types import Platform, Vendor
+from vllama.machine.usage import read_cpu, read_gpus
 from vllama.routes.recording.running import RunningRequest, RunningRequests
 from vllama.routes.route import RouteKind
 from vllama.scheduler.memory import RAM
@@ -120,6 +122,12 @@ class History:
             f"gpu{place}": (gpu.total_bytes, gpu.free_bytes)
             for place, gpu in enumerate(platform.accelerators)
         }
+        self._gpus = {
+            gpu.index: f"gpu{place}"
+            for place, gpu in enumerate(platform.accelerators)
+            if gpu.vendor is Vendor.NVIDIA
+        }
+        read_cpu()  # it tells what was in use since the call before
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
 
@@ -128,10 +136,28 @@ class History:
         if watched or self._scheduler.running:
             await self._scheduler.measure(max_age_s=MEASURE_S, unloaded=watched)
         sample = self._make_sample()
+        if watched:
+            sample = msgspec.structs.replace(sample, machine=await self._read_machine())
         last = self._samples[-1] if self._samples else None
-        if watched or last is None or msgspec.structs.replace(last, time=sample.time) != sample:
+        if watched or last is None or self._state_of(last) != self._state_of(sample):
             self._samples.append(sample)
             self.count += 1
+
+    @staticmethod
+    def _state_of(sample: Sample) -> Sample:
+        return msgspec.structs.replace(sample, time=0.0, machine=None)
+
+    async def _read_machine(self) -> MachineUse:
+        """Ask how busy the machine is, in a thread: `nvidia-smi` is a process."""
+        gpus = await executors.upkeep.run(read_gpus) if self._gpus else {}
+        return MachineUse(
+            cpu=read_cpu(),
+            gpus={
+                self._gpus[index]: GpuUse(use=use, temperature_c=degrees, power_w=watts)
+                for index, (use, degrees, watts) in gpus.items()
+                if index in self._gpus
+            },
+        )
 
     def list_samples(self) -> list[Sample]:
         """Return the samples of the last hour, oldest first."""

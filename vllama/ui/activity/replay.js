@@ -72,7 +72,7 @@ class RequestReplay extends View {
       <div class="verdict ${difference ? "bad" : "good"}">
         ${difference
           ? html`<p><strong>The answers differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
-              <p>Captured: …${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: …${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
+              <p>Captured: ${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: ${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
           : html`<p><strong>Same answer.</strong></p>`}
       </div>
       <table class="plain">
@@ -132,7 +132,7 @@ function findDifference(before, now) {
   let at = 0;
   while (at < before.length && before[at] === now[at]) at += 1;
   const word = (one) => one.slice(at, at + AROUND);
-  return { at, start: before.slice(Math.max(0, at - AROUND), at), before: word(before), now: word(now) };
+  return { at, start: (at > AROUND ? "…" : "") + before.slice(Math.max(0, at - AROUND), at), before: word(before), now: word(now) };
 }
 
 customElements.define("request-replay", RequestReplay);
