@@ -89,7 +89,8 @@ class ServerSettings:
     )  # fmt: skip
     read_only: bool = setting(
         False, kinds.SWITCH,
-        "refuse to pull, push, create, copy, delete and upload models over HTTP",
+        "refuse over HTTP to pull, push, create, copy, delete and upload models, and to change "
+        "settings and keys",
         example="true", flag="--read-only",
     )  # fmt: skip
     inspect_code: bool = setting(
