@@ -66,7 +66,12 @@ def test_every_handler_needs_a_scope_that_was_chosen_for_it() -> None:
         "models.delete",
         "models.pull",
         "models.stop_pull",
-        "state.list_settings",
+        "keys.add_key",
+        "keys.change_key",
+        "keys.revoke_key",
+        "keys.rotate_key",
+        "settings.change_settings",
+        "settings.list_settings",
     }
     writes = [route for route in ROUTES if route.kind is RouteKind.WRITES]
     assert writes and {route.scopes for route in writes} == {(Scope.ADMIN,)}

@@ -79,7 +79,7 @@ def test_others(server, open_page, address, scheme):
     if address == "graphs":
         page.get_by_text("The numbers, minute by minute").click()
     if address == "settings":
-        expect(page.get_by_role("table")).to_be_visible()
+        expect(page.get_by_role("table").first).to_be_visible()
     check(page)
 
 

@@ -12,15 +12,6 @@ from tests.server_process import LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
 
-COUNT_LINES = """cell => {
-    const count = (range) => new Set([...range.getClientRects()].map(({ top }) => top)).size;
-    const address = document.createRange(), route = document.createRange();
-    address.setStart(cell, 0);
-    address.setEndBefore(cell.querySelector("small"));
-    route.selectNodeContents(cell.querySelector("small"));
-    return { address: count(address), route: count(route) };
-}"""
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -100,10 +91,10 @@ def test_a_captured_stream_is_shown_put_together_and_raw_on_demand(server, open_
     server.request("DELETE", "/api/delete", {"model": "nothing-like-it"})
     page = open_page(server, "activity")
     ended = page.get_by_role("region", name="Recent requests")
-    failed = ended.get_by_role("row").filter(has_text="/api/delete").first
+    failed = ended.get_by_role("row").filter(has_text="nothing-like-it").first
     expect(failed).to_contain_text("error")
     expect(failed.get_by_role("button", name="Open")).to_have_count(0)
-    row = ended.get_by_role("row").filter(has_text=path).filter(has_text="plain").first
+    row = ended.get_by_role("row").filter(has_text="plain").first
     row.get_by_role("button", name="Open").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text("tok0 tok1 tok2 tok3 tok4 tok5 tok6 tok7")).to_be_visible()
@@ -153,23 +144,158 @@ def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
     expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
 
 
-def test_addresses_and_routes_are_not_broken_into_pieces(server, open_page):
+def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_page):
     ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
     server.post("/v1/chat/completions", ask)
-    server.post("/v1/chat/completions", {**ask, "model": "-".join(["unknown"] * 20)})
+    missing = "-".join(["unknown"] * 20)
+    server.post("/v1/chat/completions", {**ask, "model": missing})
     page = open_page(server, "activity", viewport={"width": 1280, "height": 800})
     ended = page.get_by_role("region", name="Recent requests")
-    client = ended.get_by_role("rowheader").filter(has_text="/v1/chat/completions").first
-    expect(client).to_contain_text("127.0.0.1")
-    lines = client.evaluate(COUNT_LINES)
-    assert lines == {"address": 1, "route": 1}
+    row = ended.get_by_role("row").filter(has_text=missing).first
+    expect(row).to_contain_text("error")
+    assert row.bounding_box()["height"] < 44
+    row.get_by_role("button", name=missing, exact=True).click()
+    details = ended.locator("tr.details")
+    expect(details).to_contain_text("invalid model name")
+    expect(details).to_contain_text("POST /v1/chat/completions")
+    expect(details).to_contain_text("127.0.0.1")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page):
+    ask = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
+    server.request("POST", "/api/chat", {"model": "lost", **ask}, {"x-request-id": "the-old-one"})
+    for number in range(110):  # more than a snapshot has
+        server.request("DELETE", "/api/delete", {"model": f"none-{number}"})
+    page = open_page(server, "activity")
+    ended = page.get_by_role("region", name="Recent requests")
+    expect(ended.get_by_role("row")).to_have_count(51)  # with the head
+    ended.get_by_label("Text").fill("the-old-one")
+    expect(ended.get_by_role("row")).to_have_count(2)
+    expect(ended.get_by_role("rowheader")).to_have_text("lost")
+    assert page.evaluate("location.hash") == "#/activity?text=the-old-one"
+    page.reload()
+    expect(ended.get_by_role("rowheader")).to_have_text("lost")
+    ended.get_by_label("Text").fill("")
+    ended.get_by_label("Model").select_option("lost")
+    expect(ended.get_by_role("rowheader")).to_have_text("lost")
+    ended.get_by_label("Model").select_option("plain:latest")
+    ended.get_by_label("Errors only").check()
+    expect(ended).to_contain_text("No request matches.")
+    ended.get_by_role("button", name="Show all").click()
+    expect(ended.get_by_role("row")).to_have_count(51)
+    assert page.evaluate("location.hash") == "#/activity"
+
+
+def test_older_requests_are_on_further_pages(server, open_page):
+    for number in range(110):
+        server.request("DELETE", "/api/delete", {"model": f"page-{number}"})
+    page = open_page(server, "activity?text=page-")
+    ended = page.get_by_role("region", name="Recent requests")
+    expect(ended.get_by_role("rowheader").first).to_have_text("page-109")
+    expect(ended).to_contain_text("1–50 of 110")
+    expect(ended.get_by_role("button", name="Newer")).to_be_disabled()
+    ended.get_by_role("button", name="Older").click()
+    expect(ended.get_by_role("rowheader").first).to_have_text("page-59")
+    ended.get_by_role("button", name="Older").click()
+    expect(ended).to_contain_text("101–110 of 110")
+    expect(ended.get_by_role("button", name="Older")).to_be_disabled()
+
+
+def test_columns_are_chosen_and_stay_so(server, open_page):
+    server.request("DELETE", "/api/delete", {"model": "columns"})
+    page = open_page(server, "activity")
+    ended = page.get_by_role("region", name="Recent requests")
+    expect(ended.get_by_role("columnheader", name="Client")).to_be_visible()
+    ended.get_by_text("Columns", exact=True).first.click()
+    ended.get_by_label("Client").uncheck()
+    ended.get_by_label("Route").check()
+    page.keyboard.press("Escape")
+    expect(ended.get_by_label("Route")).to_be_hidden()
+    expect(ended.get_by_role("columnheader", name="Client")).to_have_count(0)
+    page.reload()
+    expect(ended.get_by_role("columnheader", name="Route")).to_be_visible()
+    expect(ended.get_by_role("columnheader", name="Client")).to_have_count(0)
+
+
+def test_the_figures_are_those_of_the_last_minutes(server, open_page):
+    page = open_page(server, "activity")
+    rows = """[
+        {model: "m", started_at: new Date(600000).toISOString(), seconds: 1, first_token_s: 1, tokens_per_s: 10},
+        ...Array.from({length: 19}, () => (
+            {model: "m", started_at: new Date(800000).toISOString(), seconds: 1, first_token_s: 0.2, tokens_per_s: 20})),
+        {model: "m", started_at: new Date(800000).toISOString(), seconds: 1, first_token_s: 9, tokens_per_s: null},
+        {model: "", started_at: new Date(800000).toISOString(), seconds: 1, first_token_s: null, tokens_per_s: null},
+    ].reverse()"""  # noqa: E501
+    measure = (
+        f"import('/ui/activity/figures.js').then(({{ measure }}) => measure({rows}, true, 1000))"
+    )
+    assert page.evaluate(measure) == {
+        "number": 20, "minutes": 5, "perMinute": 4,
+        "first50": 0.2, "first95": 0.2, "tokensPerS": 20,
+    }  # fmt: skip
+    server.post("/api/generate", {"model": "plain", "prompt": "hi", "stream": False})
+    figures = page.get_by_role("region", name="Last 5 minutes")
+    expect(figures).to_contain_text("Requests per minute")
+
+
+def test_a_capture_that_is_gone_says_so_and_its_button_goes(tmp_path, open_page):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    with Server(tmp_path, "--capture", "1") as server:
+        server.model("plain")
+        server.post("/api/chat", ask)
+        page = open_page(server, "activity")
+        opens = page.get_by_role("button", name="Open the capture")
+        expect(opens).to_have_count(1)
+        server.post("/api/chat", ask)
+        expect(opens).to_have_count(2)
+        opens.last.click()
+        expect(page.get_by_role("alert")).to_contain_text("removed to make room")
+        expect(opens).to_have_count(1)
+
+
+def test_a_capture_is_replayed_and_compared(server, open_page):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": True}
+    server.request("POST", "/v1/chat/completions", ask)
+    page = open_page(server, "activity")
+    page.get_by_role("button", name="Open the capture").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Replay").click()
+    expect(dialog.get_by_role("status")).to_contain_text("Same answer.")
+    expect(dialog.get_by_role("columnheader", name="Nothing else differs")).to_be_visible()
+
+
+def test_a_replay_says_what_differs_and_how_to_find_out(server, open_page):
+    ask = {
+        "model": "plain",
+        "messages": [{"role": "user", "content": "Oslo?"}],
+        "stream": False,
+    }
+    server.post("/api/chat", ask)
+    page = open_page(server, "activity")
+
+    def change(route):
+        response = route.fetch()
+        told = response.json()
+        told["engine"]["context_length"] = 512
+        told["texts"][0]["text"] = "tok0 another"
+        route.fulfill(response=response, json=told)
+
+    page.route("**/api/captures/*", change, times=1)
+    page.get_by_role("button", name="Open the capture").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Replay").click()
+    told = dialog.get_by_role("status")
+    expect(told).to_contain_text("The answers differ at character 6.")
+    expect(told.get_by_role("row").filter(has_text="Context")).to_contain_text("512")
+    expect(told).to_contain_text(re.compile(r"vllama bisect \S+ --bad-set ctx=2048"))
 
 
 def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
     page = open_page(server, "graphs")
     server.post("/api/generate", {"model": "plain"})
-    expect(page.locator("time-chart canvas")).to_have_count(4)
+    expect(page.get_by_role("img", name="CPU: all cores")).to_be_visible()
+    expect(page.locator("time-chart canvas")).to_have_count(5)
     marks = page.get_by_role("region", name="Loads and evictions")
     expect(marks.get_by_role("row").filter(has_text="plain").first).to_contain_text("load")
     page.get_by_text("The numbers, minute by minute").click()

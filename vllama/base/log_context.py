@@ -13,6 +13,8 @@ from contextvars import ContextVar
 MAX_LENGTH = 128
 
 model: ContextVar[str] = ContextVar("model", default="")
+requested: ContextVar[str] = ContextVar("requested", default="")
+"""The model as a client named it, which may not be there: for rows, not for labels of metrics."""
 
 
 class Trace:

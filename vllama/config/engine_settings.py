@@ -26,50 +26,53 @@ class EngineSettings:
     )  # fmt: skip
     engine: str | None = setting(
         None, kinds.auto(kinds.NAME), "engine to use; auto takes the best for this machine",
-        example="auto", flag="--engine", effect=Effect.NEXT_LOAD,
+        example="auto", flag="--engine", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     strict: bool = setting(
         False, kinds.SWITCH, "fail if an engine does not start, instead of trying another plan",
-        example="true", flag="--strict", effect=Effect.NEXT_LOAD,
+        example="true", flag="--strict", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     context_length: int | None = setting(
         None, kinds.auto(kinds.CONTEXT, "0"),
         "context in tokens; 0: as much as the model and the memory allow",
         example="8192", flag="--ctx", foreign="OLLAMA_CONTEXT_LENGTH", effect=Effect.NEXT_LOAD,
+        remote=True,
     )  # fmt: skip
     max_tokens: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"),
         "most tokens of any answer, whatever a request asks for; 0: no limit",
-        example="4096", flag="--max-tokens",
+        example="4096", flag="--max-tokens", remote=True,
     )  # fmt: skip
     gpu_layers: int | None = setting(
         None, kinds.auto(kinds.LAYERS), "layers to put on the GPU: all, or a number; 0: none",
-        example="all", flag="--gpu-layers", effect=Effect.NEXT_LOAD,
+        example="all", flag="--gpu-layers", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     threads: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"), "CPU threads for an engine",
-        example="8", flag="--threads", effect=Effect.NEXT_LOAD,
+        example="8", flag="--threads", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     keep_alive_s: float = setting(
         300.0, kinds.DURATION, "how long an idle model stays loaded; negative: forever",
-        example="5m", flag="--keep-alive", foreign="OLLAMA_KEEP_ALIVE",
+        example="5m", flag="--keep-alive", foreign="OLLAMA_KEEP_ALIVE", remote=True,
     )  # fmt: skip
     load_timeout_s: float | None = setting(
         300.0, kinds.TIMEOUT, "how long a load may go without progress; 0: no limit",
         example="5m", flag="--load-timeout", foreign="OLLAMA_LOAD_TIMEOUT", effect=Effect.NEXT_LOAD,
+        remote=True,
     )  # fmt: skip
     num_parallel: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"),
         "concurrent requests per model; auto: by engine (llama-server: 1, or 4 if several come)",
         example="4", flag="--parallel", foreign="OLLAMA_NUM_PARALLEL", effect=Effect.NEXT_LOAD,
+        remote=True,
     )  # fmt: skip
     max_loaded_models: int | None = setting(
         None, kinds.auto(kinds.number(1), "0"), "models loaded at once; auto: as memory allows",
-        example="3", flag="--max-loaded-models", foreign="OLLAMA_MAX_LOADED_MODELS",
+        example="3", flag="--max-loaded-models", foreign="OLLAMA_MAX_LOADED_MODELS", remote=True,
     )  # fmt: skip
     max_queue: int = setting(
         512, kinds.number(0), "requests that may wait for a model; others are refused",
-        example="512", flag="--max-queue", foreign="OLLAMA_MAX_QUEUE",
+        example="512", flag="--max-queue", foreign="OLLAMA_MAX_QUEUE", remote=True,
     )  # fmt: skip
     max_answer_size_bytes: int = setting(
         128 * 1024 * 1024, kinds.SIZE, "largest answer of an engine that is not streamed",
@@ -82,7 +85,7 @@ class EngineSettings:
     hang_timeout_s: float | None = setting(
         30.0, kinds.TIMEOUT,
         "how long an engine may be silent during an answer before it is restarted; 0: never",
-        example="30s", flag="--hang-timeout",
+        example="30s", flag="--hang-timeout", remote=True,
     )  # fmt: skip
     models: tuple[tuple[str, ModelSettings], ...] = setting(
         (), tables.MODELS,
@@ -96,11 +99,11 @@ class EngineSettings:
     )  # fmt: skip
     flash_attention: bool | None = setting(
         None, kinds.auto(kinds.SWITCH), "flash attention; auto: where it works",
-        example="auto", foreign="OLLAMA_FLASH_ATTENTION", effect=Effect.NEXT_LOAD,
+        example="auto", foreign="OLLAMA_FLASH_ATTENTION", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     kv_cache_type: str | None = setting(
         None, kinds.auto(kinds.choice(*kinds.KV_CACHE_TYPES)), "number format of the KV cache",
-        example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=Effect.NEXT_LOAD,
+        example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
     gpu_overhead_bytes: int = setting(
         0, kinds.SIZE, "memory to leave free on each GPU",

@@ -18,7 +18,7 @@ from vllama.base.errors import ConfigError
 from vllama.base.meaning import says
 from vllama.config.secrets import mask
 from vllama.config.setting import Effect, Setting
-from vllama.config.settings import SETTINGS, Config
+from vllama.config.settings import GROUPS, SETTINGS, Config
 from vllama.config.table_fields import HIDDEN
 from vllama.config.toml_lines import write_keys
 
@@ -38,6 +38,9 @@ class SettingRow(Struct, frozen=True, kw_only=True):
         Effect, says("when a change of the config file takes effect, once it is read again")
     ]
     needs_restart: Annotated[bool, says("whether a change needs a restart")]
+    group: Annotated[str, says("what the setting is about")]
+    changeable: Annotated[bool, says("whether `PATCH /api/config` may change it here and now")]
+    schema: Annotated[Mapping[str, Any], says("its values, as JSON Schema")]
 
 
 class Settings(Struct, frozen=True):
@@ -65,15 +68,19 @@ def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object,
 
 
 def _make_rows(setting: Setting, config: Config) -> Iterator[SettingRow]:
+    source = config.sources.get(setting.field) or DEFAULT
     for key, _, text, effect in list_values(setting, config):
         yield SettingRow(
             key=key,
             text=text,
-            source=config.sources.get(setting.field) or DEFAULT,
+            source=source,
             default=setting.default_text,
             help=setting.help,
             effect=effect,
             needs_restart=effect is Effect.RESTART,
+            group=GROUPS[setting.field],
+            changeable=setting.remote and source in (DEFAULT, str(config.config_file)),
+            schema=setting.kind.schema,
         )
 
 

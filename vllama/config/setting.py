@@ -29,7 +29,8 @@ class Setting:
     """One setting as it is declared.
 
     `foreign` is the variable of Ollama, or of the Hugging Face hub, that means the same. A `secret`
-    is never shown. `default` is None too where it depends on this machine.
+    is never shown. A `remote` one may be changed over HTTP: no path, command, address or key, and
+    nothing that decides who may do what. `default` is None too where it depends on this machine.
     """
 
     field: str
@@ -42,6 +43,7 @@ class Setting:
     foreign: str | None
     secret: bool
     effect: Effect
+    remote: bool
 
     @property
     def key(self) -> str:
@@ -76,6 +78,7 @@ def setting(
     factory: Callable[[], Any] | None = None,
     secret: bool = False,
     effect: Effect = Effect.NOW,
+    remote: bool = False,
 ) -> Any:
     """Declare a field of `Config`; with `factory` its default depends on this machine."""
     declared = {
@@ -88,6 +91,7 @@ def setting(
         "foreign": foreign,
         "secret": secret,
         "effect": effect,
+        "remote": remote,
     }
     if factory is not None:
         return field(default_factory=factory, metadata=declared, repr=not secret)

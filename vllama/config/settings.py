@@ -89,7 +89,8 @@ class ServerSettings:
     )  # fmt: skip
     read_only: bool = setting(
         False, kinds.SWITCH,
-        "refuse to pull, push, create, copy, delete and upload models over HTTP",
+        "refuse over HTTP to pull, push, create, copy, delete and upload models, and to change "
+        "settings and keys",
         example="true", flag="--read-only",
     )  # fmt: skip
     inspect_code: bool = setting(
@@ -187,7 +188,7 @@ class SourceSettings:
     )  # fmt: skip
     download_connections: int = setting(
         4, kinds.number(1, 64), "connections of one download",
-        example="4", foreign="OLLAMA_MAX_TRANSFER_STREAMS",
+        example="4", foreign="OLLAMA_MAX_TRANSFER_STREAMS", remote=True,
     )  # fmt: skip
 
 
@@ -215,7 +216,7 @@ class OutputSettings:
     )  # fmt: skip
     debug: bool = setting(
         False, kinds.SWITCH, "log details",
-        example="true", flag="--debug", foreign="OLLAMA_DEBUG",
+        example="true", flag="--debug", foreign="OLLAMA_DEBUG", remote=True,
     )  # fmt: skip
     debug_log_requests: bool = setting(
         False, kinds.SWITCH,
@@ -301,3 +302,10 @@ SETTINGS: tuple[Setting, ...] = tuple(
     Setting(field=each.name, **each.metadata) for each in fields(Config) if each.metadata
 )
 BY_FIELD: Mapping[str, Setting] = {each.field: each for each in SETTINGS}
+_NAMES = ("Output", "Models and sources", "Engines", "Server")
+GROUPS: Mapping[str, str] = {
+    each.name: name
+    for name, group in zip(_NAMES, Config.__bases__, strict=True)
+    for each in fields(group)
+}
+"""The group that a field is shown in."""

@@ -70,6 +70,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     model: str
+    requested: Annotated[str, says("the model that it named, as far as that is known")]
     method: str
     path: str
     dialect: str
@@ -107,6 +108,21 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     free: Annotated[int, says("the bytes that are left for models, without the reserve")]
 
 
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU does; null where that is not known."""
+
+    use: Annotated[float | None, says("the part of the time that it worked, 0 to 1")]
+    temperature_c: Annotated[float | None, says("degrees Celsius")]
+    power_w: Annotated[float | None, says("watts")]
+
+
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy the machine is."""
+
+    cpu: Annotated[float, says("the part of all cores in use, 0 to 1")]
+    gpus: Annotated[Mapping[str, GpuUse], says("the GPUs that tell it, by their names")]
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The state at one moment, and the rates since the sample before."""
 
@@ -119,6 +135,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     queued: int
     memory: Annotated[Mapping[str, Pool], says("the pools of memory, by their names")]
+    machine: Annotated[
+        MachineUse | None, says("how busy the machine is; null while nobody reads the stream")
+    ] = None
 
 
 class MarkKind(StrEnum):

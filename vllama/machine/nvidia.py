@@ -56,7 +56,7 @@ def detect_nvidia(root: Path = Path("/")) -> Findings:
         nvml = None
     if nvml is not None and (findings := read_nvml(nvml)) is not None:
         return findings
-    if smi := _find_smi():
+    if smi := find_smi():
         return _run_smi(smi)
     if (root / "proc/driver/nvidia/version").exists():
         return Findings(
@@ -68,7 +68,8 @@ def detect_nvidia(root: Path = Path("/")) -> Findings:
     return Findings()
 
 
-def _find_smi() -> str | None:
+def find_smi() -> str | None:
+    """Return the path of `nvidia-smi`, None if there is none."""
     return shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
 
 
@@ -200,7 +201,7 @@ def list_gpu_processes() -> dict[int, dict[int, int]]:
 
 
 def _list_smi_processes() -> dict[int, dict[int, int]]:
-    smi = _find_smi()
+    smi = find_smi()
     if smi is None:
         return {}
     queries = ("--query-gpu=uuid,index", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
@@ -266,7 +267,7 @@ def find_driver_cuda() -> Version | None:
         nvml.nvmlShutdown()
         return number // 1000, number % 1000 // 10
     except Exception:  # the package, the library or the driver is missing
-        smi = _find_smi()
+        smi = find_smi()
         return parse_banner(run_command([smi], timeout_s=SMI_TIMEOUT_S).text) if smi else None
 
 

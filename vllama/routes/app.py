@@ -26,7 +26,7 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
-from vllama.base.log_context import Trace, model, trace
+from vllama.base.log_context import Trace, model, requested, trace
 from vllama.base.outcome import Outcome
 from vllama.chat.engine.request_fields import may_send_code
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
@@ -34,7 +34,7 @@ from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.routes.chain import answer_by_chain
 from vllama.routes.context import Gateway
 from vllama.routes.events.activity import log_access
-from vllama.routes.guards import cors_headers, mask_addresses
+from vllama.routes.guards import Guards, cors_headers, mask_addresses
 from vllama.routes.openai.common import make_seed
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import begin_trace, end_trace
@@ -62,12 +62,32 @@ def check_open(route: Route, *, is_stranger: bool) -> None:
 
     `is_stranger`: the request names the server by a name that a stranger's page may have, too.
     """
+    if route.kind is RouteKind.SETS:
+        raise Forbidden(
+            "cannot change this: other machines can reach the server, and it requires no key",
+            hint="use the commands on its machine: vllama config edit, vllama keys add NAME",
+        )
     if route.kind is RouteKind.WRITTEN or (is_stranger and route.tells):
         where = " under this name" if route.tells else ""
         raise Forbidden(
             f"cannot show this{where}: other machines can reach the server, and it requires no key",
             hint="add a key: vllama keys add NAME, or use the commands on its machine",
         )
+
+
+def check_own(request: Request, guards: Guards) -> None:
+    """Raise Forbidden for a change of settings or keys that is not for this server's own clients.
+
+    What other origins may do is to use models. No answer is stored: it may have a secret.
+    """
+    request.set_header("cache-control", "no-store")
+    where = f"cannot serve {request.method} {request.path[:MAX_LOGGED]}"
+    commands = "use the commands on its machine: vllama config edit, vllama keys"
+    if guards.read_only:
+        raise Forbidden(f"{where}: this server is read-only", hint=commands)
+    if not guards.is_own_origin(request):
+        origin = request.header(b"origin")[:MAX_LOGGED]
+        raise Forbidden(f"{where}: a page of '{origin}' may not change this server", hint=commands)
 
 
 def find_outcome(request: Request) -> Outcome:
@@ -101,6 +121,7 @@ class App:
         """Serve one request."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
+        requested.set("")
         route = self._table.find(request.method, request.path)
         gateway = self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
@@ -173,6 +194,8 @@ class App:
                 hint="start it without --read-only, or use the commands on its machine: "
                 "vllama pull, create, cp, rm",
             )
+        if route.kind is RouteKind.SETS:
+            check_own(request, guards)
         if not (route.starting or gateway.is_complete):
             await gateway.completed()
         check_scope(running.access, route)

@@ -254,6 +254,7 @@ async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not fo
     Raises Forbidden if the key of the request does not allow the model.
     """
     chain = current.get()
+    log_context.requested.set(name)
     try:
         entry = await (catalog.find(name) if chain is None else chain.find(name))
     except ModelNotFound as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,7 @@ class Gateway:
     meter: Meter
     events: Hub
     describe_api: Callable[..., bytes]
+    reload: Callable[[], Awaitable[None]]  # reads the settings again
 
     def __init__(self, in_use: InUse, keys: KeyRing, metrics: Metrics) -> None:
         """To be made in the running loop."""

@@ -90,6 +90,12 @@ class Guards(Struct, frozen=True, kw_only=True):
         # stranger's, whose name was made to lead here (DNS rebinding)
         return origin == f"http://{host}" and (keyed or _is_no_stranger(host))
 
+    @staticmethod
+    def is_own_origin(request: Request) -> bool:
+        """Tell whether a request comes from no page, or from one of this server's own."""
+        origin, host = request.header(b"origin"), request.header(b"host")
+        return not origin or origin in (f"http://{host}", f"https://{host}")
+
     def is_stranger(self, request: Request, *, keyed: bool) -> bool:
         """Tell whether a page at the address of a request may be a stranger's, and send no Origin.
 

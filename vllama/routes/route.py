@@ -67,6 +67,7 @@ class RouteKind(StrEnum):
     OBSERVES = "tells what the server does"
     WRITTEN = "shows what clients have written"
     WRITES = "changes what models there are, here or at a registry"
+    SETS = "changes settings or keys"
     ADMIN = "anything else"
 
 

@@ -141,6 +141,7 @@ class Daemon:
                 reporter=self._reporter,
                 service=self._service,
             )
+            gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
             if self._in_use.config.watch:

@@ -101,12 +101,18 @@ class Reloader:
         self._planner = planner
         self._reporter = reporter
         self._service = service
+        self._lock = asyncio.Lock()
 
     async def run(self, wanted: asyncio.Event) -> None:
         """Read settings and certificate again whenever `wanted` is set, until cancelled."""
         while True:
             await wanted.wait()
             wanted.clear()
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Read settings and certificate again; why that failed is in the snapshot then."""
+        async with self._lock:
             self._service.reloading()
             if self._certificate is not None:
                 try:

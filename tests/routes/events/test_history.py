@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from tests.scheduler.world import World, in_loop, model, use
-from vllama.machine.types import Platform
+from vllama.dialects.events import GpuUse
+from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.plan.types import Need
 from vllama.routes.events.activity import MAX_SAMPLES, Activity, History
 from vllama.routes.recording.running import RunningRequests
@@ -72,3 +79,37 @@ async def test_an_hour_is_kept() -> None:
             await history.take(watched=True)
         assert history.count == MAX_SAMPLES + 20
         assert len(history.list_samples()) == len(history.list_after(0)) == MAX_SAMPLES == 720
+
+
+@in_loop
+async def test_how_busy_the_machine_is_is_told_while_somebody_looks() -> None:
+    world = World()
+    async with world.running():
+        history = make_history(world)
+        await history.take(watched=False)
+        await history.take(watched=True)
+        unseen, seen = history.list_samples()
+        assert unseen.machine is None
+        assert seen.machine is not None and 0 <= seen.machine.cpu <= 1
+        assert seen.machine.gpus == {}
+
+
+@in_loop
+async def test_gpus_have_the_names_of_their_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second GPU of the machine is the first that this server may use."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf '0, 99, 80, 300\\n1, 50, 60, 120.5\\n'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    gpu = Accelerator(vendor=Vendor.NVIDIA, index=1, name="L4", total_bytes=GIB, free_bytes=GIB)
+    world = World()
+    async with world.running() as scheduler:
+        platform = replace(PLATFORM, accelerators=(gpu,))
+        history = History(scheduler, Activity(RunningRequests()), platform)
+        await history.take(watched=True)
+        (sample,) = history.list_samples()
+        assert sample.machine is not None and sample.machine.gpus == {
+            "gpu0": GpuUse(use=0.5, temperature_c=60.0, power_w=120.5)
+        }

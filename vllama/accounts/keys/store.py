@@ -29,6 +29,12 @@ T = TypeVar("T")
 LOCK_LIMIT_S = 10.0
 
 
+class UnknownKey(ConfigError):
+    """There is no key of this name that works."""
+
+    status = 404
+
+
 class KeyFile(msgspec.Struct, frozen=True):
     """The content of the file. `open`: requests need no key, as before there was any."""
 
@@ -164,7 +170,7 @@ def remove_key(keys: dict[str, Key], name: str) -> Key:
     """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
     key = keys.get(name)
     if key is None:
-        raise ConfigError(f"cannot remove the key '{name}': there is none", hint="vllama keys list")
+        raise UnknownKey(f"cannot remove the key '{name}': there is none", hint="vllama keys list")
     if key.revoked_s is None:
         raise ConfigError(
             f"cannot remove the key '{name}': it has not been revoked",
@@ -178,7 +184,7 @@ def find_key(keys: Mapping[str, Key], name: str) -> Key:
     key = keys.get(name)
     if key is None or key.revoked_s is not None:
         reason = "there is none" if key is None else "it has been revoked"
-        raise ConfigError(f"cannot find the key '{name}': {reason}", hint="vllama keys list")
+        raise UnknownKey(f"cannot find the key '{name}': {reason}", hint="vllama keys list")
     return key
 
 

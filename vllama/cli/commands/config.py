@@ -24,9 +24,6 @@ Editors complete and check the file with the schema.
 """
 
 COLUMNS = ("SETTING", "VALUE", "SOURCE")
-NEW_FILE = """\
-# Settings of vllama, one a line: key = value. See 'vllama config' for all of them.
-"""
 
 
 def configure(
@@ -63,8 +60,8 @@ def edit(file: Path | None, as_json: bool) -> None:
 
     What somebody else has written meanwhile is not overwritten: the edit stays in a draft then.
     """
-    from vllama.base import private
     from vllama.cli.editor import edit_text
+    from vllama.config.edit import NEW_FILE, read_text, save_text
 
     environ = config.environ()
     path = Path(os.path.realpath(file or config.named_file(environ)))  # a link stays one
@@ -78,32 +75,10 @@ def edit(file: Path | None, as_json: bool) -> None:
         say("nothing was changed")
         return
     try:
-        private.make_folder(path.parent)
-        draft = private.create_unique(path.parent, f"{path.stem}.draft-", ".toml", after + "\n")
-        try:
-            config.load({}, environ, draft)
-        except ConfigError as error:
-            raise ConfigError(
-                error.message, hint=f'"{path}" is as it was; what you wrote is in "{draft}"'
-            ) from None
-        with private.lock_folder(path.parent):
-            if read_text(path) != before:
-                raise ConfigError(
-                    f'cannot write the config file "{path}": it has changed since you opened it',
-                    hint=f'what you wrote is in "{draft}": open the file again and add it there',
-                )
-            draft.replace(path)
+        save_text(path, before, after + "\n", environ, keep=True)
     except OSError as error:
         raise ConfigError(f'cannot write the config file "{path}": {error.strerror}') from None
     say(f"{path} is written; a server takes it over on SIGHUP, or when it starts again")
-
-
-def read_text(path: Path) -> str | None:
-    """Return the text of a file, None if there is none. Raises OSError, UnicodeDecodeError."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return None
 
 
 def print_schema(file: Path | None, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
-from vllama.base.units import format_until, rfc3339_local
+from vllama.base.units import format_until
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, check_action, complete_key, complete_words, option
 from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
@@ -37,7 +37,6 @@ ACTIONS = ("list", "add", "change", "rotate", "revoke", "rm", "open")
 ALIASES = {"remove": "rm"}
 ADMIN = "admin"
 DONE = {"change": "changed", "revoke": "revoked", "rm": "removed"}
-NONE = "none"
 COLUMNS = (
     "NAME", "KEY", "SCOPE", "MODELS", "RATE", "TOKENS", "CONCURRENT", "PRIORITY", "EXPIRES",
 )  # fmt: skip
@@ -94,12 +93,15 @@ def change_file(
     settings: Config, action: str, name: str, given: dict[str, Any], *, as_json: bool
 ) -> None:
     """Change the file of keys, and show what comes of it."""
+    from msgspec import to_builtins
+
     from vllama.accounts.keys import store
+    from vllama.accounts.keys.fields import describe_key, read_fields
     from vllama.accounts.keys.key import make_secret
     from vllama.accounts.keys.store import change_keys
 
     secret = make_secret() if action in ("add", "rotate") else ""
-    now_s, fields = time.time(), read_fields(given)
+    now_s, fields = time.time(), read_fields(given, "--")
     overlap_s = fields.pop("overlap_s", 0.0)
     file = keys_file(settings.data_dir)
     if action == "add":
@@ -124,7 +126,7 @@ def change_file(
 
     key = change_keys(file, change)
     if as_json:
-        show_json(describe_key(key) | ({"key": secret} if secret else {}))
+        show_json(to_builtins(describe_key(key)) | ({"key": secret} if secret else {}))
     elif secret:
         say(secret)
         say_aside(f"this is the key of '{name}'; it is not shown again")
@@ -166,35 +168,6 @@ def show_way_out(settings: Config) -> None:
         say_aside("to accept requests without a key: vllama keys open")
 
 
-def read_fields(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a key that options set; `none` removes a limit. Raises ConfigError."""
-    from vllama.accounts.keys import key, store
-
-    readers = {
-        "scope": ("scopes", store.read_scopes),
-        "models": ("models", store.read_patterns),
-        "rate": ("rate", key.parse_rate),
-        "tokens": ("tokens", key.parse_tokens),
-        "concurrent": ("concurrent", key.parse_count),
-        "priority": ("priority", store.read_priority),
-        "expires": ("expires_s", lambda text: time.time() + key.parse_age(text)),
-        "overlap": ("overlap_s", key.parse_age),
-    }
-    fields: dict[str, Any] = {}
-    for flag, value in given.items():
-        field, read = readers[flag]
-        if value in (NONE, [NONE]) and flag not in ("scope", "priority", "overlap"):
-            fields[field] = () if flag == "models" else None
-            continue
-        try:
-            fields[field] = read(value)
-        except ValueError as error:
-            raise ConfigError(f"cannot use --{flag}: {error}") from None
-    if limit := fields.get("tokens"):
-        fields |= {"tokens": limit.count, "tokens_period": limit.period}
-    return fields
-
-
 def warn_of_other_server(settings: Config, secret: str) -> None:
     """Warn if a server runs at the usual address and does not know the new key."""
     from vllama.cli.client import Client
@@ -214,6 +187,7 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
 
 def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     """Print the keys whose names begin with `prefix`."""
+    from vllama.accounts.keys.fields import describe_key
     from vllama.accounts.keys.store import read_keys
 
     file = keys_file(settings.data_dir)
@@ -252,27 +226,3 @@ def list_cells(key: Key) -> tuple[str, ...]:
         str(key.priority),
         end,
     )
-
-
-def describe_key(key: Key) -> dict[str, Any]:
-    """Return a key as JSON shows it, without what identifies its secret."""
-
-    def show(time_s: float | None) -> str | None:
-        return None if time_s is None else rfc3339_local(time_s)
-
-    old = key.replaced
-    return {
-        "name": key.name,
-        "shown": key.shown,
-        "scopes": [str(scope) for scope in key.scopes],
-        "models": list(key.models),
-        "rate": str(key.rate) if key.rate else None,
-        "tokens": f"{key.tokens}/{key.tokens_period}" if key.tokens else None,
-        "tokens_per_day": key.tokens if key.tokens_period == "day" else None,
-        "concurrent": key.concurrent,
-        "priority": key.priority,
-        "created_at": show(key.created_s),
-        "expires_at": show(key.expires_s),
-        "revoked_at": show(key.revoked_s),
-        "replaced": {"shown": old.shown, "until": show(old.until_s)} if old else None,
-    }

@@ -52,6 +52,7 @@ _MEANINGS = {
     401: "A key is needed, or an account",
     403: "This server does not allow it",
     404: "There is no such model, or nothing of this name",
+    409: "Something else decides about it",
     413: "The body is too large",
     415: "The body has an unknown encoding",
     429: "The key has reached a limit",

@@ -12,21 +12,30 @@ from collections import deque
 
 import msgspec
 
+from vllama.base import executors
 from vllama.base.clock import now_ns
-from vllama.dialects.events import EndedRow, Pool, Sample
-from vllama.machine.types import Platform
+from vllama.dialects.events import EndedRow, GpuUse, MachineUse, Pool, Sample
+from vllama.machine.types import Platform, Vendor
+from vllama.machine.usage import read_cpu, read_gpus
 from vllama.routes.recording.running import RunningRequest, RunningRequests
+from vllama.routes.route import RouteKind
 from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.views import sum_pools
 
-MAX_ENDED = 100
+SERVER_ERROR = 500
+MAX_ENDED = 1000
+MAX_TOLD = 100
+"""Those in a snapshot of the event stream."""
+CHANGES = (RouteKind.MODEL, RouteKind.WRITES, RouteKind.SETS)
+"""The routes whose refusals are kept: what was to be done is not. Others only tell something."""
 
 
 class Activity:
     """Counts for the samples, and the requests that have ended lately.
 
-    Requests to models are kept, and all others that failed.
+    Requests to models are kept; of all others those that were to change something and did not, and
+    faults of the server.
     """
 
     def __init__(self, running: RunningRequests) -> None:
@@ -41,7 +50,8 @@ class Activity:
 
     def note_end(self, running: RunningRequest, row: EndedRow) -> None:
         """Take note of a request that has ended."""
-        if not row.model and row.error is None:
+        failed = running.route.kind in CHANGES or row.status >= SERVER_ERROR
+        if not row.model and (row.error is None or not failed):
             return
         self._count_first_token(running)
         self._tokens += row.generated_tokens
@@ -50,7 +60,18 @@ class Activity:
 
     def list_ended(self) -> list[EndedRow]:
         """Return the latest requests that have ended, oldest first."""
-        return list(self._ended)
+        return list(self._ended)[-MAX_TOLD:]
+
+    def list_before(self, id_: str, limit: int) -> tuple[list[EndedRow], bool]:
+        """Return those that ended before a request, newest first, and whether there are more.
+
+        Without an id the newest. Clients may use an id twice, so the oldest of that id counts.
+        """
+        rows = list(self._ended)
+        ids = [row.id for row in rows]
+        end = (ids.index(id_) if id_ in ids else 0) if id_ else len(rows)
+        start = max(0, end - limit)
+        return rows[start:end][::-1], start > 0
 
     def list_after(self, count: int) -> list[EndedRow]:
         """Return those that came after the first `count`, as far as they are kept."""
@@ -101,6 +122,12 @@ class History:
             f"gpu{place}": (gpu.total_bytes, gpu.free_bytes)
             for place, gpu in enumerate(platform.accelerators)
         }
+        self._gpus = {
+            gpu.index: f"gpu{place}"
+            for place, gpu in enumerate(platform.accelerators)
+            if gpu.vendor is Vendor.NVIDIA
+        }
+        read_cpu()  # it tells what was in use since the call before
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
 
@@ -109,10 +136,28 @@ class History:
         if watched or self._scheduler.running:
             await self._scheduler.measure(max_age_s=MEASURE_S, unloaded=watched)
         sample = self._make_sample()
+        if watched:
+            sample = msgspec.structs.replace(sample, machine=await self._read_machine())
         last = self._samples[-1] if self._samples else None
-        if watched or last is None or msgspec.structs.replace(last, time=sample.time) != sample:
+        if watched or last is None or self._state_of(last) != self._state_of(sample):
             self._samples.append(sample)
             self.count += 1
+
+    @staticmethod
+    def _state_of(sample: Sample) -> Sample:
+        return msgspec.structs.replace(sample, time=0.0, machine=None)
+
+    async def _read_machine(self) -> MachineUse:
+        """Ask how busy the machine is, in a thread: `nvidia-smi` is a process."""
+        gpus = await executors.upkeep.run(read_gpus) if self._gpus else {}
+        return MachineUse(
+            cpu=read_cpu(),
+            gpus={
+                self._gpus[index]: GpuUse(use=use, temperature_c=degrees, power_w=watts)
+                for index, (use, degrees, watts) in gpus.items()
+                if index in self._gpus
+            },
+        )
 
     def list_samples(self) -> list[Sample]:
         """Return the samples of the last hour, oldest first."""

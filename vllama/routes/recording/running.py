@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.key import Key
 from vllama.accounts.usage.entries import Amounts
-from vllama.base.errors import RequestEnded
+from vllama.base import log_context
+from vllama.base.errors import ModelNotFound, RequestEnded
 from vllama.base.outcome import Outcome
 from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_PATH = 1000  # characters of a path, and of an error's text, that are kept of one that has ended
 MAX_ERROR = 500
+MAX_NAME = 200
 
 
 class RunningRequest:
@@ -208,9 +210,11 @@ class RunningRequest:
         """Return its row among the requests that have ended, `seconds` after it came."""
         request, rate = self.request, self.tokens_per_s
         failure = request.failure
+        named = failure.name if isinstance(failure, ModelNotFound) else log_context.requested.get()
         return EndedRow(
             id=self.id,
             model=self.model,
+            requested=(self.model or log_context.model.get() or named)[:MAX_NAME],
             method=request.method,
             path=request.path[:MAX_PATH],
             dialect=self.route.dialect,

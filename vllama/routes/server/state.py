@@ -14,13 +14,12 @@ from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden
 from vllama.base.meaning import says
-from vllama.config.report import Settings
-from vllama.dialects.events import EventData, RequestRow
+from vllama.dialects.events import EndedRow, EventData, RequestRow
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
-from vllama.routes.describe.fields import TEXT, make_word
+from vllama.routes.describe.fields import TEXT, WHOLE_NUMBER, make_word
 from vllama.routes.events.changes import TOPICS
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 REQUESTS = "/api/requests/"
 CAPTURES = "/api/captures/"
 MAX_LISTED = 200
-"""Captures that one answer lists."""
+"""Captures, or requests, that one answer lists."""
 COLUMNS = ("day", "key", "model")
 PARAMETERS = ("by", "since", "until")
 
@@ -39,6 +38,13 @@ class RunningRequests(Struct):
     """The requests to models, the oldest first."""
 
     requests: Annotated[list[RequestRow], says("the requests, the oldest first")]
+
+
+class EndedRequests(Struct):
+    """Requests that have ended, the newest first."""
+
+    requests: Annotated[list[EndedRow], says("the requests, the newest first")]
+    more: Annotated[bool, says("whether older ones are kept")]
 
 
 class Captures(Struct):
@@ -63,11 +69,6 @@ async def get_document(gateway: Gateway, request: Request) -> None:
     request.respond(200, await executors.codec.run(gateway.describe_api, needs_key=needs_key), JSON)
 
 
-async def list_settings(gateway: Gateway, request: Request) -> None:
-    """List every setting: its value, where that comes from, and what it means; no secrets."""
-    request.json(200, gateway.in_use.now.report)
-
-
 async def stream_events(gateway: Gateway, request: Request) -> None:
     """Stream what the server does: a snapshot, and then what changes."""
     topics = frozenset(request.read_query().get("events", ",".join(TOPICS)).split(","))
@@ -89,6 +90,16 @@ async def list_requests(gateway: Gateway, request: Request) -> None:
     places = gateway.scheduler.list_queue_places()
     rows = gateway.running.list_rows(places, access.name if access is not None and own else None)
     request.json(200, RunningRequests(rows))
+
+
+async def list_ended(gateway: Gateway, request: Request) -> None:
+    """List the requests that have ended, the newest first: the last thousand are kept."""
+    query = request.read_query()
+    text = query.get("limit", str(MAX_LISTED))
+    if not (text.isdecimal() and 0 < int(text) <= MAX_LISTED):
+        raise BadRequest(f"cannot list '{text}' requests", hint=f"choose 1 to {MAX_LISTED}")
+    found, more = gateway.activity.list_before(query.get("before", ""), int(text))
+    request.json(200, EndedRequests(found, more))
 
 
 async def end_request(gateway: Gateway, request: Request) -> None:
@@ -228,6 +239,17 @@ ROUTES = (
         stream=Stream(Framing.NAMED_EVENTS, get_args(EventData)),
     ),
     _own("GET /api/requests", list_requests, tells=True, answer=RunningRequests),
+    server_route(
+        f"GET {REQUESTS}ended",
+        list_ended,
+        RouteKind.OBSERVES,
+        tells=True,
+        parameters=(
+            Parameter("before", "the id of a request; those that ended before it", TEXT),
+            Parameter("limit", "how many", WHOLE_NUMBER | {"minimum": 1, "maximum": MAX_LISTED}),
+        ),
+        answer=EndedRequests,
+    ),
     _own(
         f"DELETE {REQUESTS}{{id}}", end_request, parameters=(Parameter("id", "the request's id"),)
     ),
@@ -254,5 +276,4 @@ ROUTES = (
         ),
         answer=UsageRows,
     ),
-    server_route("GET /api/config", list_settings, tells=True, answer=Settings),
 )

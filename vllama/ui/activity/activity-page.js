@@ -1,22 +1,36 @@
-/** Activity: the requests that wait and run, and the last that have ended. */
+/** Activity: the requests that wait and run, and those that have ended. */
 
-import { clock, count, duration, rate } from "../format.js";
+import { count } from "../format.js";
 import { mayNotRead, state } from "../live/state.js";
-import { badge } from "../parts/badge.js";
-import { forBrowser } from "../server.js";
+import { showError } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { showCapture } from "./capture.js";
+import { hasMore, listEnded, readOlder } from "./ended-list.js";
+import { columnChoice, endedTable } from "./ended-table.js";
+import { coversWindow, figures } from "./figures.js";
+import { filterForm, filterRows, isFiltered, readFilter, writeFilter } from "./filters.js";
 import { queues } from "./queues.js";
-import { describeClient, requestTable } from "./request-table.js";
+import { requestTable } from "./request-table.js";
 import "./usage-today.js";
+
+const PAGE = 50;
 
 class ActivityPage extends View {
   static topics = ["requests", "models", "connection"];
 
+  filter = {};
+  start = 0; // of the rows that are shown
+
   enter() {
+    this.filter = readFilter();
+    addEventListener("hashchange", () => this.setFilter(readFilter()), { signal: this.leaving.signal });
+    const close = (event) => {
+      const menu = this.querySelector(".columns[open]");
+      if (menu && (event.key === "Escape" || (!event.key && !menu.contains(event.target)))) menu.open = false;
+    };
+    for (const kind of ["click", "keydown"]) addEventListener(kind, close, { signal: this.leaving.signal });
     this.every(1000, () => state.requests.size && this.update()); // the seconds of each request
+    this.readAll(!isFiltered(this.filter));
   }
 
   template() {
@@ -26,66 +40,78 @@ class ActivityPage extends View {
         <usage-today></usage-today>`;
     }
     const requests = [...state.requests.values()];
+    const rows = listEnded();
     return html`
       <h1>Activity</h1>
-      ${queues()}
+      ${figures(rows, !hasMore())} ${queues()}
       <section aria-labelledby="now-title">
         <h2 id="now-title">Now <span class="muted">${requests.length}</span></h2>
         ${requests.length
           ? requestTable(requests)
           : html`<p class="muted">No request is running. Those of all clients are shown here.</p>`}
       </section>
+      ${this.ended(rows)}
       <usage-today></usage-today>
-      ${this.ended()}
     `;
   }
 
-  ended() {
-    if (!state.ended.length) return nothing;
-    const captured = state.ended.some((row) => row.capture);
+  ended(rows) {
+    if (!rows.length && !isFiltered(this.filter)) return nothing;
+    const found = filterRows(rows, this.filter);
+    const update = () => this.update();
     return html`<section aria-labelledby="ended-title">
       <h2 id="ended-title">Recent requests</h2>
-      <table class="cards requests">
-        <thead>
-          <tr>
-            <th scope="col">Client</th>
-            <th scope="col">Model</th>
-            <th scope="col">Outcome</th>
-            <th scope="col" class="number">Started</th>
-            <th scope="col" class="number">Took</th>
-            <th scope="col" class="number">Prompt</th>
-            <th scope="col" class="number">Tokens</th>
-            <th scope="col" class="number">Tokens/s</th>
-            <th scope="col" class="number">First token</th>
-            ${captured ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
-          </tr>
-        </thead>
-        <tbody>
-          ${repeat(state.ended, (row) => row.id, (row) => this.endedRow(row, captured))}
-        </tbody>
-      </table>
+      <div class="tools">${filterForm(rows, this.filter, (filter) => this.setFilter(filter, true))} ${columnChoice(update)}</div>
+      ${found.length
+        ? endedTable(found.slice(this.start, this.start + PAGE), update)
+        : html`<p class="muted">No request matches. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}
+      ${this.pages(found.length)}
     </section>`;
   }
 
-  endedRow(row, captured) {
-    return html`<tr>
-      <th scope="row">${describeClient(row)} <small>${row.dialect} · ${row.path}</small></th>
-      <td data-label="Model">${row.model || "–"}</td>
-      <td data-label="Outcome">
-        ${badge(row.outcome)} <small>${row.error ? forBrowser(row.error) : row.outcome === "ok" ? "" : row.status || ""}</small>
-      </td>
-      <td data-label="Started" class="number">${clock(row.started_at)}</td>
-      <td data-label="Took" class="number">${duration(row.seconds)}</td>
-      <td data-label="Prompt" class="number">${row.prompt_tokens ? count(row.prompt_tokens) : "–"}</td>
-      <td data-label="Tokens" class="number">${count(row.generated_tokens)}</td>
-      <td data-label="Tokens/s" class="number">${rate(row.tokens_per_s)}</td>
-      <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
-      ${captured
-        ? html`<td class="actions">
-            ${row.capture ? html`<button @click=${() => showCapture(row.capture)}>Open</button>` : nothing}
-          </td>`
-        : nothing}
-    </tr>`;
+  /** Return the steps to newer and older rows. */
+  pages(number) {
+    const last = Math.min(this.start + PAGE, number);
+    const isLast = last >= number && !hasMore();
+    return html`<nav class="row pages" aria-label="Pages of requests">
+      <span class="grow muted" role="status">${number ? `${count(this.start + 1)}–${count(last)} of ${count(number)}${hasMore() ? " or more" : ""}` : ""}</span>
+      <button ?disabled=${this.start === 0} @click=${() => this.turn(-PAGE)}>Newer</button>
+      <button ?disabled=${isLast} @click=${() => this.turn(PAGE)}>Older</button>
+    </nav>`;
+  }
+
+  async turn(step) {
+    const start = Math.max(0, this.start + step);
+    const count = () => filterRows(listEnded(), this.filter).length;
+    try {
+      while (step > 0 && count() < start + PAGE && hasMore()) await readOlder();
+    } catch (error) {
+      showError(error);
+    }
+    if (start < Math.max(1, count())) this.start = start;
+    this.update();
+  }
+
+  /** Show what a filter leaves; `written`: it is to stand in the address. */
+  setFilter(filter, written = false) {
+    if (written) writeFilter(filter);
+    this.filter = readFilter();
+    this.start = 0;
+    this.update();
+    if (isFiltered(this.filter)) this.readAll();
+  }
+
+  /** Read all that the server keeps, which a filter is about; `few`: what the figures are about. */
+  async readAll(few = false) {
+    if (this.reading) return;
+    this.reading = true;
+    try {
+      while (hasMore() && this.isConnected && !(few && coversWindow(listEnded()))) await readOlder();
+    } catch {
+      // the frame of the page says that the connection is lost
+    }
+    this.reading = false;
+    this.update();
   }
 }
 

@@ -4,37 +4,48 @@ import { showDialog } from "../parts/dialogs.js";
 import { showError } from "../parts/notices.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import "./replay.js";
+
+const gone = new Set(); // ids of captures that were removed to make room for newer ones
+
+/** Tell whether a capture was found to be gone. */
+export const isGone = (id) => gone.has(id);
 
 /** Show a capture, by its id: what the answer says, and on demand how it was sent. */
-export async function showCapture(id) {
+export async function showCapture(id, update) {
+  let capture;
   try {
-    const capture = await ask(`api/captures/${encodeURIComponent(id)}`);
-    const { request, answer, model, engine, error, texts } = capture;
-    await showDialog(
-      `${request.method} ${request.path}`,
-      html`
-        <p>
-          ${capture.received_at}, status ${answer.status}${model ? html`, ${model.name}` : nothing}${engine
-            ? html`, ${engine.name} ${engine.version}`
-            : nothing}. The commands show more of it: <code>vllama requests ${capture.id}</code>
-        </p>
-        ${error ? html`<p class="error">${error.message}</p>` : nothing}
-        <h3>Request</h3>
-        <pre tabindex="0">${indent(readBody(request.body))}</pre>
-        <h3>Answer</h3>
-        ${texts.map(
-          ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
-            <pre tabindex="0">${indent(text)}${cut ? "\n(the limit of tokens was reached)" : nothing}</pre>`,
-        )}
-        <details ?open=${!texts.length}>
-          <summary>As it was sent</summary>
-          <pre tabindex="0">${indent(readAnswer(answer))}</pre>
-        </details>
-      `,
-    );
+    capture = await ask(`api/captures/${encodeURIComponent(id)}`);
   } catch (error) {
-    showError(error);
+    if (error.status === 404) gone.add(id);
+    showError(error.status === 404 ? Object.assign(error, { message: "Its capture has been removed to make room for newer ones." }) : error);
+    update();
+    return;
   }
+  const { request, answer, model, engine, error, texts } = capture;
+  await showDialog(
+    `${request.method} ${request.path}`,
+    html`
+      <p>
+        ${new Date(capture.received_at).toLocaleString("en-GB")}, status ${answer.status}${model ? html`, ${model.name}` : nothing}${engine
+          ? html`, ${engine.name} ${engine.version}`
+          : nothing}
+      </p>
+      ${error ? html`<p class="error">${error.message}</p>` : nothing}
+      <request-replay .capture=${capture}></request-replay>
+      <h3>Request</h3>
+      <pre tabindex="0">${indent(readBody(request.body))}</pre>
+      <h3>Answer</h3>
+      ${texts.map(
+        ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
+          <pre tabindex="0">${indent(text)}${cut ? "\n(the limit of tokens was reached)" : nothing}</pre>`,
+      )}
+      <details ?open=${!texts.length}>
+        <summary>As it was sent</summary>
+        <pre tabindex="0">${indent(readAnswer(answer))}</pre>
+      </details>
+    `,
+  );
 }
 
 function readBody({ encoding, data, cut }) {

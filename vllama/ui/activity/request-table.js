@@ -11,23 +11,24 @@ export const describeClient = ({ client, key }) => (key ? `${client} (key ${key}
 
 /** Return the table of the given rows of the event stream. */
 export function requestTable(requests) {
-  const oldestFirst = [...requests].sort((a, b) => a.started_at.localeCompare(b.started_at));
-  return html`<table class="cards requests">
+  const order = (row) => (row.state === "running" ? 0 : (row.queue_place ?? 1));
+  const sorted = [...requests].sort((a, b) => order(a) - order(b) || a.started_at.localeCompare(b.started_at));
+  return html`<table class="cards running">
     <thead>
       <tr>
-        <th scope="col">Client</th>
         <th scope="col">Model</th>
         <th scope="col">State</th>
         <th scope="col" class="number">Since</th>
         <th scope="col" class="number">Prompt</th>
         <th scope="col" class="number">Tokens</th>
         <th scope="col" class="number">Tokens/s</th>
-        <th scope="col" class="number">First token</th>
+        <th scope="col" class="number">Time to first token</th>
+        <th scope="col">Client</th>
         <th scope="col"><span class="hidden">Actions</span></th>
       </tr>
     </thead>
     <tbody>
-      ${repeat(oldestFirst, (row) => row.id, requestRow)}
+      ${repeat(sorted, (row) => row.id, requestRow)}
     </tbody>
   </table>`;
 }
@@ -41,8 +42,7 @@ function measureRate({ started_at: started, first_token_s: first, generated_toke
 
 function requestRow(row) {
   return html`<tr>
-    <th scope="row">${describeClient(row)} <small>${row.dialect} · ${row.path}</small></th>
-    <td data-label="Model">${row.model}</td>
+    <th scope="row">${row.model}</th>
     <td data-label="State">
       ${badge(row.state)}
       ${row.queue_place ? html`<small>place ${row.queue_place}</small>` : nothing}
@@ -52,6 +52,7 @@ function requestRow(row) {
     <td data-label="Tokens" class="number">${count(row.generated_tokens)}</td>
     <td data-label="Tokens/s" class="number">${rate(measureRate(row))}</td>
     <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
+    <td data-label="Client"><small>${describeClient(row)} · ${row.path}</small></td>
     <td class="actions">
       <button aria-label="Stop the request of ${describeClient(row)} to ${row.model}" @click=${() => endRequest(row.id)}>
         Stop

@@ -6,9 +6,11 @@ import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { poolTitle } from "../models/memory-overview.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 
 const STEP_S = 60; // of a row in the table
+const MOST_LINES = 4; // as many colours there are
 const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
 
 class GraphsPage extends View {
@@ -26,7 +28,9 @@ class GraphsPage extends View {
         ? nothing
         : html`<p class="muted">There are no samples yet; the first comes within some seconds.</p>`}
       <div class="charts">
-        ${this.charts.map(
+        ${repeat(
+          this.charts,
+          ({ title }) => title,
           ({ title, lines, format }) => html`<figure class="card">
             <figcaption><h2>${title}</h2></figcaption>
             <div role="img" aria-label="${title}: ${summarise(lines, format)}">
@@ -44,7 +48,11 @@ class GraphsPage extends View {
     this.querySelectorAll("time-chart").forEach((chart, index) => {
       const { lines, format, dots, steps } = this.charts[index];
       const series = lines.map((line) => line.label);
-      if (String(chart.series) !== String(series)) Object.assign(chart, { series, format, dots, steps });
+      if (String(chart.series) !== String(series)) {
+        Object.assign(chart, { series, format, dots, steps });
+        chart.plot?.destroy();
+        chart.plot = null;
+      }
       chart.show([times, ...lines.map((line) => line.values)], state.marks);
     });
   }
@@ -53,7 +61,7 @@ class GraphsPage extends View {
     if (!state.marks.length) return nothing;
     return html`<section aria-labelledby="marks-title">
       <h2 id="marks-title">Loads and evictions</h2>
-      <table class="cards">
+      <table class="cards marks">
         <thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Model</th><th scope="col">Why</th></tr></thead>
         <tbody>
           ${state.marks.toReversed().map(
@@ -99,12 +107,13 @@ function listCharts() {
   const pools = [...new Set(state.samples.flatMap((one) => Object.keys(one.memory ?? {})))];
   return [
     { title: "Tokens per second", format: rate, lines: [line("tokens/s", (one) => one.tokens_per_s)] },
-    { title: "Time to the first token", format: duration, dots: true, lines: [line("first token", (one) => one.first_token_s)] },
+    { title: "Time to first token", format: duration, dots: true, lines: [line("time to first token", (one) => one.first_token_s)] },
     {
       title: "Requests",
       format: count,
       lines: [line("running", (one) => one.requests), line("waiting", (one) => one.queued)],
     },
+    ...listMachineCharts(line),
     ...pools.map((pool) => ({
       title: `Memory, ${poolTitle(pool)}`,
       format: memorySize,
@@ -117,6 +126,26 @@ function listCharts() {
     })),
   ];
 }
+
+/** Return the charts of what the machine does, as far as it tells. */
+function listMachineCharts(line) {
+  const names = [...new Set(state.samples.flatMap((one) => Object.keys(one.machine?.gpus ?? {})))].sort();
+  const label = (name) => (names.length > 1 ? poolTitle(name) : "GPU");
+  const gpus = (title, key, format) => ({
+    title,
+    format,
+    lines: names.slice(0, MOST_LINES).map((name) => line(label(name), (one) => one.machine?.gpus[name]?.[key])),
+  });
+  const charts = [
+    { title: "CPU", format: percent, lines: [line("all cores", (one) => one.machine?.cpu)] },
+    gpus("GPU use", "use", percent),
+    gpus("GPU temperature", "temperature_c", (value) => `${Math.round(value)} °C`),
+    gpus("GPU power", "power_w", (value) => `${Math.round(value)} W`),
+  ];
+  return charts.filter(({ lines }) => lines.some(({ values }) => values.some((value) => value !== null)));
+}
+
+const percent = (value) => `${Math.round(value * 100)} %`;
 
 /** Say in words what a chart shows. */
 function summarise(lines, format) {

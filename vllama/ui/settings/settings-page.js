@@ -1,10 +1,13 @@
-/** Settings: the value of each in the running server, and where it comes from. */
+/** Settings in groups: the value of each and its source; those that may be changed here are controls. */
 
 import { readSettings } from "../live/settings.js";
 import { state } from "../live/state.js";
-import { explain, isForbidden } from "../server.js";
-import { html } from "../vendor/lit-html/lit-html.js";
+import { showSuccess } from "../parts/notices.js";
+import { ask, explain, isForbidden } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
+import "./key-list.js";
 
 const NEEDS_ADMIN = "Settings are shown to keys with the scope admin.";
 
@@ -14,63 +17,137 @@ class SettingsPage extends View {
   settings = null;
   filter = "";
   problem = "";
+  drafts = new Map(); // by key: the value that is being written
+  problems = new Map(); // by key: why it was refused
 
   async enter() {
     try {
-      ({ settings: this.settings, file: this.file } = await readSettings());
+      this.take(await readSettings());
     } catch (error) {
       this.problem = isForbidden(error) ? NEEDS_ADMIN : explain(error);
     }
     this.update();
   }
 
+  take({ settings, file, refused }) {
+    Object.assign(this, { settings, file, refused });
+    this.isReadOnly = settings.some(({ key, text }) => key === "read_only" && text === "true");
+  }
+
   template() {
     if (!this.settings) {
       return html`<h1>Settings</h1>
-        <p class="muted" role="status">${this.problem || "Loading …"}</p>`;
+        <p class="muted" role="status">${this.problem || "Loading …"}</p>
+        ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}`;
     }
+    const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter));
+    const groups = [...new Set(shown.map(({ group }) => group))];
     return html`
       <h1>Settings</h1>
       <p>
-        vllama ${state.version}. Settings are changed by flags, by variables or in the file, not here:
-        <code>vllama config</code> says how.
-        ${this.file ? html`The file is <code>${this.file}</code>.` : "There is no file yet."}
+        vllama ${state.version}. ${this.file ? html`The config file is <code>${this.file}</code>.` : "There is no config file yet."}
+        ${this.isReadOnly
+          ? "This server is read-only: nothing can be changed here."
+          : html`What can be changed here is written into it; the other settings are changed on the server's machine: <code>vllama config edit</code>.`}
       </p>
-      ${this.table()}
+      ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
+      <key-list .readOnly=${this.isReadOnly}></key-list>
+      <input type="search" aria-label="Filter the settings" placeholder="Filter" @input=${(event) => this.setFilter(event.target.value)} />
+      ${groups.map((group) => this.table(group, shown.filter((row) => row.group === group)))}
+      ${groups.length ? nothing : html`<p class="muted">No setting matches.</p>`}
     `;
   }
 
-  table() {
-    const shown = this.settings.filter(({ key, help }) =>
-      `${key} ${help}`.toLowerCase().includes(this.filter),
-    );
-    return html`<input
-        type="search"
-        aria-label="Filter the settings"
-        placeholder="Filter"
-        @input=${(event) => this.setFilter(event.target.value)}
-      />
+  table(group, rows) {
+    const id = `group-${group.toLowerCase().replaceAll(" ", "-")}`;
+    return html`<section aria-labelledby=${id}>
+      <h2 id=${id}>${group}</h2>
       <table class="cards settings">
         <thead>
-          <tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">Comes from</th><th scope="col">What it is</th></tr>
+          <tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">Source</th></tr>
         </thead>
         <tbody>
-          ${shown.map(
-            (row) => html`<tr class=${row.source === "default" ? "" : "set"}>
-              <th scope="row">${row.key}</th>
-              <td data-label="Value"><code>${row.text}</code></td>
-              <td data-label="Comes from">${row.source}</td>
-              <td data-label="What it is">${row.help}</td>
-            </tr>`,
-          )}
+          ${repeat(rows, (row) => row.key, (row) => this.row(row))}
         </tbody>
-      </table>`;
+      </table>
+    </section>`;
+  }
+
+  row(row) {
+    const problem = this.problems.get(row.key);
+    return html`<tr class=${row.source === "default" ? "" : "set"}>
+      <th scope="row">${row.key} <small>${row.help}</small></th>
+      <td data-label="Value">
+        ${row.changeable && !this.isReadOnly ? this.form(row) : html`<code>${row.text}</code>`}
+        ${problem ? html`<p class="error" role="alert">${problem}</p>` : nothing}
+      </td>
+      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>takes effect when a model is loaded next</small>` : nothing}</td>
+    </tr>`;
+  }
+
+  form(row) {
+    const draft = this.drafts.get(row.key);
+    const isChanged = draft !== undefined && draft !== row.text;
+    const write = (event) => {
+      this.drafts.set(row.key, event.target.value);
+      this.update();
+    };
+    const submit = (event) => {
+      event.preventDefault();
+      if (isChanged) this.save(row, readValue(draft));
+    };
+    const words = listWords(row.schema);
+    return html`<form class="row" @submit=${submit}>
+      ${words
+        ? html`<select aria-label=${row.key} @change=${write}>
+            ${words.map((word) => html`<option value=${word} .selected=${word === (draft ?? row.text)}>${word}</option>`)}
+          </select>`
+        : html`<input aria-label=${row.key} .value=${draft ?? row.text} autocomplete="off" spellcheck="false" @input=${write} />`}
+      ${isChanged
+        ? html`<button class="primary" aria-label="Save ${row.key}">Save</button>
+            <button type="button" @click=${() => this.drop(row.key)}>Cancel</button>`
+        : row.source === "default"
+          ? nothing
+          : html`<button type="button" class="quiet" aria-label="Use the default of ${row.key}" @click=${() => this.save(row, null)}>Use default</button>`}
+    </form>`;
+  }
+
+  drop(key) {
+    this.drafts.delete(key);
+    this.problems.delete(key);
+    this.update();
+  }
+
+  async save(row, value) {
+    try {
+      this.take(await ask("api/config", { settings: { [row.key]: value } }, { method: "PATCH" }));
+      this.drop(row.key);
+      showSuccess(`${row.key} is ${this.settings.find(({ key }) => key === row.key).text} now.`);
+    } catch (error) {
+      this.problems.set(row.key, explain(error));
+    }
+    this.update();
   }
 
   setFilter(text) {
     this.filter = text.trim().toLowerCase();
     this.update();
   }
+}
+
+/** Return the words that a schema allows, null if it allows other values too. */
+function listWords(schema) {
+  const parts = schema.anyOf ?? [schema];
+  if (!parts.every((part) => part.enum || part.type === "boolean")) return null;
+  const words = parts.flatMap((part) => part.enum ?? ["true", "false"]);
+  return words.filter((word) => typeof word === "string");
+}
+
+/** Return a value as TOML should have it: numbers and booleans are no texts. */
+function readValue(text) {
+  const value = text.trim();
+  if (/^-?[0-9]{1,15}$/.test(value)) return Number(value);
+  return { true: true, false: false }[value] ?? value;
 }
 
 customElements.define("settings-page", SettingsPage);

@@ -1,0 +1,184 @@
+"""The handlers of keys, which do what `vllama keys` does; the first key is not made over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Struct
+
+from vllama.accounts.keys import store
+from vllama.accounts.keys.fields import KeyRow, describe_key, read_fields
+from vllama.accounts.keys.key import NAME_PATTERN, Key, Scope, make_secret
+from vllama.base import executors
+from vllama.base.errors import BadRequest, Forbidden
+from vllama.base.meaning import says
+from vllama.config import keys_file
+from vllama.net.http.request import Request
+from vllama.routes.route import Body, Parameter, RouteKind, server_route
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+log = logging.getLogger(__name__)
+
+KEYS = "/api/keys"
+Given = dict[str, Any]
+_LISTS = {"type": ["array", "null"], "items": {"type": "string"}}
+_TEXT = {"type": ["string", "null"]}
+_NUMBER = {"type": ["integer", "null"], "minimum": 1}
+FIELDS: dict[str, Any] = {
+    "scopes": _LISTS | {"description": "what it may do: `infer`, `read`, `admin`"},
+    "models": _LISTS | {"description": "patterns of the models that it may use"},
+    "rate": _TEXT | {"description": "requests in a period, such as `60/min`"},
+    "tokens": _TEXT | {"description": "tokens in a period, such as `1M/day`"},
+    "concurrent": _NUMBER | {"description": "requests at once"},
+    "priority": _NUMBER | {"description": "turns in a queue for each turn of a usual key"},
+    "expires": _TEXT | {"description": "how long it works, such as `30d`"},
+}
+NAME = {"type": "string", "pattern": NAME_PATTERN, "description": "its name"}
+OVERLAP = {"type": "string", "description": "how long the old secret works on, such as `24h`"}
+
+
+class Keys(Struct):
+    """The keys of the server."""
+
+    required: Annotated[bool, says("whether requests need a key")]
+    own: Annotated[KeyRow | None, says("the key of this request; null if it has none")]
+    keys: Annotated[list[KeyRow], says("the named keys; without the scope `admin` the own one")]
+
+
+async def list_keys(gateway: Gateway, request: Request) -> None:
+    """List the keys, without their secrets; for a key without the scope admin, its own."""
+    access = gateway.running.of(request).access
+    rows = own = [describe_key(access)] if access is not None else []
+    if access is None or access.allows(Scope.ADMIN):
+        file = keys_file(gateway.in_use.config.data_dir)
+        rows = [describe_key(key) for key in await executors.disk.run(store.read_keys, file)]
+    request.json(200, Keys(gateway.keys.is_required, own[0] if own else None, rows))
+
+
+async def add_key(gateway: Gateway, request: Request) -> None:
+    """Make a key, and show its secret this once.
+
+    The first key of a server is made on its machine: `vllama keys add NAME --scope admin`.
+    """
+    given, secret = await read_body(request, "name", *FIELDS), make_secret()
+    name = str(given.pop("name", ""))
+    fields = read_fields(given)
+    make = partial(store.add_key, name=name, secret=secret, fields=fields)
+    await change(gateway, request, f"added '{name}'", make, secret)
+
+
+async def change_key(gateway: Gateway, request: Request) -> None:
+    """Change what a key may do; null removes a limit."""
+    name, fields = read_name(request), read_fields(await read_body(request, *FIELDS))
+
+    def make(keys: dict[str, Key], *, now_s: float) -> Key:
+        return store.change_key(keys, name, fields)
+
+    await change(gateway, request, f"changed '{name}'", make)
+
+
+async def rotate_key(gateway: Gateway, request: Request) -> None:
+    """Give a key another secret, and show it this once."""
+    name, secret = read_name(request).removesuffix("/rotate"), make_secret()
+    fields = read_fields(await read_body(request, "overlap"))
+    make = partial(store.rotate_key, name=name, secret=secret, **fields)
+    await change(gateway, request, f"rotated '{name}'", make, secret)
+
+
+async def revoke_key(gateway: Gateway, request: Request) -> None:
+    """Revoke a key for good; remove one from the list that has been revoked."""
+    name = read_name(request)
+
+    def make(keys: dict[str, Key], *, now_s: float) -> Key:
+        is_revoked = name in keys and keys[name].revoked_s is not None
+        return store.remove_key(keys, name) if is_revoked else store.revoke_key(keys, name, now_s)
+
+    await change(gateway, request, f"revoked or removed '{name}'", make)
+
+
+async def change(
+    gateway: Gateway, request: Request, what: str, make: Callable[..., Key], secret: str = ""
+) -> None:
+    """Change the file of keys as `vllama keys` does, take it over, and answer with the key.
+
+    The key of the request has to be an administrator's before and after it, so that no key shuts
+    itself out, and two that revoke each other at once do not leave a server without one.
+    """
+    if not gateway.keys.is_required:
+        raise Forbidden(
+            "cannot change keys over HTTP: this server requires none",
+            hint="the first key is added on its machine: vllama keys add NAME --scope admin",
+        )
+    access = gateway.running.of(request).access
+    assert access is not None, "a server that requires a key has checked it"
+
+    def apply(keys: dict[str, Key]) -> Key:
+        now_s, is_named = time.time(), access.name in keys or bool(access.shown)
+        if is_named:  # a key of the settings stands in no file, and stays
+            check_standing(access, keys.get(access.name), now_s)
+        key = make(keys, now_s=now_s)
+        if is_named:
+            check_standing(access, keys.get(access.name), now_s)
+        return key
+
+    file = keys_file(gateway.in_use.config.data_dir)
+    key = await executors.disk.run(store.change_keys, file, apply)
+    gateway.keys.refresh()
+    log.info("keys changed by key '%s' from %s: %s", access.name, request.client_host, what)
+    request.json(200, describe_key(key, secret))
+
+
+def check_standing(access: Key, now: Key | None, now_s: float) -> None:
+    """Raise Forbidden unless a key is an administrator's still, and for as long as before."""
+    stands = now is not None and now.owner == access.owner and now.allows(Scope.ADMIN)
+    if not stands or now is None or now.find_fault(now_s) or now.expires_s != access.expires_s:
+        raise Forbidden(
+            f"cannot do this: the key '{access.name}' would no longer be an administrator's",
+            hint="use another key with the scope admin, or the commands: vllama keys",
+        )
+
+
+async def read_body(request: Request, *names: str) -> Given:
+    """Return the fields of a body, which may be empty. Raises BadRequest."""
+    form = dict[str, str | int | list[str] | None]
+    try:
+        given: Given = msgspec.json.decode(await request.body() or b"{}", type=form)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"cannot change keys: {error}") from None
+    for name in given.keys() - set(names):
+        raise BadRequest(f"cannot use the field '{name}'", hint=f"choose from {', '.join(names)}")
+    return given
+
+
+def read_name(request: Request) -> str:
+    """Return the name of a key in a path."""
+    return request.path.removeprefix(f"{KEYS}/")
+
+
+def _sets(spelling: str, handler: Any, fields: Given, name: str = "", **more: Any) -> Any:
+    """Return a route that changes keys; `name` is that of its body."""
+    parameters = (Parameter("name", "the key's name"),) if "{" in spelling else ()
+    body = Body(name=name, fields=fields, **more) if name else None
+    return server_route(
+        spelling, handler, RouteKind.SETS, parameters=parameters, body=body, answer=KeyRow
+    )
+
+
+_EXAMPLES = {"A key for a team": {"name": "team", "rate": "60/min"}}
+ROUTES = (
+    server_route(f"GET {KEYS}", list_keys, RouteKind.OWN, tells=True, answer=Keys),
+    _sets(
+        f"POST {KEYS}", add_key, {"name": NAME, **FIELDS}, "NewKeyRequest",
+        required=("name",), examples=_EXAMPLES,
+    ),
+    _sets(f"PATCH {KEYS}/{{name}}", change_key, FIELDS, "KeyRequest"),
+    _sets(f"POST {KEYS}/{{name}}/rotate", rotate_key, {"overlap": OVERLAP}, "RotateRequest"),
+    _sets(f"DELETE {KEYS}/{{name}}", revoke_key, {}),
+)  # fmt: skip

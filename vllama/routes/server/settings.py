@@ -1,0 +1,135 @@
+"""The handlers of settings: which hold, and changes of those that may be changed over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllama.base import executors
+from vllama.base.errors import BadRequest, ConfigError, Forbidden
+from vllama.base.spelling import suggest
+from vllama.config import SETTINGS, Config, named_file
+from vllama.config.edit import NEW_FILE, read_text, save_text, set_values
+from vllama.config.report import Settings
+from vllama.net.http.request import Request
+from vllama.routes.describe.fields import make_object
+from vllama.routes.route import Body, RouteKind, server_route
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+log = logging.getLogger(__name__)
+
+MAX_VALUE = 200  # characters
+REMOTE = {setting.key: setting for setting in SETTINGS if setting.remote}
+
+
+class CannotWrite(ConfigError):
+    """Something else decides about the value, or the file cannot be written."""
+
+    status = 409
+
+
+async def list_settings(gateway: Gateway, request: Request) -> None:
+    """List every setting: its value, where that comes from, and what it means; no secrets."""
+    request.json(200, gateway.in_use.now.report)
+
+
+async def change_settings(gateway: Gateway, request: Request) -> None:
+    """Change settings in the config file, and apply them.
+
+    Only settings that say `changeable` can be changed. Null takes a setting out of the file. If one
+    value is refused, nothing is changed. Comments in the file stay.
+    """
+    form = dict[str, dict[str, bool | int | float | str | None]]
+    try:
+        values = msgspec.json.decode(await request.body(), type=form)["settings"]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise BadRequest(f"cannot change settings: {error}", hint='send {"settings": …}') from None
+    old = gateway.in_use.config
+    for key, value in values.items():
+        check_value(key, value, old, gateway.facts.found.engines)
+    path = Path(os.path.realpath(old.config_file or named_file(gateway.environ)))  # noqa: ASYNC240
+    try:
+        undo = await executors.disk.run(write_values, path, values, gateway.environ)
+        await gateway.reload()
+        if refused := gateway.in_use.now.refused:
+            await executors.disk.run(undo)
+            await gateway.reload()
+            raise BadRequest(f"cannot change settings: {refused}")
+    except OSError as error:
+        raise CannotWrite(f"cannot write the config file: {error.strerror}") from None
+    new, who = gateway.in_use.config, gateway.running.of(request).key
+    shown = [f"{key} ({show(key, old)} → {show(key, new)})" for key in values]
+    by = f" by key '{who}'" if who else ""
+    log.info("settings changed%s from %s: %s", by, request.client_host, ", ".join(shown))
+    request.json(200, gateway.in_use.now.report)
+
+
+def check_value(key: str, value: Any, config: Config, engines: Mapping[str, Any]) -> None:
+    """Raise what keeps a setting from being changed to a value over HTTP."""
+    setting, known = REMOTE.get(key), [one.key for one in SETTINGS]
+    if key not in known:
+        raise BadRequest(f"cannot set '{key}': no such setting", hint=suggest(key, known))
+    if setting is None:
+        raise Forbidden(f"cannot set '{key}' over HTTP", hint="on its machine: vllama config edit")
+    source = config.sources.get(setting.field)
+    if source and source != str(config.config_file):
+        raise CannotWrite(f"cannot set '{key}': it is set by {source}, which wins over the file")
+    text = str(value)[:MAX_VALUE]
+    try:
+        if value is not None:
+            setting.kind.read(value if len(str(value)) <= MAX_VALUE else "…")
+            if key == "engine" and text not in ("auto", *engines):
+                raise ValueError(f"not one of auto, {', '.join(engines)}")
+    except ValueError as error:
+        hint = f"write it like {setting.example}"
+        raise BadRequest(f'cannot set {key} to "{text}": {error}', hint=hint) from None
+
+
+def write_values(
+    path: Path, values: Mapping[str, object], environ: Mapping[str, str]
+) -> Callable[[], None]:
+    """Write values into the config file, made if there is none; return what undoes it."""
+    before = read_text(path)
+    after = set_values(NEW_FILE if before is None else before, values)
+    save_text(path, before, after, environ)
+
+    def undo() -> None:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            save_text(path, after, before, environ)
+
+    return undo
+
+
+def show(key: str, config: Config) -> str:
+    """Return a value as people write it."""
+    return REMOTE[key].kind.text(getattr(config, REMOTE[key].field))
+
+
+_VALUES = make_object(
+    {key: {**one.kind.schema, "description": one.help} for key, one in REMOTE.items()}
+) | {"description": "values by the keys of the settings; null takes one out of the file"}
+ROUTES = (
+    server_route("GET /api/config", list_settings, tells=True, answer=Settings),
+    server_route(
+        "PATCH /api/config",
+        change_settings,
+        RouteKind.SETS,
+        body=Body(
+            name="SettingsRequest",
+            required=("settings",),
+            fields={"settings": _VALUES},
+            examples={"A longer life of idle models": {"settings": {"keep_alive": "10m"}}},
+        ),
+        answer=Settings,
+        errors=(409,),
+    ),
+)

@@ -1,0 +1,120 @@
+/** Requests that have ended, one line each; a line opens to all that is known of it. */
+
+import { clock, count, duration, rate } from "../format.js";
+import { badge } from "../parts/badge.js";
+import { forBrowser } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { isGone, showCapture } from "./capture.js";
+import { nameModel } from "./filters.js";
+
+const STORED = "activity-columns";
+const FEW = ["started", "took", "tokens", "rate", "first", "client"];
+const COLUMNS = [
+  { name: "started", label: "Started", number: true, show: (row) => clock(row.started_at) },
+  { name: "took", label: "Took", number: true, show: (row) => duration(row.seconds) },
+  { name: "first", label: "Time to first token", number: true, show: (row) => duration(row.first_token_s) },
+  { name: "prompt", label: "Prompt", number: true, show: (row) => (row.prompt_tokens ? count(row.prompt_tokens) : "–") },
+  { name: "tokens", label: "Tokens", number: true, show: (row) => count(row.generated_tokens) },
+  { name: "rate", label: "Tokens/s", number: true, show: (row) => rate(row.tokens_per_s) },
+  { name: "route", label: "Route", show: (row) => row.path },
+  { name: "key", label: "Key", show: (row) => row.key ?? "–" },
+  { name: "client", label: "Client", show: (row) => row.client },
+];
+
+let chosen = readChosen();
+const opened = new Set();
+
+/** Return the table of `rows`; `update` draws it again. */
+export function endedTable(rows, update) {
+  const columns = COLUMNS.filter(({ name }) => chosen.includes(name));
+  const captured = rows.some((row) => row.capture && !isGone(row.capture));
+  const width = columns.length + 2 + Number(captured);
+  return html`<table class="ended">
+    <thead>
+      <tr>
+        <th scope="col">Model</th>
+        <th scope="col">Outcome</th>
+        ${columns.map(({ label, number }) => html`<th scope="col" class=${number ? "number" : ""}>${label}</th>`)}
+        ${captured ? html`<th scope="col"><span class="hidden">Capture</span></th>` : nothing}
+      </tr>
+    </thead>
+    <tbody>
+      ${repeat(rows, identify, (row) => endedRow(row, { columns, captured, width, update }))}
+    </tbody>
+  </table>`;
+}
+
+/** Return the choice of columns. */
+export function columnChoice(update) {
+  const set = (name, isShown) => {
+    chosen = COLUMNS.map((column) => column.name).filter((one) => (one === name ? isShown : chosen.includes(one)));
+    localStorage.setItem(STORED, JSON.stringify(chosen));
+    update();
+  };
+  return html`<details class="columns">
+    <summary class="button">Columns</summary>
+    <fieldset class="card">
+      <legend class="hidden">Columns</legend>
+      ${COLUMNS.map(
+        ({ name, label }) => html`<label class="check">
+          <input type="checkbox" .checked=${chosen.includes(name)} @change=${(event) => set(name, event.target.checked)} />
+          ${label}
+        </label>`,
+      )}
+    </fieldset>
+  </details>`;
+}
+
+const identify = (row) => `${row.id} ${row.started_at}`;
+
+function endedRow(row, { columns, captured, width, update }) {
+  const id = identify(row);
+  const isOpen = opened.has(id);
+  const toggle = () => {
+    if (!opened.delete(id)) opened.add(id);
+    update();
+  };
+  const why = row.error ? forBrowser(row.error) : row.outcome === "ok" ? "" : row.status ? `status ${row.status}` : "";
+  return html`<tr class=${isOpen ? "open" : ""}>
+      <th scope="row">
+        <button class="disclosure" aria-expanded=${isOpen} @click=${toggle}>${nameModel(row) || row.path}</button>
+      </th>
+      <td class="outcome">${badge(row.outcome)} <span class=${row.error ? "error" : "muted"}>${why}</span></td>
+      ${columns.map(
+        ({ name, label, number, show }) => html`<td data-label=${label} class="${name} ${number ? "number" : ""}">${show(row)}</td>`,
+      )}
+      ${captured ? html`<td class="actions">${captureButton(row, update)}</td>` : nothing}
+    </tr>
+    ${isOpen ? html`<tr class="details"><td colspan=${width}>${facts(row)}</td></tr>` : nothing}`;
+}
+
+function captureButton(row, update) {
+  if (!row.capture || isGone(row.capture)) return nothing;
+  const name = `Open the capture of ${nameModel(row) || row.path}, ${clock(row.started_at)}`;
+  return html`<button aria-label=${name} @click=${() => showCapture(row.capture, update)}>Open</button>`;
+}
+
+/** Return all that is known of a request. */
+function facts(row) {
+  const known = [
+    ["Route", `${row.method} ${row.path}`],
+    ["Started", new Date(row.started_at).toLocaleString("en-GB")],
+    ["Status", row.status || "none"],
+    ["Client", row.client],
+    ["Key", row.key ?? "none"],
+    ["Tokens", `${row.prompt_tokens ? count(row.prompt_tokens) : "–"} prompt, ${count(row.generated_tokens)} generated`],
+    ["ID", row.id],
+  ];
+  return html`${row.error ? html`<p class="error">${forBrowser(row.error)}</p>` : nothing}
+    <dl class="facts">${known.map(([label, value]) => html`<div><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+function readChosen() {
+  try {
+    const stored = JSON.parse(localStorage.getItem(STORED));
+    return Array.isArray(stored) ? stored : FEW;
+  } catch {
+    return FEW;
+  }
+}

@@ -1,0 +1,68 @@
+/** Which of the requests are shown: by model, key, outcome and words; it stands in the address. */
+
+import { linkTo, readRoute } from "../route.js";
+import { html } from "../vendor/lit-html/lit-html.js";
+
+const NAMES = ["text", "model", "key", "errors"];
+const NO_KEY = "no key";
+
+/** Return the model of a request, also of one that is not there. */
+export const nameModel = (row) => row.model || row.requested || "";
+
+/** Return what the address filters by; "" where it does not. */
+export function readFilter() {
+  const { query } = readRoute();
+  return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
+}
+
+/** Put a filter into the address, without a step in the history. */
+export function writeFilter(filter) {
+  const query = Object.fromEntries(NAMES.map((name) => [name, filter[name] || undefined]));
+  history.replaceState(null, "", linkTo("activity", undefined, query));
+}
+
+/** Tell whether a filter leaves anything out. */
+export const isFiltered = (filter) => NAMES.some((name) => filter[name]);
+
+/** Return the rows that a filter leaves. */
+export function filterRows(rows, { text, model, key, errors }) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => {
+    if (errors && row.outcome !== "error") return false;
+    if (model && nameModel(row) !== model) return false;
+    if (key && (row.key ?? NO_KEY) !== key) return false;
+    if (!words.length) return true;
+    const found = [row.id, nameModel(row), row.path, row.client, row.key, row.outcome, row.status, row.error]
+      .join(" ").toLowerCase();
+    return words.every((word) => found.includes(word));
+  });
+}
+
+/** Return the form; `change` is called with the new filter. */
+export function filterForm(rows, filter, change) {
+  const set = (name, value) => change({ ...filter, [name]: value });
+  const list = (values) => [...new Set(values)].filter(Boolean).sort();
+  return html`<form class="filters row" role="search" aria-label="Filter the requests" @submit=${(event) => event.preventDefault()}>
+    <input
+      type="search"
+      aria-label="Text"
+      placeholder="Text, error, client, ID"
+      .value=${filter.text}
+      @input=${(event) => set("text", event.target.value)}
+    />
+    ${choice("Model", "All models", list(rows.map(nameModel)), filter.model, (value) => set("model", value))}
+    ${choice("Key", "All keys", list(rows.map((row) => row.key ?? NO_KEY)), filter.key, (value) => set("key", value))}
+    <label class="check">
+      <input type="checkbox" .checked=${Boolean(filter.errors)} @change=${(event) => set("errors", event.target.checked ? "1" : "")} />
+      Errors only
+    </label>
+  </form>`;
+}
+
+function choice(label, all, names, chosen, change) {
+  const listed = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
+  return html`<select aria-label=${label} @change=${(event) => change(event.target.value)}>
+    <option value="" ?selected=${!chosen}>${all}</option>
+    ${listed.map((name) => html`<option value=${name} ?selected=${name === chosen}>${name}</option>`)}
+  </select>`;
+}

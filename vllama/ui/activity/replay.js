@@ -1,0 +1,138 @@
+/** Sends a captured request again, and shows how the answer and what made it differ. */
+
+import { duration, rate } from "../format.js";
+import { ask, explain, send } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+
+const PAUSE_MS = 200;
+const MOST_LOOKS = 50; // for the capture of the new answer, which is written after its end
+const AROUND = 40; // characters shown before a difference
+const FACTS = [
+  ["Engine", ({ engine }) => engine && `${engine.name} ${engine.version}`],
+  ["Model", ({ model }) => model && `${model.name} ${model.digest.slice(0, 19)}`],
+  ["Quantisation", ({ model }) => model?.quantization],
+  ["Context", ({ engine }) => engine?.context_length],
+  ["Parallel requests", ({ engine }) => engine?.parallel],
+  ["Threads", ({ engine }) => engine?.threads],
+  ["GPU layers", ({ engine }) => engine?.gpu_layers],
+  ["KV cache type", ({ engine }) => engine?.kv_cache_type],
+  ["Flash attention", ({ engine }) => engine?.flash_attention],
+  ["Arguments", ({ engine }) => engine?.extra_args.join(" ")],
+  ["Sampling", ({ engine }) => engine && JSON.stringify(engine.sampling)],
+  ["Settings", ({ settings }) => JSON.stringify(settings)],
+  ["vllama", ({ vllama }) => vllama],
+  ["Status", ({ answer }) => answer.status],
+];
+const TIMES = [
+  ["Time to first token", ({ times }) => duration(times.first_token_s)],
+  ["Total", ({ times }) => duration(times.total_s)],
+  ["Tokens/s", ({ tokens }) => rate(tokens?.per_s)],
+];
+
+class RequestReplay extends View {
+  capture = null;
+  again = null;
+  problem = "";
+  running = false;
+
+  template() {
+    const { body } = this.capture.request;
+    const isWhole = body.encoding === "utf-8" && !body.cut && body.data.trim().startsWith("{");
+    return html`
+      <div class="row">
+        <button type="button" ?disabled=${!isWhole || this.running} @click=${this.replay}>${this.running ? "Waiting for the answer …" : "Replay"}</button>
+        <span class="muted">${isWhole ? "Sends it to this server again and compares the answers." : "The page cannot replay it: its body is no JSON, or was not kept whole."}</span>
+      </div>
+      <div role="status">${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}${this.again ? this.verdict() : nothing}</div>
+    `;
+  }
+
+  async replay() {
+    const { path, body } = this.capture.request;
+    Object.assign(this, { running: true, problem: "", again: null });
+    this.update();
+    try {
+      const response = await send(path.slice(1), { method: "POST", body: JSON.parse(body.data) });
+      await response.text();
+      this.again = await readCapture(response.headers.get("x-request-id"));
+    } catch (error) {
+      this.problem = `Cannot replay: ${explain(error)}`;
+    }
+    this.running = false;
+    this.update();
+  }
+
+  verdict() {
+    const [before, now] = [this.capture, this.again];
+    const difference = findDifference(readText(before), readText(now));
+    const rows = FACTS.map(([label, read]) => [label, text(read(before)), text(read(now)), true]).filter(([, a, b]) => a !== b);
+    const all = [...rows, ...TIMES.map(([label, read]) => [label, read(before), read(now), false])];
+    return html`
+      <div class="verdict ${difference ? "bad" : "good"}">
+        ${difference
+          ? html`<p><strong>The answers differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
+              <p>Captured: ${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: ${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
+          : html`<p><strong>Same answer.</strong></p>`}
+      </div>
+      <table class="plain">
+        <thead><tr><th scope="col">${rows.length ? "What differs" : "Nothing else differs"}</th><th scope="col">Captured</th><th scope="col">Replayed</th></tr></thead>
+        <tbody>
+          ${all.map(([label, a, b, isFact]) => html`<tr class=${isFact ? "taken" : ""}><th scope="row">${label}</th><td>${a}</td><td>${b}</td></tr>`)}
+        </tbody>
+      </table>
+      ${difference ? this.search(rows) : nothing}
+    `;
+  }
+
+  /** Return the command that finds what changed the answer; it starts servers, which the page does not. */
+  search(rows) {
+    const { id, engine } = this.capture;
+    const differs = (name) => rows.some(([label]) => label === name);
+    const versions = engine && differs("Engine") && engine.name === this.again.engine?.name
+      ? ` --engine ${engine.name} --good ${engine.version} --bad ${this.again.engine.version}` : "";
+    const settings = [["KV cache type", "kv_cache_type"], ["Threads", "threads"], ["Context", "ctx"]]
+      .filter(([label]) => differs(label))
+      .map(([label, key]) => ` --bad-set ${key}=${rows.find(([one]) => one === label)[2]}`).join("");
+    const command = `vllama bisect ${id}${versions || settings}`;
+    if (!versions && !settings) return nothing;
+    return html`<p>Find what changed it, on the server's machine:</p>
+      <div class="row">
+        <pre class="grow" tabindex="0">${command}</pre>
+        ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(command)}>Copy</button>` : nothing}
+      </div>`;
+  }
+}
+
+/** Return the capture of a request by its id, once it is written. */
+async function readCapture(id) {
+  for (let look = 1; ; look += 1) {
+    try {
+      return await ask(`api/captures/${encodeURIComponent(id)}`);
+    } catch (error) {
+      if (error.status !== 404 || look === MOST_LOOKS) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+}
+
+const readText = ({ texts }) => texts.map(({ name, text: said }) => (name === "text" ? said : `${name}: ${said}`)).join("\n");
+const text = (value) => (value === null || value === undefined || value === "" ? "–" : String(value));
+
+/** Return why an answer may differ from run to run, "" if it should not. */
+function mayDiffer({ engine }) {
+  const { temperature, seed } = engine?.sampling ?? {};
+  if (temperature === 0) return "";
+  return seed === undefined || seed === null || seed < 0 ? `temperature ${temperature ?? "of the engine"}, and no seed` : "";
+}
+
+/** Return where two texts differ first, with the words there; null if they are the same. */
+function findDifference(before, now) {
+  if (before === now) return null;
+  let at = 0;
+  while (at < before.length && before[at] === now[at]) at += 1;
+  const word = (one) => one.slice(at, at + AROUND);
+  return { at, start: (at > AROUND ? "…" : "") + before.slice(Math.max(0, at - AROUND), at), before: word(before), now: word(now) };
+}
+
+customElements.define("request-replay", RequestReplay);

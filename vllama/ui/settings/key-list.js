@@ -1,0 +1,152 @@
+/** The keys of the server: made, changed, rotated and revoked by an administrator. */
+
+import { count } from "../format.js";
+import { confirm, showDialog } from "../parts/dialogs.js";
+import { showError, showSuccess } from "../parts/notices.js";
+import { ask, explain, storeKey } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { View } from "../view.js";
+import { keyForm, readForm } from "./key-form.js";
+
+class KeyList extends View {
+  readOnly = false;
+  found = null;
+  editing = null; // the row that is changed, {} for a new key
+  problem = "";
+
+  async enter() {
+    try {
+      this.found = await ask("api/keys");
+    } catch {
+      return; // the rest of the page says so
+    }
+    this.update();
+  }
+
+  get mayChange() {
+    return this.found.required && !this.readOnly && this.found.own?.scopes.includes("admin");
+  }
+
+  template() {
+    if (!this.found) return nothing;
+    const { required, keys, own } = this.found;
+    return html`<section aria-labelledby="keys-title">
+      <div class="row">
+        <h2 id="keys-title" class="grow">Keys</h2>
+        ${this.mayChange ? html`<button @click=${() => this.edit({})}>Add a key</button>` : nothing}
+      </div>
+      ${required
+        ? nothing
+        : html`<p class="muted">This server requires no key. The first one is added on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
+      ${this.editing ? keyForm(this.editing, this.problem, (event) => this.submit(event), () => this.edit(null)) : nothing}
+      ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">There are no named keys.</p>` : nothing}
+    </section>`;
+  }
+
+  table(keys, own) {
+    return html`<table class="cards keys">
+      <thead>
+        <tr>
+          <th scope="col">Name</th><th scope="col">Scopes</th><th scope="col">Models</th><th scope="col">Limits</th><th scope="col">Expires</th>
+          ${this.mayChange ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
+        </tr>
+      </thead>
+      <tbody>
+        ${repeat(keys, (row) => row.name, (row) => this.row(row, row.name === own?.name))}
+      </tbody>
+    </table>`;
+  }
+
+  row(row, isOwn) {
+    const old = row.replaced && Date.parse(row.replaced.until) > Date.now() ? `, ${row.replaced.shown} until ${when(row.replaced.until)}` : "";
+    return html`<tr>
+      <th scope="row">${row.name} <small>${row.shown}${old}${isOwn ? " · this page's key" : ""}</small></th>
+      <td data-label="Scopes">${row.scopes.join(", ")}</td>
+      <td data-label="Models">${row.models.join(", ") || "all"}</td>
+      <td data-label="Limits">${describeLimits(row) || "none"}</td>
+      <td data-label="Expires">${row.revoked_at ? html`<span class="badge bad">revoked</span>` : row.expires_at ? when(row.expires_at) : "never"}</td>
+      ${this.mayChange ? html`<td class="actions">${this.actions(row, isOwn)}</td>` : nothing}
+    </tr>`;
+  }
+
+  actions(row, isOwn) {
+    if (row.revoked_at) return html`<button aria-label="Remove ${row.name}" @click=${() => this.end(row)}>Remove</button>`;
+    return html`<button aria-label="Change ${row.name}" @click=${() => this.edit(row)}>Change</button>
+      <button aria-label="Rotate ${row.name}" @click=${() => this.rotate(row, isOwn)}>Rotate</button>
+      ${isOwn ? nothing : html`<button class="danger" aria-label="Revoke ${row.name}" @click=${() => this.end(row)}>Revoke</button>`}`;
+  }
+
+  edit(row) {
+    Object.assign(this, { editing: row, problem: "" });
+    this.update();
+    if (row) requestAnimationFrame(() => this.querySelector(".key-form input")?.focus());
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    const { name } = this.editing;
+    const fields = readForm(event.target, this.editing);
+    try {
+      if (name) {
+        await ask(path(name), fields, { method: "PATCH" });
+        showSuccess(`The key ${name} is changed.`);
+      } else {
+        const made = await ask("api/keys", fields);
+        showSecret(made);
+      }
+      this.edit(null);
+    } catch (error) {
+      this.problem = explain(error);
+    }
+    await this.enter();
+    this.update();
+  }
+
+  async rotate(row, isOwn) {
+    const text = `Clients that use ${row.shown} are refused from then on.`;
+    if (!(await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate" }))) return;
+    try {
+      const made = await ask(`${path(row.name)}/rotate`, {});
+      if (isOwn) storeKey(made.secret); // the page goes on with it
+      showSecret(made);
+    } catch (error) {
+      showError(error);
+    }
+    this.enter();
+  }
+
+  async end(row) {
+    const [title, text, action] = row.revoked_at
+      ? [`Remove ${row.name} from the list?`, "Its usage stays.", "Remove"]
+      : [`Revoke ${row.name}?`, "It stops working at once, and for good.", "Revoke"];
+    if (!(await confirm({ title, text, action }))) return;
+    try {
+      await ask(path(row.name), undefined, { method: "DELETE" });
+    } catch (error) {
+      showError(error);
+    }
+    this.enter();
+  }
+}
+
+const path = (name) => `api/keys/${encodeURIComponent(name)}`;
+const when = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
+function describeLimits({ rate, tokens, concurrent, priority }) {
+  const per = (limit, noun) => limit && limit.replace(/^[0-9]+/, (number) => `${count(Number(number))} ${noun}`);
+  const parts = [per(rate, "requests"), per(tokens, "tokens"), concurrent && `${concurrent} at once`];
+  return [...parts, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
+}
+
+/** Show a new secret, which nobody can read again. */
+function showSecret({ name, secret }) {
+  showDialog(
+    `The key ${name}`,
+    html`<p>Copy it now: it is not shown again.</p>
+      <pre tabindex="0" class="secret">${secret}</pre>
+      ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret)}>Copy</button>` : nothing}`,
+  );
+}
+
+customElements.define("key-list", KeyList);
