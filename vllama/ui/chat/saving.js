@@ -7,6 +7,7 @@ import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.
 import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
+const LEFT = "broken-answers"; // in sessionStorage, from one page of this tab to the next
 const TEXTS = {
   full: "This browser has no room left: what comes now is not kept. Export the conversation, or delete others.",
   none: "This browser keeps no conversations, as in a private window: they are lost with this tab.",
@@ -82,13 +83,25 @@ addEventListener("visibilitychange", () => {
   if (document.hidden) growing.forEach((save) => save({ durability: "relaxed" }));
 });
 
-// The tab may be closed now: a reload shows at once that the answer broke off.
+// The tab may be closed now, and no transaction would be completed: a reload stores what is left here.
 addEventListener("pagehide", () => {
-  for (const [answer, save] of growing) {
-    answer.state = "broken";
-    save({ durability: "relaxed" });
+  if (!growing.size) return;
+  growing.forEach((_, answer) => (answer.state = "broken"));
+  try {
+    sessionStorage.setItem(LEFT, JSON.stringify([...growing.keys()]));
+  } catch {
+    // too long: what was saved within the last second is there
   }
 });
+
+addEventListener("pageshow", (event) => event.persisted && sessionStorage.removeItem(LEFT)); // it goes on
+
+/** Store the answers that a reload has broken off. */
+export async function restoreLeft() {
+  const left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]");
+  sessionStorage.removeItem(LEFT);
+  await Promise.all(left.map((answer) => keep(answer.conversation, { answers: [answer] }).catch(() => {})));
+}
 
 function nameTrouble(error) {
   if (error.name === "QuotaExceededError") return "full";

@@ -4,7 +4,7 @@ import { changes } from "../live/state.js";
 import { showError } from "../parts/notices.js";
 import { makeMessage, makeRequest, streamAnswer } from "./answer.js";
 import { look } from "./following.js";
-import { discard, keep, saveGrowing } from "./saving.js";
+import { discard, keep, restoreLeft, saveGrowing } from "./saving.js";
 import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
 import * as store from "./store.js";
 import { tell } from "./tabs.js";
@@ -26,6 +26,7 @@ export async function openConversation(id, { model, at } = {}) {
     return;
   }
   if (id !== session.conversation.id) {
+    await loading;
     const found = await store.readConversation(id);
     if (turn !== opened) return;
     if (!found) {
@@ -136,6 +137,7 @@ function makeAnswer(turn, pane, model) {
 
 async function loadList() {
   try {
+    await restoreLeft();
     const rows = await store.listConversations();
     const known = new Set(session.list.map(({ id }) => id));
     session.list = [...session.list, ...rows.filter(({ id }) => !known.has(id))];

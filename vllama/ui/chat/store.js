@@ -149,8 +149,9 @@ async function transact(names, mode, work, options) {
   try {
     result = await work((name) => transaction.objectStore(name));
   } catch (error) {
-    if (!transaction.error && error instanceof Gone) transaction.abort();
-    throw transaction.error ?? error;
+    const cause = transaction.error ?? error; // what has ended it, if it has ended
+    if (!transaction.error) transaction.abort();
+    throw cause;
   }
   await ended;
   return result;

@@ -1,0 +1,295 @@
+"""The chat's conversations in the browser: no reload, crash, second tab or full disk loses them."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from playwright.sync_api import Error, expect
+
+from tests.server_process import Server
+from tests.ui.conftest import PUBLIC_NAME
+from tests.ui.test_chat_page import PIXEL, list_texts, open_chat, say
+
+pytestmark = pytest.mark.slow
+
+SLOW = "@tokens=2000 @delay=0.05"
+"""What the fake engine takes for the length and the pace of its answer."""
+BROKEN = "This answer broke off: its tab was closed."
+FULL = "no room left"
+OLD = {
+    "id": "1-old",
+    "title": "From before",
+    "updated": 1_700_000_000_000,
+    "models": ["plain:latest"],
+    "system": "Be brief.",
+    "think": "no",
+    "tools": "",
+    "turns": [
+        {
+            "text": "What is this?",
+            "images": [f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"],
+            "texts": [{"name": "notes.txt", "text": "some notes"}],
+            "answers": [
+                [
+                    {
+                        "role": "assistant",
+                        "model": "plain:latest",
+                        "content": "A dot.",
+                        "thinking": "",
+                        "tool_calls": [],
+                        "stats": {"tokens": 3},
+                    }
+                ]
+            ],
+        },
+        {
+            "text": "And now?",
+            "images": [],
+            "answers": [
+                [
+                    {
+                        "role": "assistant",
+                        "model": "plain:latest",
+                        "content": "",
+                        "thinking": "",
+                        "tool_calls": [],
+                        "stats": {},
+                        "error": "it failed",
+                    }
+                ]
+            ],
+        },
+    ],
+}
+OPEN_OLD = """conversation => new Promise((resolve, reject) => {
+  const request = indexedDB.open("vllama", 1);
+  request.onupgradeneeded = () =>
+    request.result.createObjectStore("conversations", { keyPath: "id" });
+  request.onerror = () => reject(request.error);
+  request.onsuccess = () => {
+    globalThis.old = request.result;
+    const transaction = old.transaction("conversations", "readwrite");
+    transaction.objectStore("conversations").put(conversation);
+    transaction.oncomplete = () => resolve();
+  };
+})"""
+# what a transaction does that finds no room; Chromium's own limit holds for whole machines only
+FILL = """() => {
+  globalThis.put = IDBObjectStore.prototype.put;
+  IDBObjectStore.prototype.put = () => { throw new DOMException("full", "QuotaExceededError"); };
+}"""
+READ = """name => new Promise((resolve, reject) => {
+  const request = indexedDB.open("vllama");
+  request.onerror = () => reject(request.error);
+  request.onsuccess = () => {
+    const all = request.result.transaction(name).objectStore(name).getAll();
+    all.onsuccess = () => { request.result.close(); resolve(all.result); };
+  };
+})"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("store"), "--hang-timeout", "0") as running:
+        running.model("plain")
+        yield running
+
+
+def open_beside(page, address=None):
+    """Open the same address, or another one, in a second tab of the same browser."""
+    beside = page.context.new_page()
+    beside.goto(address or page.url)
+    return beside
+
+
+def finish(page, nth=-1):
+    """Wait for the end of an answer."""
+    last = page.locator("article.assistant").nth(nth)
+    expect(last).to_contain_text("tokens")
+    return last
+
+
+def list_all_texts(page):
+    """Return what the user said, on all branches of all conversations that are stored."""
+    return sorted(turn["text"] for turn in page.evaluate(READ, "turns"))
+
+
+def test_a_reload_during_an_answer_keeps_what_was_read(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    say(page, f"Tell a long story {SLOW}")
+    answer = page.locator("article.assistant")
+    expect(answer).to_contain_text("tok5 ")
+    assert "#/chat/" in page.url
+    page.reload()
+    expect(answer).to_contain_text("tok5 ")
+    expect(answer).to_contain_text(BROKEN)
+    with page.expect_request("**/api/chat") as request:
+        answer.get_by_role("button", name="Continue").click()
+    last = request.value.post_data_json["messages"][-1]
+    assert last["role"] == "assistant" and "tok5" in last["content"]
+    page.get_by_role("button", name="Stop").click()
+    expect(answer).to_contain_text("Stopped.")
+
+
+def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    say(page, f"Tell a long story {SLOW}")
+    expect(page.locator("article.assistant")).to_contain_text("tok40 ")
+    address = page.url
+    with pytest.raises(Error):
+        page.goto("chrome://crash")
+    after = page.context.new_page()
+    after.goto(address)
+    answer = after.locator("article.assistant")
+    expect(answer).to_contain_text("tok5 ")
+    expect(answer).to_contain_text(BROKEN)
+    expect(answer.get_by_role("button", name="Continue")).to_be_visible()
+
+
+def test_two_tabs_show_each_others_messages(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    beside = open_beside(page)
+    finish(beside)
+    say(page, "Second")
+    finish(page)
+    expect(beside.locator("article.user")).to_have_count(2)
+    finish(beside)
+    assert list_texts(beside) == ["First", "Second"]
+    say(beside, f"Third {SLOW}")
+    expect(page.locator("article.assistant").nth(2)).to_contain_text("Being written in another tab")
+    page.locator("article.assistant").nth(2).get_by_role("button", name="Stop").press("Enter")
+    expect(beside.locator("article.assistant").nth(2)).to_contain_text("Stopped.")
+    expect(page.locator("article.assistant").nth(2)).to_contain_text("Stopped.")
+
+
+def test_two_tabs_that_write_at_once_lose_nothing(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    beside = open_beside(page)
+    finish(beside)
+    beside.get_by_role("textbox", name="Message").press_sequentially("Third")
+    say(page, "Second")
+    finish(page)
+    expect(beside.locator("article.user")).to_have_count(1)  # its own text is being written
+    beside.get_by_role("textbox", name="Message").press("Enter")
+    finish(beside)
+    expect(beside.get_by_text("2 of 2")).to_be_visible()
+    beside.get_by_role("button", name="Earlier version of the message").click()
+    expect(beside.locator("article.user .text").nth(1)).to_have_text("Second")
+    assert list_all_texts(beside) == ["First", "Second", "Third"]
+
+
+def test_a_conversation_is_listed_and_deleted_in_all_tabs(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    beside = open_beside(page)
+    say(page, f"Tell a long story {SLOW}")
+    link = beside.get_by_role("link", name="Tell a long story")
+    link.click()
+    expect(beside.locator("article.assistant")).to_contain_text("tok")
+    beside.get_by_role("button", name="Actions for").click()
+    beside.get_by_role("button", name="Delete", exact=True).click()
+    beside.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(link).to_have_count(0)
+    expect(page.get_by_text("was deleted in another tab")).to_be_visible()
+    expect(page.locator("article")).to_have_count(0)
+    expect(page.get_by_role("link", name="Tell a long story")).to_have_count(0)
+    for name in ("conversations", "turns", "answers"):
+        assert page.evaluate(READ, name) == []
+
+
+def test_a_full_disk_is_said_and_nothing_that_was_said_is_lost(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    page.evaluate(FILL)
+    say(page, "Second")
+    finish(page)
+    expect(page.locator(".trouble")).to_contain_text(FULL)
+    assert list_texts(page) == ["First", "Second"]
+    page.evaluate("() => { IDBObjectStore.prototype.put = globalThis.put; }")
+    say(page, "Third")
+    finish(page)
+    expect(page.locator(".trouble")).to_have_count(0)
+    page.reload()
+    finish(page)
+    assert list_texts(page) == ["First", "Second", "Third"]
+
+
+def test_conversations_of_the_version_before_are_taken_over(server, open_page):
+    page = open_page(server, "models")
+    page.goto(f"{server.url}/ui/icon.svg")
+    page.evaluate(OPEN_OLD, OLD)
+    beside = open_beside(page, f"{server.url}/ui/#/chat")
+    beside.on("pageerror", lambda error: pytest.fail(str(error)))
+    expect(beside.locator(".trouble")).to_contain_text("an earlier version of this page")
+    page.close()
+    beside.get_by_role("link", name="From before").click()
+    expect(beside.locator("article.assistant").nth(0)).to_contain_text("A dot.")
+    expect(beside.locator("article.assistant").nth(1)).to_contain_text("it failed")
+    expect(beside.locator(".trouble")).to_have_count(0)
+    assert beside.locator("article.user img").evaluate("image => image.naturalWidth") == 1
+    beside.get_by_role("button", name="Chat settings").click()
+    settings = beside.get_by_role("region", name="Settings of this conversation")
+    expect(settings.get_by_label("System prompt")).to_have_value("Be brief.")
+    expect(settings.get_by_label("Thinking")).to_have_value("no")
+    (file,) = (file for file in beside.evaluate(READ, "files") if file["kind"] == "text")
+    assert (file["name"], file["text"]) == ("notes.txt", "some notes")
+
+
+def test_a_server_that_ends_during_an_answer_leaves_what_it_said(open_page, tmp_path):
+    with Server(tmp_path) as server:
+        server.model("plain")
+        page = open_chat(open_page, server, "plain")
+        say(page, f"Tell a long story {SLOW}")
+        answer = page.locator("article.assistant")
+        expect(answer).to_contain_text("tok5 ")
+        server.process.kill()
+        expect(answer.get_by_role("alert")).to_be_visible()
+        expect(answer).to_contain_text("tok5 ")
+        expect(answer.get_by_role("button", name="Continue")).to_be_visible()
+
+
+def test_plain_http_on_a_network_keeps_conversations_too(browser, tmp_path):
+    with Server(tmp_path, "--host", "0.0.0.0", "--api-key", "key-of-the-test") as server:
+        server.model("plain")
+        page = browser.new_page()
+        page.goto(f"http://{PUBLIC_NAME}:{server.port}/ui/#/chat?model=plain:latest")
+        page.get_by_role("dialog").get_by_label("Key").fill("key-of-the-test")
+        page.keyboard.press("Enter")
+        assert not page.evaluate("isSecureContext")
+        say(page, "First")
+        finish(page)
+        page.reload()
+        finish(page)
+        assert list_texts(page) == ["First"]
+        page.close()
+
+
+def test_an_export_can_be_imported(server, open_page, tmp_path):
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    page.locator("article.assistant").get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    finish(page)
+    page.get_by_role("button", name="Actions for").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON").click()
+    file = tmp_path / "export.json"
+    download.value.save_as(file)
+    other = open_page(server, "chat")
+    other.get_by_text("Import and export").click()
+    other.locator("input[accept='.json']").set_input_files(str(file))
+    other.get_by_role("link", name="First", exact=True).click()
+    expect(other.get_by_text("2 of 2")).to_be_visible()
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps({"conversations": [OLD]}))
+    other.locator("input[accept='.json']").set_input_files(str(before))
+    expect(other.get_by_role("link", name="From before")).to_be_visible()
+    other.locator("input[accept='.json']").set_input_files(__file__)
+    expect(other.get_by_role("alert").filter(has_text="it is no export")).to_be_visible()
