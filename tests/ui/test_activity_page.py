@@ -9,8 +9,11 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.server_process import LIMIT_S, Server
+from tests.ui.test_accessibility import check
 
 pytestmark = pytest.mark.slow
+
+PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +307,21 @@ def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
         re.compile(r"\d\d:\d\d:\d\d.*[MG]iB", re.DOTALL)
     )
     expect(page.get_by_role("img", name="Requests: running")).to_be_visible()
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": PHONE}])
+def test_nothing_hinders_people_with_disabilities(server, open_page, options):
+    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
+    server.post("/api/chat", ask)
+    server.post("/api/chat", {**ask, "model": "missing"})
+    page = open_page(server, "activity", **options)
+    ended = page.get_by_role("region", name="Recent requests")
+    ended.get_by_role("button", name="missing", exact=True).first.click()
+    ended.get_by_text("Columns", exact=True).first.click()
+    check(page)
+    page.keyboard.press("Escape")
+    ended.get_by_role("button", name="Open the capture of plain").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Replay").click()
+    expect(dialog.get_by_role("table")).to_be_visible()
+    check(page)
