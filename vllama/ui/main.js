@@ -1,11 +1,6 @@
 /** The frame of the page: navigation, connection, theme, and the element of the current page. */
 
-import "./models/models-page.js";
-import "./chat/chat-page.js";
-import "./activity/activity-page.js";
-import "./graphs/graphs-page.js";
-import "./logs/logs-page.js";
-import "./settings/settings-page.js";
+import "./models/models-page.js"; // what most open first comes with the frame
 import { follow, reconnect } from "./live/stream.js";
 import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";
@@ -16,13 +11,14 @@ import { setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
+/** The pages. Their files come after the frame: see `loadOthers`. */
 const PAGES = [
-  { name: "models", title: "Models", tag: "models-page" },
-  { name: "chat", title: "Chat", tag: "chat-page" },
-  { name: "activity", title: "Activity", tag: "activity-page" },
-  { name: "graphs", title: "Graphs", tag: "graphs-page" },
-  { name: "logs", title: "Logs", tag: "logs-page" },
-  { name: "settings", title: "Settings", tag: "settings-page" },
+  { name: "models", title: "Models", load: () => import("./models/models-page.js") },
+  { name: "chat", title: "Chat", load: () => import("./chat/chat-page.js") },
+  { name: "activity", title: "Activity", load: () => import("./activity/activity-page.js") },
+  { name: "graphs", title: "Graphs", load: () => import("./graphs/graphs-page.js") },
+  { name: "logs", title: "Logs", load: () => import("./logs/logs-page.js") },
+  { name: "settings", title: "Settings", load: () => import("./settings/settings-page.js") },
 ];
 const THEMES = { "": "System", light: "Light", dark: "Dark" };
 
@@ -35,6 +31,7 @@ class AppShell extends View {
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
     this.every(1000, () => state.connection.status === "lost" && this.update());
     this.open(false);
+    loadOthers(this.current);
     setKeyPrompt(askForKey);
     follow();
     refreshLibrary().catch(showError);
@@ -48,7 +45,8 @@ class AppShell extends View {
     if (page !== this.current) {
       dropErrors();
       this.current = page;
-      this.page = document.createElement(page.tag);
+      this.page = document.createElement(`${page.name}-page`);
+      page.load().catch(showError);
     }
     this.update();
     requestAnimationFrame(() => {
@@ -144,6 +142,16 @@ class AppShell extends View {
       localStorage.removeItem("theme");
     }
     dispatchEvent(new Event("themechange"));
+  }
+}
+
+/** Load the other pages after the first one, so that a click waits neither for them nor for the server. */
+async function loadOthers(first) {
+  try {
+    await first.load();
+    for (const page of PAGES) await page.load();
+  } catch {
+    // said when the page is opened
   }
 }
 

@@ -53,8 +53,8 @@ def test_an_answer_fits_its_description(server, method, path, body):
     assert not find_errors(method, path, status, headers["content-type"], data.decode())
 
 
-OPEN = {"model_info", "metadata", "text"}
-"""Objects with names of their own, or as the client sent them."""
+OPEN = {"model_info", "metadata", "text", "schema"}
+"""Objects with names of their own, or as the client sent them, and JSON Schemas."""
 
 
 def add_fields(value):

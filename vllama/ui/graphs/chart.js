@@ -7,6 +7,8 @@ const SHORTEST_S = 300;
 const HEIGHT = 170;
 const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
 
+await loadScript(new URL("../vendor/uplot/uPlot.iife.min.js", import.meta.url)); // sets globalThis.uPlot
+
 class TimeChart extends HTMLElement {
   /**
    * Names of the lines; `format` writes a value. `dots`: there are values at some times only, so no
@@ -123,3 +125,12 @@ const hoursAndMinutes = (time) => clock(time).slice(0, 5);
 const fromZero = (_, __, most) => [0, most > 0 ? most * 1.1 : 1];
 
 customElements.define("time-chart", TimeChart);
+
+function loadScript(src) {
+  const script = Object.assign(document.createElement("script"), { src });
+  return new Promise((resolve, reject) => {
+    script.onload = resolve;
+    script.onerror = () => reject(new Error("cannot load uPlot"));
+    document.head.append(script);
+  });
+}
