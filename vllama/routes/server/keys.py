@@ -28,12 +28,13 @@ log = logging.getLogger(__name__)
 
 KEYS = "/api/keys"
 Given = dict[str, Any]
-_LISTS = {"type": ["array", "null"], "items": {"type": "string"}}
+_SCOPES = {"type": "array", "minItems": 1, "items": {"enum": [str(scope) for scope in Scope]}}
+_PATTERNS = {"type": ["array", "null"], "items": {"type": "string"}}
 _TEXT = {"type": ["string", "null"]}
 _NUMBER = {"type": ["integer", "null"], "minimum": 1}
 FIELDS: dict[str, Any] = {
-    "scopes": _LISTS | {"description": "what it may do: `infer`, `read`, `admin`"},
-    "models": _LISTS | {"description": "patterns of the models that it may use"},
+    "scopes": _SCOPES | {"description": "what it may do: `infer`, `read`, `admin`"},
+    "models": _PATTERNS | {"description": "patterns of the models that it may use"},
     "rate": _TEXT | {"description": "requests in a period, such as `60/min`"},
     "tokens": _TEXT | {"description": "tokens in a period, such as `1M/day`"},
     "concurrent": _NUMBER | {"description": "requests at once"},

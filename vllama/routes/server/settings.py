@@ -114,8 +114,12 @@ def show(key: str, config: Config) -> str:
     return REMOTE[key].kind.text(getattr(config, REMOTE[key].field))
 
 
+_NONE = {"type": "null"}
 _VALUES = make_object(
-    {key: {**one.kind.schema, "description": one.help} for key, one in REMOTE.items()}
+    {
+        key: {"anyOf": [one.kind.schema, _NONE], "description": one.help}
+        for key, one in REMOTE.items()
+    }
 ) | {"description": "values by the keys of the settings; null takes one out of the file"}
 ROUTES = (
     server_route("GET /api/config", list_settings, tells=True, answer=Settings),
