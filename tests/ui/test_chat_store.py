@@ -89,6 +89,35 @@ READ = """name => new Promise((resolve, reject) => {
   };
 })"""
 
+TELL_OLDER = """() => new Promise((resolve, reject) => {
+  const request = indexedDB.open("vllama");
+  request.onerror = () => reject(request.error);
+  request.onsuccess = () => {
+    const names = ["conversations", "turns", "answers"];
+    const transaction = request.result.transaction(names, "readwrite");
+    const conversations = transaction.objectStore("conversations");
+    const all = conversations.getAll();
+    all.onsuccess = () => {
+      const [now] = all.result;
+      const answers = transaction.objectStore("turns").get(now.head.turn);
+      answers.onsuccess = () => {
+        const { after } = answers.result; // the answers to the message before
+        const turn = transaction.objectStore("answers").get(after[0]);
+        turn.onsuccess = () => {
+          const head = { turn: turn.result.turn, answers: after };
+          conversations.put({ ...now, title: "Older", head, updated: now.updated - 1 });
+        };
+      };
+      transaction.oncomplete = () => {
+        request.result.close();
+        const message = { kind: "changed", conversation: now.id, turns: [], answers: [] };
+        new BroadcastChannel("vllama-chat").postMessage(message);
+        resolve();
+      };
+    };
+  };
+})"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -182,6 +211,18 @@ def test_two_tabs_that_write_at_once_lose_nothing(server, open_page):
     beside.get_by_role("button", name="Earlier version of the message").click()
     expect(beside.locator("article.user .text").nth(1)).to_have_text("Second")
     assert list_all_texts(beside) == ["First", "Second", "Third"]
+
+
+def test_a_record_from_before_the_last_message_does_not_hide_it(server, open_page):
+    """Another tab's change may be read before what was said here is stored."""
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    say(page, "Second")
+    finish(page, 1)
+    page.evaluate(TELL_OLDER)
+    expect(page.get_by_role("link", name="Older")).to_be_visible()
+    assert list_texts(page) == ["First", "Second"]
 
 
 def test_a_conversation_is_listed_and_deleted_in_all_tabs(server, open_page):

@@ -19,13 +19,15 @@ async function takeOver({ conversation: id, turns, answers }) {
     return;
   }
   const files = await readFiles(found.turns.flatMap((turn) => turn.files));
+  if (id !== session.conversation.id) return; // the user has opened another one meanwhile
   files.forEach((file) => session.files.set(file.id, file));
   found.turns.forEach((turn) => session.tree.turns.set(turn.id, turn));
   for (const answer of found.answers) {
     if (!running.has(answer.id)) session.tree.answers.set(answer.id, answer);
   }
-  const { head } = session.conversation;
-  session.conversation = { ...found.conversation, head: staysHere() ? head : found.conversation.head };
+  const { head, updated } = session.conversation;
+  const isOlder = found.conversation.updated < updated; // read before what was said here was stored
+  session.conversation = { ...found.conversation, head: isOlder || staysHere() ? head : found.conversation.head };
   refresh();
   look();
 }
