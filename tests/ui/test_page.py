@@ -60,6 +60,34 @@ def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
         expect(page.locator("table.models")).to_contain_text("ready")
 
 
+def test_models_and_links_are_there_before_any_module(server, open_page):
+    page = open_page(server)
+    wait_until_live(page)
+    names = page.get_by_role("main").get_by_role("listitem")
+    page.route("**/main.js", lambda route: route.abort())
+    page.route("**/api/tags", lambda route: route.abort())
+    page.reload()
+    expect(names.filter(has_text="plain")).to_be_visible()  # as they were at the last visit
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    expect(page.get_by_role("link", name="Chat", exact=True)).to_be_visible()
+    expect(names).to_have_count(0)
+    page.unroute("**/api/tags")
+    page.reload()
+    expect(names.filter(has_text="plain")).to_be_visible()
+
+
+def test_models_from_before_the_server_had_keys_are_forgotten(tmp_path, open_page):
+    with Server(tmp_path, "--api-key", "key-of-the-test") as server:
+        page = open_page(server)
+        page.evaluate("""localStorage.setItem("models", '{"models": [{"name": "before"}]}')""")
+        page.reload()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_text("This server requires a key.")).to_be_visible()
+        expect(page.get_by_text("before")).to_have_count(0)
+        assert page.evaluate("localStorage.getItem('models')") is None
+
+
 def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
     page = open_page(server, "models")
     page.route("**/api/tags", lambda route: route.fulfill(status=500, json={"error": "no list"}))
@@ -283,7 +311,9 @@ def test_a_phone_s_width_is_enough(server, open_page, address):
     wait_until_live(page)
     expect(page.locator("h1")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    expect(page.locator("nav [aria-current=page]")).to_be_in_viewport(ratio=0.99)
+    for link in page.locator("nav a").all():
+        expect(link).to_be_in_viewport(ratio=0.99)
+        assert link.bounding_box()["height"] >= 40
 
 
 def test_dark_is_the_system_s_choice_or_the_user_s(server, open_page):

@@ -11,30 +11,26 @@ import { setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
-/** The pages. Their files come after the frame: see `loadOthers`. */
-const PAGES = [
-  { name: "models", title: "Models", load: () => import("./models/models-page.js") },
-  { name: "chat", title: "Chat", load: () => import("./chat/chat-page.js") },
-  { name: "activity", title: "Activity", load: () => import("./activity/activity-page.js") },
-  { name: "graphs", title: "Graphs", load: () => import("./graphs/graphs-page.js") },
-  { name: "logs", title: "Logs", load: () => import("./logs/logs-page.js") },
-  { name: "settings", title: "Settings", load: () => import("./settings/settings-page.js") },
-];
+/** The pages: index.html has their links, so that these are there before this file is. */
+const PAGES = [...document.querySelectorAll('app-shell nav a[href^="#/"]')].map((link) => {
+  const name = link.hash.slice(2);
+  return { name, title: link.textContent, load: () => import(`./${name}/${name}-page.js`) };
+});
 const THEMES = { "": "System", light: "Light", dark: "Dark" };
 
 class AppShell extends View {
   static topics = ["connection", "requests", "notices"];
 
   enter() {
-    this.querySelector("noscript")?.remove();
+    this.replaceChildren();
     this.page = document.createElement("div");
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
     this.every(1000, () => state.connection.status === "lost" && this.update());
     this.open(false);
     loadOthers(this.current);
     setKeyPrompt(askForKey);
+    refreshLibrary().catch(showError); // before all others: first.js has sent this request
     follow();
-    refreshLibrary().catch(showError);
   }
 
   /** Show the page that the address names; `moved` if the user went there from another. */

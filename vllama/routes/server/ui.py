@@ -46,7 +46,7 @@ HEADERS = {
 
 
 VERSIONED = re.compile(r"(v[0-9a-f]{12})/(.+)")
-LOCAL = re.compile(r'\b(href|src)="(?!#)([^":]+)"')
+LOCAL = re.compile(r'\b(href|src)="(?!#)([^":]+)(?<!\.html)"')
 ENTRY = re.compile(r'src="v[0-9a-f]{12}/([^"]+)" type="module"')
 IMPORT = re.compile(r'(?:\bfrom|^import) "(\.[^"]+\.js)"', re.MULTILINE)
 
@@ -146,7 +146,8 @@ def add_versions(page: str, version: str) -> str:
     page = LOCAL.sub(rf'\1="{version}/\2"', page)
     modules = sorted({name for entry in ENTRY.findall(page) for name in find_modules(entry)})
     links = "".join(f'<link rel="modulepreload" href="{version}/{name}">\n' for name in modules)
-    return page.replace("</head>", f"{links}</head>")
+    before = "</template>" if "</template>" in page else "</head>"
+    return page.replace(before, links + before)
 
 
 def find_modules(name: str, seen: frozenset[str] = frozenset()) -> frozenset[str]:

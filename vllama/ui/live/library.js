@@ -1,24 +1,48 @@
 /** The models on the server's disk; the event stream tells of those that run, and when to ask again. */
 
-import { ask } from "../server.js";
+import { ask, isLocked, readKey } from "../server.js";
 import { changes, state } from "./state.js";
 
-export const library = { models: [], loaded: false };
+/** The answer is kept, so that the next visit begins with it; behind a key for this tab only. */
+const KEPT = "models";
+const findStorage = () => (readKey() ? sessionStorage : localStorage);
+const kept = findStorage().getItem(KEPT);
+
+export const library = { models: kept ? JSON.parse(kept).models : [], loaded: Boolean(kept) };
 
 let running = null;
 
 /** Ask for the list again; views hear of it as the topic "library". */
 export function refreshLibrary() {
   running ??= ask("api/tags")
-    .then(({ models }) => {
-      library.models = models;
-      library.loaded = true;
-      changes.dispatchEvent(new Event("library"));
-    })
+    .then(
+      ({ models }) => {
+        library.models = models;
+        library.loaded = true;
+        keep(models);
+        changes.dispatchEvent(new Event("library"));
+      },
+      (error) => {
+        if (isLocked(error)) {
+          localStorage.removeItem(KEPT); // of the time before the server had keys
+          Object.assign(library, { models: [], loaded: false });
+          changes.dispatchEvent(new Event("library"));
+        }
+        throw error;
+      },
+    )
     .finally(() => {
       running = null;
     });
   return running;
+}
+
+function keep(models) {
+  try {
+    findStorage().setItem(KEPT, JSON.stringify({ models }));
+  } catch {
+    findStorage().removeItem(KEPT); // no room: the next visit begins without it
+  }
 }
 
 changes.addEventListener("disk", () => refreshLibrary().catch(() => {}));
