@@ -60,6 +60,15 @@ def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
         expect(page.locator("table.models")).to_contain_text("ready")
 
 
+def test_a_network_that_is_gone_is_said_at_once(server, open_page):
+    page = open_page(server)
+    wait_until_live(page)
+    page.context.set_offline(True)
+    expect(page.get_by_text("Connection lost: cannot reach the server")).to_be_visible()
+    page.context.set_offline(False)
+    wait_until_live(page)
+
+
 def test_models_and_links_are_there_before_any_module(server, open_page):
     page = open_page(server)
     wait_until_live(page)

@@ -11,7 +11,7 @@ export function figures(rows, isWhole) {
   if (!number) return nothing;
   const since = minutes === WINDOW_S / 60 ? `${minutes} minutes` : `${Math.max(1, Math.round(minutes * 60))} seconds`;
   return html`<section aria-labelledby="figures-title">
-    <h2 id="figures-title">Last ${since} <span class="muted">${count(number)} requests to models</span></h2>
+    <h2 id="figures-title">Last ${since} <span class="muted">${count(number)} ${number === 1 ? "request" : "requests"} to models</span></h2>
     <dl class="figures">
       ${figure("Requests per minute", rate(perMinute))}
       ${figure("Time to first token, p50", duration(first50))}

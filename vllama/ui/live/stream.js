@@ -45,11 +45,13 @@ export function reconnect() {
 
 async function read(onSnapshot) {
   const abort = new AbortController();
+  const giveUp = () => abort.abort(new TypeError("the server is silent, or the network is gone"));
   let timer = 0;
   const expectMore = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => abort.abort(), SILENCE_MS);
+    timer = setTimeout(giveUp, SILENCE_MS);
   };
+  addEventListener("offline", giveUp);
   try {
     expectMore();
     const response = await send("api/events", { signal: abort.signal });
@@ -68,6 +70,7 @@ async function read(onSnapshot) {
     }
   } finally {
     clearTimeout(timer);
+    removeEventListener("offline", giveUp);
   }
 }
 
