@@ -5,6 +5,7 @@ import { follow, reconnect } from "./live/stream.js";
 import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";
 import { askForKey } from "./parts/dialogs.js";
+import { icon } from "./parts/icon.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
 import { setKeyPrompt, storeKey } from "./server.js";
@@ -16,7 +17,7 @@ const PAGES = [...document.querySelectorAll('app-shell nav a[href^="#/"]')].map(
   const name = link.hash.slice(2);
   return { name, title: link.textContent, load: () => import(`./${name}/${name}-page.js`) };
 });
-const THEMES = { "": "System", light: "Light", dark: "Dark" };
+const THEMES = ["system", "light", "dark"];
 
 class AppShell extends View {
   static topics = ["connection", "requests", "notices"];
@@ -60,19 +61,7 @@ class AppShell extends View {
           ${PAGES.map((page) => this.link(page))}
           <a href="docs.html">API</a>
         </nav>
-        <label class="theme">
-          <span class="hidden">Theme</span>
-          <select @change=${(event) => this.setTheme(event.target.value)}>
-            ${Object.entries(THEMES).map(
-              ([value, label]) => html`<option
-                value=${value}
-                ?selected=${value === (document.documentElement.dataset.theme ?? "")}
-              >
-                ${label}
-              </option>`,
-            )}
-          </select>
-        </label>
+        ${this.themeButton()}
         ${this.indicator()}
       </header>
       <div role="status" class="banner-area">${this.banner()}</div>
@@ -88,6 +77,15 @@ class AppShell extends View {
         ? html` <span class="count" title="running and waiting requests">${running}</span>`
         : nothing}</a
     >`;
+  }
+
+  themeButton() {
+    const theme = document.documentElement.dataset.theme ?? "system";
+    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    const label = `Theme: ${theme}. Change to ${next}`;
+    return html`<button class="quiet" aria-label=${label} title=${label} @click=${() => this.setTheme(next)}>
+      ${icon(theme)}
+    </button>`;
   }
 
   indicator() {
@@ -130,7 +128,7 @@ class AppShell extends View {
   }
 
   setTheme(theme) {
-    if (theme) {
+    if (theme !== "system") {
       document.documentElement.dataset.theme = theme;
       localStorage.setItem("theme", theme);
     } else {
@@ -138,6 +136,7 @@ class AppShell extends View {
       localStorage.removeItem("theme");
     }
     dispatchEvent(new Event("themechange"));
+    this.update();
   }
 }
 

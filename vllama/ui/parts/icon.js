@@ -8,15 +8,18 @@ const SHAPES = {
   close: "M6 6l12 12M18 6 6 18",
   columns: "M4 5h16v14H4zM12 5v14",
   copy: "M9 9h10v11H9zM15 9V4H5v11h4",
+  dark: "M20 14.5A8 8 0 1 1 9.5 4a6.5 6.5 0 0 0 10.5 10.5z",
   down: "M12 4v15M6 13l6 6 6-6",
   edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",
   left: "M15 5l-7 7 7 7",
+  light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6 19 19M5 19l1.4-1.4M17.6 6.4 19 5",
   menu: "M4 6h16M4 12h16M4 18h10",
   more: "M5 12h.01M12 12h.01M19 12h.01",
   plus: "M12 5v14M5 12h14",
   right: "M9 5l7 7-7 7",
   sliders: "M4 8h9M18 8h2M4 16h2M11 16h9M15.5 5.5v5M8.5 13.5v5",
   stop: "M7 7h10v10H7z",
+  system: "M4 5h16v11H4zM9 20h6M12 16v4",
   up: "M12 20V5M6 11l6-6 6 6",
 };
 
