@@ -11,13 +11,21 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import Page, sync_playwright
 
 import vllama
 
-FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+ROOT = Path(__file__).parent.parent
+ENGINES = ROOT / ".venv" / "data" / "environments"  # where make demo installs
+FOLDER = ROOT / "docs" / "pictures"
 MODEL = "smollm2:135m"
-QUESTION = "What is a context window? Answer in two sentences."
+BRIEF = "brief"
+"""The same model with parameters of its own: what two answers beside each other are shown with."""
+QUESTIONS = (
+    "What is a context window? Answer in two sentences.",
+    "Why is the sky blue? Answer in one sentence.",
+)
 WIDTH = 1280
 PATIENCE_MS = 120_000
 
@@ -26,12 +34,20 @@ def main() -> None:
     """Start a server, and photograph its page."""
     FOLDER.mkdir(exist_ok=True)
     data_dir = tempfile.mkdtemp(prefix="vllama-pictures-")
+    (Path(data_dir) / "environments").symlink_to(ENGINES)
     with vllama.Server(MODEL, data_dir=data_dir) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": 800})
         page.set_default_timeout(PATIENCE_MS)
+        made = {
+            "from": MODEL,
+            "model": BRIEF,
+            "system": "You are a helpful assistant.",
+            "parameters": {"temperature": 0, "num_predict": 60},
+        }
+        httpx.post(f"{server.url}/api/create", json=made, timeout=None).raise_for_status()
         page.goto(f"{server.url}/ui/#/chat?model={MODEL}")
         show_chat(page)
         page.screenshot(path=FOLDER / "page-chat.png")
@@ -43,11 +59,15 @@ def main() -> None:
 
 
 def show_chat(page: Page) -> None:
-    """Have the model answer a question."""
+    """Have the model answer a question, and two models another one."""
     field = page.get_by_role("textbox", name="Message")
-    field.fill(QUESTION)
+    field.fill(QUESTIONS[0])
     field.press("Enter")
     page.get_by_role("button", name="Regenerate").wait_for()
+    page.get_by_role("button", name="Compare").click()
+    field.fill(QUESTIONS[1])
+    field.press("Enter")
+    page.get_by_role("button", name="Regenerate").nth(2).wait_for()
 
 
 def show_models(page: Page) -> None:
