@@ -25,9 +25,10 @@ async function takeOver({ conversation: id, turns, answers }) {
   for (const answer of found.answers) {
     if (!running.has(answer.id)) session.tree.answers.set(answer.id, answer);
   }
-  const { head, updated } = session.conversation;
-  const isOlder = found.conversation.updated < updated; // read before what was said here was stored
-  session.conversation = { ...found.conversation, head: isOlder || staysHere() ? head : found.conversation.head };
+  const ours = session.conversation;
+  const isOlder = found.conversation.updated < ours.updated; // it was read before ours was stored
+  const { head, updated } = isOlder ? ours : found.conversation;
+  session.conversation = { ...found.conversation, head: staysHere() ? ours.head : head, updated };
   refresh();
   look();
 }

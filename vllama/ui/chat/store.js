@@ -83,7 +83,9 @@ export const storeRecords = (id, { patch = {}, turns = [], answers = [], files =
   transact(["conversations", ...PARTS], "readwrite", async (store) => {
     const stored = await settle(store("conversations").get(id));
     if (!stored && !patch.created) throw new Gone("the conversation was deleted");
-    store("conversations").put({ ...stored, ...patch, id });
+    const isOlder = patch.updated < stored?.updated; // another tab has gone on meanwhile
+    const { head, updated } = isOlder ? stored : { ...stored, ...patch };
+    store("conversations").put({ ...stored, ...patch, head, updated, id });
     turns.forEach((turn) => store("turns").put(turn));
     answers.forEach((answer) => store("answers").put(answer));
     files.forEach((file) => store("files").put(file));
