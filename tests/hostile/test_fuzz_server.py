@@ -158,6 +158,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/experimental/web_fetch": [{"url": HERE}],
     "/api/delete": [{"model": "none-of-this-name"}],
     "/api/plan": [{"model": "sea", "num_ctx": 128}],
+    "/api/keys": [{"name": "x", "scopes": ["infer"], "rate": "9/min", "concurrent": 1}],
     "/api/pull": [{"model": HERE, "insecure": True, "stream": False}],
 }
 OTHERS = {

@@ -75,6 +75,23 @@ def list_texts(page):
     return page.locator("article.user .text").all_text_contents()
 
 
+def test_the_model_of_an_address_is_waited_for(server, open_page):
+    """What the last visit has seen, and what runs, is not all that there is."""
+    page = open_chat(open_page, server, "plain")
+    server.model("newcomer")
+    held = []
+    page.route("**/api/tags", lambda route: held.append(route))
+    page.goto(f"{server.url}/ui/#/chat?model=newcomer:latest")
+    page.reload()
+    expect(page.get_by_role("heading", name="What can newcomer:latest help with?")).to_be_visible()
+    for route in held:
+        route.continue_()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    chosen = page.get_by_role("combobox", name="Model", exact=True)
+    expect(chosen).to_have_value("newcomer:latest")
+    (server.models / "newcomer.gguf").unlink()
+
+
 def test_an_answer_with_its_numbers_is_written_again_and_kept(server, open_page):
     page = open_chat(open_page, server, "plain")
     say(page, "Count to ten, please.")

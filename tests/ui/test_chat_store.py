@@ -95,7 +95,8 @@ TELL_OLDER = """title => new Promise((resolve, reject) => {
   request.onsuccess = () => {
     const transaction = request.result.transaction(["conversations", "answers"], "readwrite");
     const conversations = transaction.objectStore("conversations");
-    const [all, answers] = [conversations, transaction.objectStore("answers")].map((s) => s.getAll());
+    const all = conversations.getAll();
+    const answers = transaction.objectStore("answers").getAll();
     answers.onsuccess = () => {
       const [now] = all.result;
       const [first] = answers.result.toSorted((a, b) => a.at - b.at);

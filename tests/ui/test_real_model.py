@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from tests.e2e.conftest import MODEL
 from tests.e2e.conftest import counting as counting
 from tests.e2e.conftest import real as real
-from tests.ui.test_chat_page import say
+from tests.ui.test_chat_page import open_chat, say
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     brief = {"model": "brief", "from": MODEL, "parameters": {"num_predict": 24}, "stream": False}
     assert real.post("/api/create", brief)[0] == 200
-    page = open_page(real, "chat?model=brief:latest")  # whose answer ends, whatever the model says
+    page = open_chat(open_page, real, "brief")  # whose answer ends, whatever the model says
     say(page, "Say hello.")
     answer = page.get_by_role("article").nth(1)
     numbers = re.compile(r"[\d.]+ tokens/s · first token [\d.]+ s · \d+ tokens")

@@ -242,7 +242,7 @@ class ChatPage extends View {
       const capabilities = listCapabilities(name);
       return !capabilities.length || capabilities.includes("completion");
     });
-    if (path.length || !chats.length || chats.includes(models[0])) return;
+    if (!library.loaded || path.length || !chats.length || chats.includes(models[0])) return;
     const tagged = `${models[0]}:latest`; // an address may leave the tag out, as requests may
     attempt(change({ models: [chats.includes(tagged) ? tagged : chats[0]] }));
   }

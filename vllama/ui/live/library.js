@@ -8,7 +8,8 @@ const KEPT = "models";
 const findStorage = () => (readKey() ? sessionStorage : localStorage);
 const kept = findStorage().getItem(KEPT);
 
-export const library = { models: kept ? JSON.parse(kept).models : [], loaded: Boolean(kept) };
+/** `loaded`: the list is the server's of now, not that of the last visit. */
+export const library = { models: kept ? JSON.parse(kept).models : [], loaded: false };
 
 let running = null;
 
