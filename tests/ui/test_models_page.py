@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -45,9 +46,13 @@ def server_with_hub(hub, tmp_path_factory):
 
 
 def find_row(page, name):
-    """Return the row of a model in the table."""
-    heading = page.get_by_role("rowheader").filter(has_text=re.compile(rf"^\s*{re.escape(name)}\b"))
-    return page.get_by_role("row").filter(has=heading)
+    """Return the row of a model in the list of those that are not loaded."""
+    return page.locator(f'tr[data-model="{name if ":" in name else f"{name}:latest"}"]')
+
+
+def find_card(page, name):
+    """Return the card of a model that is loaded."""
+    return page.locator(f'article[data-model="{name}:latest"]')
 
 
 def open_details(page, name):
@@ -58,29 +63,64 @@ def open_details(page, name):
 
 def test_a_model_is_loaded_pinned_and_unloaded(server, open_page):
     page = open_page(server)
-    row = find_row(page, "plain")
-    expect(row).to_contain_text("not loaded")
-    row.get_by_role("button", name=LOAD).click()
-    expect(row).to_contain_text("ready")
-    expect(row).to_contain_text(re.compile(r"in \d"))
+    find_row(page, "plain").get_by_role("button", name=LOAD).click()
+    card = find_card(page, "plain")
+    expect(card).to_contain_text("ready")
+    expect(card).to_contain_text(re.compile(r"in \d"))
+    expect(find_row(page, "plain")).to_have_count(0)
     details = open_details(page, "plain:latest")
     details.get_by_role("button", name="Pin").click()
-    expect(row).to_contain_text("never (pinned)")
+    expect(card).to_contain_text("never (pinned)")
     details.get_by_role("button", name="Unpin").click()
-    expect(row).to_contain_text(re.compile(r"in \d"))
+    expect(card).to_contain_text(re.compile(r"in \d"))
     expect(details).to_contain_text("Command")
-    row.get_by_role("button", name="Unload").click()
-    expect(row).to_contain_text("not loaded")
+    card.get_by_role("button", name="Unload").click()
+    expect(find_row(page, "plain")).to_be_visible()
+    expect(card).to_have_count(0)
 
 
 def test_a_model_that_another_client_uses_is_seen_without_a_reload(server, open_page):
     page = open_page(server)
-    row = find_row(page, "plain")
-    expect(row).to_contain_text("not loaded")
+    expect(find_row(page, "plain")).to_be_visible()
     server.post("/api/generate", {"model": "plain"})
-    expect(row).to_contain_text("ready")
+    expect(find_card(page, "plain")).to_contain_text("ready")
     server.post("/api/generate", {"model": "plain", "keep_alive": 0})
-    expect(row).to_contain_text("not loaded")
+    expect(find_row(page, "plain")).to_be_visible()
+
+
+def test_a_card_has_the_speed_of_now_and_of_the_last_answer(server, open_page):
+    server.post("/api/generate", {"model": "plain"})
+    page = open_page(server)
+    card = find_card(page, "plain")
+    expect(card).to_contain_text(re.compile(r"RAM\s+[\d.]+ .iB of [\d.]+ .iB"))
+    text = "Hello @tokens=100000 @delay=0.02"
+    body = {"model": "plain", "messages": [{"role": "user", "content": text}]}
+    connection = server.connect()
+    connection.request("POST", "/api/chat", json.dumps(body))
+    expect(card).to_contain_text(re.compile(r"[1-9][\d.]* tokens/s now"))
+    expect(card).to_contain_text("1 of 1 running")
+    connection.close()
+    server.post(
+        "/api/chat", {**body, "messages": [{"role": "user", "content": "Hi"}], "stream": False}
+    )
+    expect(card).to_contain_text(re.compile(r"[\d.]+ tokens/s, last answer"))
+    server.post("/api/generate", {"model": "plain", "keep_alive": 0})
+
+
+def test_a_model_is_loaded_with_the_context_that_was_chosen(server, open_page):
+    write_tiny_gguf(server.models / "long.gguf", n_ctx=32_768)
+    page = open_page(server)
+    details = open_details(page, "long:latest")
+    expect(details).to_contain_text("a context of 4,096 tokens")
+    details.get_by_label("Context").select_option("16,384 tokens")
+    expect(details).to_contain_text("a context of 16,384 tokens")
+    details.get_by_role("button", name="Load with 16,384 tokens of context").click()
+    expect(find_card(page, "long")).to_contain_text("ready")
+    (row,) = server.get("/api/ps")["models"]
+    assert row["context_length"] == 16_384
+    server.post("/api/generate", {"model": "long", "keep_alive": 0})
+    expect(find_row(page, "long")).to_be_visible()
+    (server.models / "long.gguf").unlink()
 
 
 def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
@@ -106,7 +146,7 @@ def test_a_load_shows_what_its_engine_has_read(server, open_page):
     server.model("slow", "--print", "Loading weights: 50% Completed | 2/4", "--ready-after", "600")
     page = open_page(server)
     find_row(page, "slow").get_by_role("button", name=LOAD).click()
-    row = find_row(page, "slow")
+    row = find_card(page, "slow")
     expect(row.get_by_role("progressbar")).to_be_visible()
     expect(row).to_contain_text(re.compile(r"[\d.]+ .?B of [\d.]+ .?B, \d"))
     row.get_by_role("button", name=re.compile("^Unload|^Stop")).click()
@@ -168,7 +208,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     page.get_by_label("Name of a model").fill(TINY)
     page.get_by_role("button", name="Show the plan").click()
     plan.get_by_role("button", name="Download").click()
-    expect(find_row(page, TINY)).to_contain_text("not loaded")
+    expect(find_row(page, TINY)).to_be_visible()
     details = open_details(page, TINY)
     details.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
@@ -186,7 +226,7 @@ def test_models_that_come_and_go_on_the_disk_are_seen_without_a_reload(server, o
     expect(find_row(page, "plain")).to_be_visible()
     file = server.models / "copied-by-hand.gguf"
     file.write_bytes((server.models / "plain.gguf").read_bytes())
-    expect(find_row(page, "copied-by-hand")).to_contain_text("not loaded")
+    expect(find_row(page, "copied-by-hand")).to_be_visible()
     file.unlink()
     expect(find_row(page, "copied-by-hand")).to_have_count(0)
     assert server.post("/api/copy", {"source": "plain", "destination": "twin"})[0] == 200
@@ -200,26 +240,26 @@ def test_two_names_of_one_engine_are_shown_as_one_and_unloaded_together(server, 
     page = open_page(server)
     for name in ("plain", "twin"):
         server.post("/api/generate", {"model": name})
-    for name, other in (("plain", "twin:latest"), ("twin", "plain:latest")):
-        expect(find_row(page, name)).to_contain_text("ready")
-        expect(find_row(page, name)).to_contain_text(f"shared with {other}")
+    expect(find_card(page, "plain")).to_contain_text("shared with twin:latest")
+    expect(find_row(page, "twin")).to_contain_text("ready")
+    expect(find_row(page, "twin")).to_contain_text("shared with plain:latest")
     (row,) = server.get("/api/ps")["models"]
     assert sorted([row["name"], *row["other_names"]]) == ["plain:latest", "twin:latest"]
-    find_row(page, "plain").get_by_role("button", name="Unload").click()
+    find_card(page, "plain").get_by_role("button", name="Unload").click()
     expect(page.get_by_role("status").filter(has_text="which share one engine")).to_be_visible()
-    for name in ("plain", "twin"):
-        expect(find_row(page, name)).to_contain_text("not loaded")
+    expect(find_row(page, "plain")).to_be_visible()
+    expect(find_row(page, "twin")).not_to_contain_text("ready")
     server.request("DELETE", "/api/delete", {"model": "twin"})
 
 
 def test_a_load_that_was_asked_for_here_can_be_taken_back(server, open_page):
     server.model("endless", "--ready-after", "10000")
     page = open_page(server)
-    row = find_row(page, "endless")
-    row.get_by_role("button", name=LOAD).click()
-    expect(row).to_contain_text("loading")
-    row.get_by_role("button", name="Unload").click()
-    expect(row).to_contain_text("not loaded")
+    find_row(page, "endless").get_by_role("button", name=LOAD).click()
+    card = find_card(page, "endless")
+    expect(card).to_contain_text("loading")
+    card.get_by_role("button", name="Unload").click()
+    expect(find_row(page, "endless")).to_be_visible()
 
 
 def test_a_read_only_server_offers_no_downloads_and_no_deletion(tmp_path, open_page):

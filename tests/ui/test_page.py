@@ -57,7 +57,7 @@ def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
         wait_until_live(page)  # after 15 s at most, without a click
         expect(page.get_by_text("Connection lost:")).to_have_count(0)
         second.post("/api/generate", {"model": "plain"})
-        expect(page.locator("table.models")).to_contain_text("ready")
+        expect(page.locator("article.running-model")).to_contain_text("ready")
 
 
 def test_a_network_that_is_gone_is_said_at_once(server, open_page):
@@ -245,7 +245,7 @@ def test_each_page_says_what_scope_it_needs(tmp_path, open_page, scope):
         if scope == "infer":
             expect(page.get_by_text("This key may chat")).to_be_visible()
             expect(page.get_by_text("Connection lost:")).to_have_count(0)
-            expect(page.locator("table.models")).not_to_contain_text("not loaded")
+            expect(page.get_by_role("heading", name="Not loaded")).to_have_count(0)
         else:
             wait_until_live(page)
         expect(page.get_by_role("heading", name="Add a model")).to_have_count(0)

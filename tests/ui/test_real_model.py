@@ -25,7 +25,7 @@ def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     expect(answer).to_contain_text(numbers)
     page.get_by_role("link", name="Activity").click()
     ended = page.get_by_role("region", name="Recent requests")
-    expect(ended).to_contain_text("/api/chat")
+    expect(ended.get_by_role("row").filter(has_text="brief:latest")).to_contain_text("ok")
     page.get_by_role("link", name="Models", exact=True).click()
     page.get_by_role("button", name=MODEL, exact=True).click()
     expect(page.locator("models-page")).to_contain_text("It is loaded.")

@@ -11,11 +11,11 @@ const FOREVER = -1;
 
 const loading = new Map(); // names → AbortController of the loads that this page has asked for
 
-/** Load a model, and wait until it is loaded. */
-export async function load(name) {
+/** Load a model, and wait until it is loaded. `options`: Ollama's, such as `num_ctx`. */
+export async function load(name, options) {
   const abort = new AbortController();
   loading.set(name, abort);
-  await report(ask("api/generate", { model: name }, { signal: abort.signal }), `${name} is loaded.`);
+  await report(ask("api/generate", { model: name, options }, { signal: abort.signal }), `${name} is loaded.`);
   if (loading.get(name) === abort) loading.delete(name);
 }
 

@@ -1,24 +1,27 @@
 /** Models: what is here and what runs, memory, failures, downloads, and adding a model. */
 
+import "./plan-choices.js";
 import "./pull-form.js";
 import { fileSize } from "../format.js";
 import { library, listLive, refreshLibrary } from "../live/library.js";
-import { forgetPull, state } from "../live/state.js";
+import { forgetPull, listSharing, mayNotRead, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
-import { ask, explain, forBrowser, isForbidden } from "../server.js";
+import { forBrowser, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { pull, stopPull } from "./actions.js";
 import { memoryOverview } from "./memory-overview.js";
 import { describePace } from "./pull-pace.js";
-import { damage, failure, isDamaged, modelRows } from "./model-row.js";
+import { damage, failure, isDamaged } from "./model-details.js";
+import { modelList } from "./model-list.js";
+import { runningCard } from "./running-card.js";
 
 class ModelsPage extends View {
   static topics = ["models", "requests", "pulls", "samples", "library", "connection"];
 
-  opened = new Map(); // names of the rows that are open → their plan, null while it is made
+  opened = new Map(); // names of the models whose details are open → the element of their plan
   filter = "";
   readOnly = false;
 
@@ -38,7 +41,7 @@ class ModelsPage extends View {
   template() {
     return html`
       <h1>Models</h1>
-      ${this.failures()} ${memoryOverview()}
+      ${this.failures()} ${this.running()} ${memoryOverview()}
       ${this.readOnly
         ? nothing
         : html`<section aria-labelledby="add-title">
@@ -46,7 +49,7 @@ class ModelsPage extends View {
             <pull-form></pull-form>
             ${this.downloads()}
           </section>`}
-      ${this.table()}
+      ${this.list()}
     `;
   }
 
@@ -57,7 +60,7 @@ class ModelsPage extends View {
     return html`<section aria-labelledby="failed-title">
       <h2 id="failed-title">Needs attention</h2>
       ${failed.map((row) => html`<div class="card"><h3>${row.name}</h3>${failure(row)}</div>`)}
-      ${damaged.map((disk) => html`<div class="card"><h3>${disk.name}</h3>${damage(disk)}</div>`)}
+      ${damaged.map((disk) => html`<div class="card"><h3>${disk.name}</h3>${damage(disk, this)}</div>`)}
     </section>`;
   }
 
@@ -82,12 +85,21 @@ class ModelsPage extends View {
     </li>`;
   }
 
-  table() {
-    const models = this.listModels();
+  running() {
+    const models = this.listModels().filter(isRunning);
+    if (!models.length) return nothing;
+    return html`<section aria-labelledby="running-title">
+      <h2 id="running-title">Loaded <span class="muted">${models.length}</span></h2>
+      <div class="running-models">${repeat(models, ({ name }) => name, (model) => runningCard(model, this))}</div>
+    </section>`;
+  }
+
+  list() {
+    const models = this.listModels().filter((model) => !isRunning(model));
     const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter));
     return html`<section aria-labelledby="list-title">
       <div class="row">
-        <h2 id="list-title" class="grow">On this server <span class="muted">${models.length}</span></h2>
+        <h2 id="list-title" class="grow">${mayNotRead() ? "On this server" : "Not loaded"} <span class="muted">${models.length}</span></h2>
         <input
           type="search"
           aria-label="Filter the models by name"
@@ -95,25 +107,13 @@ class ModelsPage extends View {
           @input=${(event) => this.setFilter(event.target.value)}
         />
       </div>
-      ${shown.length ? this.rows(shown) : this.emptyText(models)}
+      ${shown.length ? modelList(shown, this) : this.emptyText(models)}
     </section>`;
-  }
-
-  rows(shown) {
-    const titles = ["Model", "State", "Engine", "Memory", "Requests", "Unloads"];
-    return html`<table class="cards models">
-      <thead>
-        <tr>
-          ${titles.map((title) => html`<th scope="col">${title}</th>`)}
-          <th scope="col"><span class="hidden">Actions</span></th>
-        </tr>
-      </thead>
-      <tbody>${repeat(shown, ({ name }) => name, (model) => modelRows(model, this))}</tbody>
-    </table>`;
   }
 
   emptyText(models) {
     if (models.length) return html`<p class="muted">No model has “${this.filter}” in its name.</p>`;
+    if (this.listModels().length) return html`<p class="muted">All models are loaded.</p>`;
     return library.loaded
       ? html`<p class="muted">There is no model yet. Write the name of one above, and see its plan.</p>`
       : html`<p class="muted">${state.connection.status === "locked" ? nothing : "Loading …"}</p>`;
@@ -138,19 +138,16 @@ class ModelsPage extends View {
   }
 
   /** Open or close the details of a model, with a plan made now. */
-  async toggle(name) {
-    if (this.opened.delete(name)) {
-      this.update();
-      return;
+  toggle(name) {
+    if (!this.opened.delete(name)) {
+      const plan = document.createElement("plan-choices");
+      this.opened.set(name, Object.assign(plan, { model: name, isHere: true }));
     }
-    this.opened.set(name, null);
-    this.update();
-    const plan = await ask("api/plan", { model: name }).catch((error) => ({
-      failed: isForbidden(error) ? "Plans are shown to keys with the scope read." : explain(error),
-    }));
-    if (this.opened.has(name)) this.opened.set(name, plan);
     this.update();
   }
 }
+
+/** Tell whether a model has a card: each engine has one, under the first of its models' names. */
+const isRunning = ({ name, live }) => live && live.state !== "failed" && name === listSharing(live).toSorted()[0];
 
 customElements.define("models-page", ModelsPage);

@@ -1,0 +1,125 @@
+/** The plan of a model, with its choices: quantisation, context and engine. Each choice is planned anew. */
+
+import { count, fileSize } from "../format.js";
+import { ask, explain, isForbidden } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { View } from "../view.js";
+import * as actions from "./actions.js";
+import { planReport } from "./plan-report.js";
+
+/** Tokens to choose from: those above the automatic context, as a request can only raise it. */
+const CONTEXTS = [8192, 16_384, 32_768, 65_536, 131_072, 262_144];
+
+class PlanChoices extends View {
+  /** To be set before it is shown. `model`: a name. `isHere`: it is to be loaded, not downloaded. */
+  model = "";
+  isHere = false;
+
+  choice = {}; // model, engine and context_length, where they are not the server's
+  first = null; // the plan without a choice: it knows all that there is to choose from
+  plan = null;
+  problem = "";
+
+  enter() {
+    this.ask();
+  }
+
+  leave() {
+    this.asking?.abort();
+  }
+
+  choose(field, value) {
+    this.choice = { ...this.choice, [field]: value || undefined };
+    this.ask();
+  }
+
+  async ask() {
+    this.asking?.abort();
+    const asking = (this.asking = new AbortController());
+    this.update();
+    try {
+      const plan = await ask("api/plan", { model: this.model, ...this.choice }, { signal: asking.signal });
+      this.first ??= plan;
+      Object.assign(this, { plan, problem: "" });
+    } catch (error) {
+      if (asking.signal.aborted) return;
+      this.problem = isForbidden(error) ? "Plans are shown to keys with the scope read." : explain(error);
+    }
+    if (this.asking === asking) this.asking = null;
+    this.update();
+  }
+
+  template() {
+    const { plan, problem } = this;
+    return html`
+      ${this.first ? this.choices() : nothing}
+      <div role="status">
+        ${problem ? html`<p class="error">${problem}</p>` : nothing}
+        ${this.asking ? html`<p class="muted">Planning for ${this.choice.model ?? this.model} …</p>` : nothing}
+      </div>
+      ${plan && !problem ? html`${this.action()} ${planReport(plan)}` : nothing}
+    `;
+  }
+
+  choices() {
+    const { candidates, engines, context_length: context } = this.first;
+    const named = (candidates ?? []).filter((row) => row.quantization && row.repository);
+    const installed = (engines ?? []).filter((row) => row.installed);
+    return html`<div class="choices">
+      ${named.length > 1 && !this.isHere ? this.quantisations(named) : nothing}
+      <label>
+        <span>Context</span>
+        <select @change=${(event) => this.choose("context_length", Number(event.target.value))}>
+          <option value="">automatic${context ? `: ${count(context)} tokens` : ""}</option>
+          ${CONTEXTS.filter((tokens) => tokens > (context ?? 0)).map((tokens) => html`<option value=${tokens}>${count(tokens)} tokens</option>`)}
+        </select>
+      </label>
+      ${installed.length > 1
+        ? html`<label>
+            <span>Engine</span>
+            <select @change=${(event) => this.choose("engine", event.target.value)}>
+              <option value="">automatic</option>
+              ${installed.map((row) => html`<option value=${row.name}>${row.title}</option>`)}
+            </select>
+          </label>`
+        : nothing}
+    </div>`;
+  }
+
+  quantisations(rows) {
+    const taken = this.plan?.candidates?.find((row) => row.taken);
+    return html`<div role="group" aria-label="Quantisation" class="options">
+      ${rows.map(
+        (row) => html`<button
+          aria-pressed=${row.repository === taken?.repository && row.quantization === taken?.quantization}
+          title=${row.reason}
+          @click=${() => this.choose("model", `hf.co/${row.repository}:${row.quantization}`)}
+        >
+          ${row.quantization} <small>${fileSize(row.size_bytes)}</small>
+        </button>`,
+      )}
+    </div>`;
+  }
+
+  /** Return what can be done with the plan: download the model, or load it as it was chosen. */
+  action() {
+    const { plan, choice } = this;
+    const name = choice.model ?? this.model;
+    if (plan.download_bytes) {
+      const start = () => {
+        actions.pull(name);
+        this.dispatchEvent(new Event("download", { bubbles: true }));
+      };
+      return html`<button class=${plan.error ? "" : "primary"} @click=${start}>
+        ${plan.error ? "Download anyway" : "Download"} (${fileSize(plan.download_bytes)})
+      </button>`;
+    }
+    if (!this.isHere || plan.error) return nothing;
+    if (choice.engine) return html`<p class="muted">The engine is one of the server's settings, and of the model's.</p>`;
+    if (!choice.context_length) return nothing;
+    const load = () => actions.load(name, { num_ctx: choice.context_length });
+    return html`<button class="primary" @click=${load}>Load with ${count(choice.context_length)} tokens of context</button>`;
+  }
+}
+
+customElements.define("plan-choices", PlanChoices);

@@ -1,0 +1,68 @@
+/** A model whose engine runs, as a card: how fast it generates now, what it takes, and what it does. */
+
+import { duration, memorySize, rate, secondsUntil } from "../format.js";
+import { lastRate, rateNow } from "../live/rates.js";
+import { latestSample, listSharing } from "../live/state.js";
+import { badge } from "../parts/badge.js";
+import { loadProgress } from "../parts/load-progress.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { details, disclosure } from "./model-details.js";
+import { poolTitle } from "./memory-overview.js";
+import { describeFiles, mainActions } from "./model-list.js";
+
+/** Return the card of a model with a row of the event stream, `live`; `page` keeps which are open. */
+export function runningCard(model, page) {
+  const { name, disk, live } = model;
+  const others = listSharing(live).filter((other) => other !== name);
+  const isOpen = page.opened.has(name);
+  return html`<article class="card running-model ${isOpen ? "open" : ""}" data-model=${name} aria-label=${name}>
+    <header class="row">
+      <h3 class="grow">${disclosure(name, page)}</h3>
+      ${badge(live.state)}
+    </header>
+    <p class="muted">${[live.engine, describeFiles(disk)].filter(Boolean).join(" · ")}</p>
+    ${others.length ? html`<p class="muted">shared with ${others.join(", ")}</p>` : nothing}
+    ${live.load ? html`<p>${loadProgress(name, live.load)}</p>` : speed(live)}
+    ${Object.entries(live.memory ?? {}).map(([pool, bytes]) => share(pool, bytes))}
+    <dl class="facts">
+      <div><dt>Requests</dt><dd>${describeRequests(live)}</dd></div>
+      <div><dt>Unloads</dt><dd>${describeExpiry(live)}</dd></div>
+    </dl>
+    <div class="row actions">${mainActions(model)}</div>
+    ${isOpen ? html`<div class="details" id="details-${name}">${details(model, page)}</div>` : nothing}
+  </article>`;
+}
+
+function speed(live) {
+  const names = listSharing(live);
+  const now = rateNow(names);
+  const last = lastRate(names);
+  if (now || live.requests) return html`<p class="speed"><strong>${rate(now)}</strong> tokens/s now</p>`;
+  return html`<p class="speed muted"><strong>${rate(last)}</strong> ${last ? "tokens/s, last answer" : "no answer yet"}</p>`;
+}
+
+/** Return what it takes of a pool, in words and as a bar of the whole. */
+function share(pool, { planned, measured }) {
+  const bytes = measured || planned;
+  const total = latestSample()?.memory[pool]?.total;
+  if (!bytes) return nothing;
+  return html`<div class="share">
+    <span>${poolTitle(pool)}</span>
+    <span>${memorySize(bytes)}${measured ? "" : " planned"}${total ? ` of ${memorySize(total)}` : ""}</span>
+    <i aria-hidden="true"><i .style=${`width:${total ? (100 * bytes) / total : 0}%`}></i></i>
+  </div>`;
+}
+
+function describeRequests(live) {
+  const slots = live.slots ? ` of ${live.slots}` : "";
+  const waiting = live.queued ? html`, <strong>${live.queued} waiting</strong>` : nothing;
+  const ending = live.ending ? html`<small>${live.ending} ending on its previous engine</small>` : nothing;
+  return html`${live.requests}${slots} running${waiting} ${ending}`;
+}
+
+function describeExpiry(live) {
+  if (live.pinned) return "never (pinned)";
+  if (!live.expires_at) return "when idle";
+  const left = secondsUntil(live.expires_at);
+  return left > 0 ? `in ${duration(left)}` : "now";
+}
