@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 ENGINES = ROOT / ".venv" / "data" / "environments"  # where make demo installs
 FOLDER = ROOT / "docs" / "pictures"
 MODEL = "smollm2:135m"
-BRIEF = "brief"
+BRIEF = "smollm2:brief"
 """The same model with parameters of its own: what two answers beside each other are shown with."""
 QUESTIONS = (
     "What is a context window? Answer in two sentences.",
@@ -73,7 +73,7 @@ def show_chat(page: Page) -> None:
 def show_models(page: Page) -> None:
     """Open the details of the loaded model, with its plan and its measured memory."""
     page.get_by_role("heading", name="Memory", exact=True).wait_for()
-    page.get_by_text("ready", exact=True).wait_for()
+    page.get_by_role("article").get_by_text("ready", exact=True).wait_for()
     page.get_by_role("button", name=MODEL, exact=True).click()
     page.get_by_text("Command", exact=True).wait_for()
 

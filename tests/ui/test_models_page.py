@@ -181,6 +181,26 @@ def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_pa
     expect(plan.get_by_role("button", name="Download anyway")).to_be_visible()
 
 
+def test_another_quantisation_is_planned_and_downloaded_by_a_click(
+    server_with_hub, hub, open_page, tmp_path
+):
+    for name in ("Q8_0", "F16"):
+        write_tiny_gguf(tmp_path / f"Two-{name}.gguf", n_ctx=4096)
+    hub.add_repo("test/Two-GGUF", tmp_path)
+    page = open_page(server_with_hub)
+    page.get_by_label("Name of a model").fill("hf.co/test/Two-GGUF")
+    page.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("region", name="Plan for hf.co/test/Two-GGUF")
+    choices = plan.get_by_role("group", name="Quantisation")
+    expect(choices.get_by_role("button", pressed=True)).to_have_count(1)
+    other = choices.get_by_role("button", pressed=False)
+    quantisation = other.inner_text().split()[0]
+    other.click()
+    expect(choices.get_by_role("button", name=quantisation, pressed=True)).to_be_visible()
+    plan.get_by_role("button", name="Download").click()
+    expect(find_row(page, f"hf.co/test/Two-GGUF:{quantisation}")).to_be_visible()
+
+
 def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
     page = open_page(server_with_hub)
     page.get_by_label("Name of a model").fill("hf.co/test/nothing")
