@@ -133,10 +133,9 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
     expect(waits).to_contain_text("waiting for its previous instance to end")
     expect(waits).to_contain_text("Ahead of it: 127.0.0.1 (ollama, stalls:latest")
     page.get_by_role("link", name="Models", exact=True).click()
-    page.get_by_role("heading", name="On this server").wait_for()
-    row = page.get_by_role("row").filter(has_text="stalls:latest")
-    expect(row).to_contain_text("loading")
-    expect(row).to_contain_text("1 ending on its previous engine")
+    card = page.get_by_role("article", name="stalls:latest")
+    expect(card).to_contain_text("loading")
+    expect(card).to_contain_text("1 ending on its previous engine")
     end_all(server, first, second)
 
 
