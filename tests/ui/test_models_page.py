@@ -201,6 +201,17 @@ def test_another_quantisation_is_planned_and_downloaded_by_a_click(
     expect(find_row(page, f"hf.co/test/Two-GGUF:{quantisation}")).to_be_visible()
 
 
+def test_names_of_the_hub_and_of_ollama_are_suggested(server_with_hub, open_page):
+    page = open_page(server_with_hub)
+    field = page.get_by_label("Name of a model")
+    names = page.locator("#found-names option")
+    field.fill("tiny-g")
+    expect(names).to_have_count(1)
+    assert names.get_attribute("value") == "test/Tiny-GGUF"
+    field.fill("llama3.2")
+    expect(names.first).to_have_attribute("value", re.compile("^llama3.2:"))
+
+
 def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
     page = open_page(server_with_hub)
     page.get_by_label("Name of a model").fill("hf.co/test/nothing")

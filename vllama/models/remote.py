@@ -156,6 +156,14 @@ class Remote:
         except Offline as error:
             raise self._make_cut_off_error(error, self._stored.find_alias(ref) or ref) from error
 
+    def search(self, text: str, limit: int) -> tuple[str, ...]:
+        """Return names of the hub's most downloaded repositories with `text` in them; blocks.
+
+        Raises Forbidden if the hub is not allowed, SourceError and kin.
+        """
+        check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        return self._open_source().search(text, limit)
+
     def _resolve(self, ref: ModelRef, formats: Sequence[Format], fits: Fits | None) -> Resolution:
         from vllama.models.resolve.memory_fit import choose_fitting
         from vllama.models.resolve.search import iterate_resolutions

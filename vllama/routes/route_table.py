@@ -15,14 +15,25 @@ from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import media, responses, scores
 from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
-from vllama.routes.server import health, keys, logs, metrics, planning, settings, state, tokens, ui
+from vllama.routes.server import (
+    health,
+    keys,
+    logs,
+    metrics,
+    planning,
+    search,
+    settings,
+    state,
+    tokens,
+    ui,
+)
 
 if TYPE_CHECKING:
     from vllama.net.http.request import Request
     from vllama.routes.context import Gateway
 
 _MODULES = (
-    *(health, ui, metrics, state, settings, keys, logs, planning),
+    *(health, ui, metrics, state, settings, keys, logs, planning, search),
     *(models, create, cloud, tokens, chat, embeddings),
     *(openai_models, openai_chat, responses, anthropic, scores, media),
 )

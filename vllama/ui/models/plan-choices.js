@@ -64,7 +64,7 @@ class PlanChoices extends View {
   choices() {
     const { candidates, engines, context_length: context } = this.first;
     const named = (candidates ?? []).filter((row) => row.quantization && row.repository);
-    const installed = (engines ?? []).filter((row) => row.installed);
+    const installed = (engines ?? []).filter((row) => row.version);
     return html`<div class="choices">
       ${named.length > 1 && !this.isHere ? this.quantisations(named) : nothing}
       <label>
@@ -79,7 +79,7 @@ class PlanChoices extends View {
             <span>Engine</span>
             <select @change=${(event) => this.choose("engine", event.target.value)}>
               <option value="">automatic</option>
-              ${installed.map((row) => html`<option value=${row.name}>${row.title}</option>`)}
+              ${installed.map((row) => html`<option value=${row.engine}>${row.title}</option>`)}
             </select>
           </label>`
         : nothing}

@@ -1,13 +1,18 @@
 /** The form that adds a model: its plan is shown before anything is downloaded. */
 
 import "./plan-choices.js";
+import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
+const PAUSE_MS = 300; // in typing, before the names are looked up
+
 class PullForm extends View {
   plan = null; // the element of the plan that is shown
+  found = { library: [], hub: [] }; // names with what is typed in them (`/api/search`)
 
   template() {
+    const { library, hub, problem } = this.found;
     return html`
       <form class="row" @submit=${this.show}>
         <label class="grow"
@@ -19,9 +24,13 @@ class PullForm extends View {
             autocapitalize="none"
             spellcheck="false"
             placeholder="llama3.2:3b, Qwen/Qwen3-8B, …"
+            list="found-names"
+            @input=${this.look}
         /></label>
         <button class="primary">Show the plan</button>
+        <datalist id="found-names">${[...library, ...hub].map((name) => html`<option value=${name}></option>`)}</datalist>
       </form>
+      ${problem ? html`<p class="muted">Only Ollama's names are suggested: ${problem}</p>` : nothing}
       ${this.plan ? this.card(this.plan) : nothing}
     `;
   }
@@ -34,6 +43,21 @@ class PullForm extends View {
       </header>
       ${plan}
     </section>`;
+  }
+
+  /** Look up names for what is typed, once the user pauses. */
+  look(event) {
+    clearTimeout(this.timer);
+    const text = event.target.value.trim();
+    if (text.length < 2) return;
+    this.timer = setTimeout(async () => {
+      try {
+        this.found = await ask(`api/search?${new URLSearchParams({ q: text })}`);
+      } catch {
+        return; // the plan will say what is wrong
+      }
+      this.update();
+    }, PAUSE_MS);
   }
 
   show(event) {

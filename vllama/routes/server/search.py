@@ -1,0 +1,53 @@
+"""The handler that finds models to pull by a part of their names."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
+
+from vllama.base import executors
+from vllama.base.errors import VllamaError
+from vllama.base.meaning import says
+from vllama.models.aliases import list_families, list_tags
+from vllama.net.http.request import Request
+from vllama.routes.describe.fields import TEXT
+from vllama.routes.route import Parameter, RouteKind, server_route
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+
+MOST_FOUND = 20
+
+
+class FoundNames(Struct):
+    """Names of models that can be planned and pulled."""
+
+    library: Annotated[list[str], says("Ollama's names, with their tags")]
+    hub: Annotated[list[str], says("repositories of the hub, the most downloaded first")]
+    problem: Annotated[str | None, says("why the hub could not be searched")]
+
+
+async def search(gateway: Gateway, request: Request) -> None:
+    """Find models that can be pulled, by a part of their names."""
+    words = request.read_query().get("q", "").strip().lower()
+    names = (
+        f"{name}:{tag}" for name in list_families() if words in name for tag in list_tags(name)
+    )
+    found = FoundNames([*islice(names, MOST_FOUND)], [], None)
+    try:
+        remote = gateway.catalog.library.remote
+        found.hub = [*await executors.web.run(remote.search, words, MOST_FOUND)]
+    except VllamaError as error:
+        found.problem = error.message
+    request.json(200, found)
+
+
+_given = (Parameter("q", "a part of the name", TEXT, required=True),)
+_kind = RouteKind.OBSERVES
+ROUTES = (
+    server_route(
+        "GET /api/search", search, _kind, tells=True, parameters=_given, answer=FoundNames
+    ),
+)
