@@ -9,7 +9,10 @@ from tests.server_process import Server
     ("env", "problem"),
     [
         ({"HF_HUB_OFFLINE": "1"}, "offline"),
-        ({"VLLAMA_ALLOW_REGISTRY": "registry.example.com"}, "may be pulled from registry.example.com only"),
+        (
+            {"VLLAMA_ALLOW_REGISTRY": "registry.example.com"},
+            "may be pulled from registry.example.com only",
+        ),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "127.0.0.1:9"),
     ],
 )
