@@ -1,4 +1,4 @@
-"""`GET /api/search`: Ollama's names are known here, the hub's are asked for where that is allowed."""
+"""`GET /api/search`: Ollama's names are known here, the hub is asked where that is allowed."""
 
 import pytest
 

@@ -123,6 +123,27 @@ def test_a_model_is_loaded_with_the_context_that_was_chosen(server, open_page):
     (server.models / "long.gguf").unlink()
 
 
+def test_a_plan_is_made_with_the_engine_that_was_chosen(server, open_page):
+    page = open_page(server)
+    asked = []
+
+    def add_engine(route):
+        """Let the plan have another engine that is installed: here is none but the fake one."""
+        asked.append(route.request.post_data_json)
+        answer = route.fetch().json()
+        other = {"engine": "vllm", "title": "vLLM", "version": "1", "taken": False, "reason": ""}
+        rows = [row for row in answer.get("engines", []) if row["engine"] != "vllm"]
+        route.fulfill(json={**answer, "engines": [*rows, other]})
+
+    page.route("**/api/plan", add_engine)
+    details = open_details(page, "plain:latest")
+    details.get_by_label("Engine").select_option("vLLM")
+    expect(details).to_contain_text("It cannot be served here")
+    assert asked == [{"model": "plain:latest"}, {"model": "plain:latest", "engine": "vllm"}]
+    details.get_by_label("Engine").select_option("automatic")
+    expect(details).to_contain_text("Fits now")
+
+
 def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
     page = open_page(server)
     find_row(page, "broken").get_by_role("button", name=LOAD).click()

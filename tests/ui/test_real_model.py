@@ -32,8 +32,6 @@ def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     expect(page.get_by_role("list").filter(has_text=MODEL)).to_contain_text(
         re.compile(rf"{MODEL}\s+\d+ MiB")
     )
-    page.get_by_label("Engine").select_option("llama-cpp-python")
-    expect(page.locator("models-page")).to_contain_text("llama-cpp-python) would serve it")
     page.get_by_role("link", name="Open its log").click()
     expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("llama")
     assert real.request("DELETE", "/api/delete", {"model": "brief"})[0] == 200
