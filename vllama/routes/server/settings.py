@@ -114,13 +114,10 @@ def show(key: str, config: Config) -> str:
     return REMOTE[key].kind.text(getattr(config, REMOTE[key].field))
 
 
-_NONE = {"type": "null"}
-_VALUES = make_object(
-    {
-        key: {"anyOf": [one.kind.schema, _NONE], "description": one.help}
-        for key, one in REMOTE.items()
-    }
-) | {"description": "values by the keys of the settings; null takes one out of the file"}
+# generators of clients cannot read the schemas of some settings; `GET /api/config` has them
+_VALUE = {"type": ["string", "integer", "number", "boolean", "null"]}
+_VALUES = make_object({key: _VALUE | {"description": one.help} for key, one in REMOTE.items()})
+_VALUES |= {"description": "values by the keys of the settings; null takes one out of the file"}
 ROUTES = (
     server_route("GET /api/config", list_settings, tells=True, answer=Settings),
     server_route(
