@@ -64,6 +64,19 @@ def test_another_engine_takes_what_the_first_does_not_know(server):
         until(lambda: not row(server, name))
 
 
+@another
+def test_a_request_may_choose_the_engine(server):
+    name = server.model("chosen")
+    for options, engine in (
+        ({}, "fake"),
+        ({"engine": "llama-cpp-python"}, "llama-cpp-python"),
+        ({"num_ctx": 1024}, "llama-cpp-python"),  # which others keep
+        ({"engine": "fake"}, "fake"),
+    ):
+        assert ask(server, name, **options)[0] == 200
+        assert row(server, name)["engine"] == engine
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Return a server that has no other engine to go to."""

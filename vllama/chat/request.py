@@ -54,6 +54,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     main_gpu: int | None = None
     num_thread: int | None = None
     use_mmap: bool | None = None
+    engine: str | None = None  # not Ollama's: serve the model with this one
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

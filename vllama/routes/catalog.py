@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vllama.accounts.keys.ring import check_path
+from vllama.accounts.keys.ring import check_engine, check_path
 from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
@@ -40,10 +40,11 @@ class Entry:
     _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
-        """Return a request's options over the model's own. Raises BadRequest.
+        """Return a request's options over the model's own. Raises BadRequest, Forbidden.
 
         The user's settings decide which of the request's hold.
         """
+        check_engine(given.get("engine"))
         settings = self.bundle.settings
         if settings.strip or settings.force:
             given = {

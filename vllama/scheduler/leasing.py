@@ -104,7 +104,8 @@ def widen_need(old: Instance, need: Need) -> Need:
     contexts = (need.load.num_ctx, asked.load.num_ctx, had and had.context_length)
     context = max((each for each in contexts if each), default=None)
     logprobs = need.logprobs or asked.logprobs or bool(had and had.logprobs)
-    load = msgspec.structs.replace(need.load, num_ctx=context)
+    engine = need.load.engine or asked.load.engine
+    load = msgspec.structs.replace(need.load, num_ctx=context, engine=engine)
     return msgspec.structs.replace(need, load=load, logprobs=logprobs)
 
 

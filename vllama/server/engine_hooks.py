@@ -75,9 +75,15 @@ class Planner:
         with a smaller quantisation on this disk if the model's own does not fit into memory.
         """
         info = await executors.upkeep.run(self._in_use.library.info, bundle)
+        if engine := need.load.engine:  # as if the user had set it for this model
+            bundle = replace(bundle, settings=replace(bundle.settings, engine=engine))
         facts, key = await self._now(), (bundle.key, need.mode)
         known = self._instead.get(key)
-        if known and (known.bundle.key == bundle.key or not names_form(bundle)):
+        if (
+            known
+            and not need.load.engine
+            and (known.bundle.key == bundle.key or not names_form(bundle))
+        ):
             facts = replace(facts, relief=known.relief)
             plan = await self._first(facts, known.bundle, known.info, need)
             reasons = (known.instead, *plan.reasons)

@@ -73,6 +73,10 @@ def resolve_options(
         if not isinstance(merged["use_mmap"], bool):
             raise _refuse("use_mmap", "boolean")
         load["use_mmap"] = merged["use_mmap"]
+    if (engine := request.get("engine")) is not None:  # no parameter of a model chooses it
+        if not isinstance(engine, str):
+            raise _refuse("engine", "string")
+        load["engine"] = engine
     if has_own_defaults:
         sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)
     return Sampling(**sampling), LoadOptions(**load)
@@ -86,6 +90,7 @@ def describe_options() -> dict[str, Any]:
         for name in (*_INTEGERS, *_FLOATS, *_UNUSED_INTEGERS, *_LOAD_INTEGERS)
     }
     known["stop"] = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": text}]}
+    known["engine"] = {"type": ["string", "null"]}
     known["use_mmap"] = {"type": ["boolean", "null"]}
     return {"type": ["object", "null"], "properties": known}
 

@@ -115,10 +115,12 @@ class PlanChoices extends View {
       </button>`;
     }
     if (!this.isHere || plan.error) return nothing;
-    if (choice.engine) return html`<p class="muted">The engine is one of the server's settings, and of the model's.</p>`;
-    if (!choice.context_length) return nothing;
-    const load = () => actions.load(name, { num_ctx: choice.context_length });
-    return html`<button class="primary" @click=${load}>Load with ${count(choice.context_length)} tokens of context</button>`;
+    const { engine, context_length: context } = choice;
+    if (!engine && !context) return nothing;
+    const { title } = this.first.engines.find((row) => row.engine === engine) ?? {};
+    const words = [title, context && `${count(context)} tokens of context`].filter(Boolean).join(" and ");
+    const load = () => actions.load(name, { num_ctx: context, engine });
+    return html`<button class="primary" @click=${load}>Load with ${words}</button>`;
   }
 }
 
