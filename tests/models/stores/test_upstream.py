@@ -269,7 +269,9 @@ def test_an_answer_of_the_wrong_kind_is_as_good_as_none() -> None:
 def test_one_thread_waits_for_a_server_that_has_fallen_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vllama.models.stores.upstream.KEEP_S", 0.0)
+    monkeypatch.setattr(
+        "vllama.models.stores.upstream.KEEP_S", -1.0
+    )  # a list is kept for some more milliseconds
     monkeypatch.setattr("vllama.models.stores.upstream_server.TIMEOUT_S", 60.0)
     with serving({"id": "m"}) as url:
         store = make_store(url)
