@@ -63,7 +63,9 @@ class PlanChoices extends View {
 
   choices() {
     const { candidates, engines, context_length: context } = this.first;
-    const named = (candidates ?? []).filter((row) => row.quantization && row.repository);
+    const named = (candidates ?? [])
+      .filter((row) => row.quantization && row.repository)
+      .toSorted((a, b) => a.size_bytes - b.size_bytes);
     const installed = (engines ?? []).filter((row) => row.version);
     return html`<div class="choices">
       ${named.length > 1 && !this.isHere ? this.quantisations(named) : nothing}
