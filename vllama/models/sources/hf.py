@@ -102,9 +102,10 @@ class HuggingFace:
         return tuple(self._list(hub_id, query, _MAX_CHILDREN))
 
     def search(self, text: str, limit: int) -> tuple[str, ...]:
-        """List the ids of the most downloaded repositories with `text` in their id."""
+        """List the ids of the most downloaded public repositories with `text` in their id."""
         query = [("search", text), ("sort", "downloads"), ("limit", str(limit))]
-        return tuple(listed.hub_id for listed in self._list(text, query, limit))
+        found = self._list(text, query, limit)
+        return tuple(listed.hub_id for listed in found if not listed.disabled)
 
     def check_access(self, repository: Repository) -> None:
         """Check whether the user may download the files. Raises AuthRequired."""

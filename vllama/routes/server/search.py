@@ -11,6 +11,7 @@ from vllama.base import executors
 from vllama.base.errors import VllamaError
 from vllama.base.meaning import says
 from vllama.models.aliases import list_families, list_tags
+from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route
@@ -32,13 +33,14 @@ class FoundNames(Struct):
 async def search(gateway: Gateway, request: Request) -> None:
     """Find models that can be pulled, by a part of their names."""
     words = request.read_query().get("q", "").strip().lower()
-    names = (
-        f"{name}:{tag}" for name in list_families() if words in name for tag in list_tags(name)
-    )
-    found = FoundNames([*islice(names, MOST_FOUND)], [], None)
+    family = words.partition(":")[0]
+    families = sorted(list_families(), key=lambda name: (name != family, name.find(family)))
+    names = (f"{name}:{tag}" for name in families for tag in list_tags(name))
+    found = FoundNames([*islice((one for one in names if words in one), MOST_FOUND)], [], None)
     try:
         remote = gateway.catalog.library.remote
-        found.hub = [*await executors.web.run(remote.search, words, MOST_FOUND)]
+        asking = executors.web.run(remote.search, words, MOST_FOUND)
+        found.hub = [*await unless_gone(request, asking)]
     except VllamaError as error:
         found.problem = error.message
     request.json(200, found)

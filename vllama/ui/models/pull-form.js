@@ -48,13 +48,15 @@ class PullForm extends View {
   /** Look up names for what is typed, once the user pauses. */
   look(event) {
     clearTimeout(this.timer);
+    this.looking?.abort();
+    const { signal } = (this.looking = new AbortController());
     const text = event.target.value.trim();
     if (text.length < 2) return;
     this.timer = setTimeout(async () => {
       try {
-        this.found = await ask(`api/search?${new URLSearchParams({ q: text })}`);
+        this.found = await ask(`api/search?${new URLSearchParams({ q: text })}`, undefined, { signal });
       } catch {
-        return; // the plan will say what is wrong
+        return; // the user has typed on, or the plan will say what is wrong
       }
       this.update();
     }, PAUSE_MS);
