@@ -40,7 +40,9 @@ def test_private_repositories_are_not_named(tmp_path):
             (tmp_path / name).mkdir()
             write_tiny_gguf(tmp_path / name / f"{name}.gguf")
             hub.add_repo(f"org/{name}-finds", tmp_path / name)
-        with Server(tmp_path / "home", env={"HF_ENDPOINT": hub.url}) as server:
+        hub.tokens["of-the-server"] = {"org/secret-finds"}
+        env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "of-the-server"}
+        with Server(tmp_path / "home", env=env) as server:
             found = server.get("/api/search?q=finds")["hub"]
             assert sorted(found) == ["org/open-finds", "org/secret-finds"]
             hub.repos["org/secret-finds"].private = True
