@@ -90,7 +90,6 @@ def describe_options() -> dict[str, Any]:
         for name in (*_INTEGERS, *_FLOATS, *_UNUSED_INTEGERS, *_LOAD_INTEGERS)
     }
     known["stop"] = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": text}]}
-    known["engine"] = {"type": ["string", "null"]}
     known["use_mmap"] = {"type": ["boolean", "null"]}
     return {"type": ["object", "null"], "properties": known}
 
