@@ -44,7 +44,8 @@ class Entry:
 
         The user's settings decide which of the request's hold.
         """
-        check_engine(given.get("engine"))
+        if given.get("engine") is not None:
+            check_engine()
         settings = self.bundle.settings
         if settings.strip or settings.force:
             given = {

@@ -274,8 +274,7 @@ class Instance:
         asked, plan = self.need, self.plan
         if need.logprobs and not (asked.logprobs or (plan and plan.settings.logprobs)):
             return False
-        engines = (None, asked.load.engine, plan.engine if plan else None)
-        if need.load.engine not in engines:
+        if need.load.engine not in (None, asked.load.engine, plan and plan.engine):
             return False
         wanted, have = need.load.num_ctx or 0, asked.load.num_ctx
         if plan is None:

@@ -1,6 +1,6 @@
 /** The frame of the page: navigation, connection, theme, and the element of the current page. */
 
-import "./models/models-page.js"; // what most open first comes with the frame
+import "./models/models-page.js"; // the page that most people open first comes with the frame
 import { follow, reconnect } from "./live/stream.js";
 import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";

@@ -174,10 +174,10 @@ def check_model(*names: str) -> None:
         )
 
 
-def check_engine(engine: object) -> None:
+def check_engine() -> None:
     """Raise Forbidden unless the request may choose the engine of a model."""
     key = current_key.get()
-    if engine is not None and key is not None and not key.allows(Scope.ADMIN):
+    if key is not None and not key.allows(Scope.ADMIN):
         raise Forbidden(
             f"cannot use the option 'engine': the key '{key.name}' may not choose engines",
             hint="leave it out, or take a key with the scope 'admin'",

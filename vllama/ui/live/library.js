@@ -8,7 +8,7 @@ const KEPT = "models";
 const findStorage = () => (readKey() ? sessionStorage : localStorage);
 const kept = findStorage().getItem(KEPT);
 
-/** `loaded`: the list is the server's of now, not that of the last visit. */
+/** `loaded`: the list came from the server just now, not from the last visit. */
 export const library = { models: kept ? JSON.parse(kept).models : [], loaded: false };
 
 let running = null;

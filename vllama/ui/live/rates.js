@@ -20,7 +20,7 @@ changes.addEventListener("requests", () => {
 });
 
 function note({ id, model, generated_tokens: tokens, started_at: start }, time) {
-  // what was generated before this page looked is not of now
+  // what was generated before the page was opened does not count
   const before = known.get(id) ?? (time - Date.parse(start) < WINDOW_MS ? 0 : tokens);
   if (tokens > before) counted.push({ time, model, tokens: tokens - before });
   known.set(id, tokens);
