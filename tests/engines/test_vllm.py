@@ -426,6 +426,17 @@ RECORDED = [
         0,
         "a request with a seed ended it",
     ),
+    # seen on an H200: a build without an optional part only warns of it
+    (
+        [
+            "WARNING 11-27 03:55:15 [cuda.py:45] Failed to import from vllm._qutlass_C: "
+            "ModuleNotFoundError(\"No module named 'vllm._qutlass_C'\")",
+            f"{WORKER}AssertionError: the frobnicator is upside down",
+            LAST,
+        ],
+        1,
+        "AssertionError: the frobnicator is upside down",
+    ),
     # nothing that anybody has seen before: the cause stands above, not in the last line
     (
         [

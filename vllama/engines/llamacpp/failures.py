@@ -46,7 +46,7 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
          "use a smaller context (--ctx), fewer requests at once (--parallel) or a smaller "
          "model", Fault.MEMORY),
         *more,
-        (r"No module named '?([\w.]+)'?",
+        (r": No module named '?([\w.]+)'?",
          "its installation is incomplete: the module {0} is missing",
          "remove its environment and install it again (vllama engines install)", Fault.MISMATCH),
         *GENERAL,

@@ -128,7 +128,7 @@ FAILURES = make_patterns(
      "this build of vLLM is for GPUs, and it sees none",
      "check the driver (nvidia-smi), or install its CPU build: vllama engines install vllm",
      Fault.MISMATCH),
-    (r"No module named '?([\w.]+)'?", "its installation is incomplete: the module {0} is missing",
+    (r": No module named '?([\w.]+)'?", "its installation is incomplete: the module {0} is missing",
      "install it again: vllama engines install vllm", Fault.MISMATCH),
     (r"CPU Generator does not use offset",
      "a request with a seed ended it: its CPU build cannot take seeds for long prompts",
