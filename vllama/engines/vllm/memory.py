@@ -34,8 +34,8 @@ BLOCK = 16
 CPU_FIXED = int(1.8 * GIB)
 MAX_CPU_SEQUENCES = 128
 CPU_CONTEXTS = 8
-# CUDA's context, graphs (0.5 GiB) and workspaces of one GPU. On an H200 vLLM 0.24 kept 122.1 GiB for
-# the cache where this left 121.2, and took 129.27 of its share of 129.2 GiB
+# CUDA's context, graphs (0.5 GiB) and workspaces of one GPU. On an H200 vLLM 0.24 had 122.1 GiB for
+# the cache where this left 121.2, and took 129.27 GiB, its share being 129.2
 GPU_FIXED = 2 * GIB
 MAX_GPU_SEQUENCES = 256
 GPU_CONTEXTS = 64
