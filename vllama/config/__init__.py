@@ -47,6 +47,7 @@ __all__ = [
     "models_settings",
     "named_file",
     "prepare_environment",
+    "read_node_key",
     "tracing_settings",
 ]
 
@@ -86,6 +87,13 @@ def models_settings(config: Config) -> ModelsSettings:
         most_file_bytes=config.max_blob_size_bytes,
         connections=config.download_connections,
     )
+
+
+def read_node_key(config: Config) -> str | None:
+    """Return the key between the servers of a cluster. Raises ConfigError."""
+    from vllama.config.secrets import read_keys
+
+    return read_keys(config.node_key_file)[0] if config.node_key_file else None
 
 
 def list_upstreams(config: Config) -> tuple[UpstreamSettings, ...]:

@@ -248,6 +248,7 @@ class _Loader:
         upstreams = [self._with_key(each) for each in values.get("upstreams", ())]
         values["upstreams"] = tuple(upstreams)
         key_files = [each.key_file for each in upstreams]
+        key_files.append(values.get("node_key_file"))
         for secret in (keys, (key or certificate) if certificate else None, *key_files):
             if secret and (warning := open_to_others(secret)):
                 self.notes.append(warning)

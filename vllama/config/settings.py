@@ -132,6 +132,21 @@ class SourceSettings:
         "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
         example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
     )  # fmt: skip
+    nodes: tuple[str, ...] = setting(
+        (), kinds.many(kinds.HTTP_URL),
+        "vllama servers on other machines, whose models this one offers with its own",
+        example="http://10.0.0.5:11434", flag="--node", effect=Effect.RESTART,
+    )  # fmt: skip
+    node_key_file: Path | None = setting(
+        None, kinds.FILE,
+        "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
+        "without, it is what this node requires (vllama nodes key makes one)",
+        example="/etc/vllama/node.key", flag="--node-key-file", effect=Effect.RESTART,
+    )  # fmt: skip
+    no_local: bool = setting(
+        False, kinds.SWITCH, "only forward to the nodes; start no engine on this machine",
+        example="true", flag="--no-local", effect=Effect.RESTART,
+    )  # fmt: skip
     allow_registry: tuple[str, ...] = setting(
         (), kinds.many(kinds.text("HOST", parse.registry)),
         "the only hosts that models may be pulled from (the hub: huggingface.co, Ollama's "

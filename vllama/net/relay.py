@@ -62,6 +62,8 @@ _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
 class Relay:
     """The relay of one answer; the sink of its upstream connection."""
 
+    wants_headers = False  # but for those of failures
+
     __slots__ = (
         "_before_finish", "_connection", "_deliver", "_error", "_error_body", "_error_headers",
         "_failure", "_headers", "_request", "_state", "_status", "_tail", "_upstream", "_waiter",

@@ -141,6 +141,12 @@ class App:
             await self._check(request, running)
             if route.kind is RouteKind.MODEL:
                 await self._begin_work(request, running)
+            is_about_model = route.kind is RouteKind.MODEL or route.on_nodes
+            if gateway.nodes is not None and is_about_model:
+                from vllama.routes.nodes import forward_to_node  # only where there are nodes
+
+                if await forward_to_node(gateway, request, running):
+                    return
             if route.kind is RouteKind.MODEL and gateway.catalog.has_fallbacks:
                 await answer_by_chain(gateway, request, route.handler)
             else:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vllama.scheduler.memory import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
     from vllama.targets.monitor import UpstreamMonitor
+    from vllama.targets.nodes.watch import Nodes
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ class Gateway:
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
         self.captures: Captures | None = None
+        self.nodes: Nodes | None = None  # where this server is the head of a cluster
         self.stopping = False  # a signal has told the server to stop; it may still serve
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -73,10 +73,11 @@ class RouteKind(StrEnum):
 
 _SCOPES = {
     RouteKind.OPEN: (),
-    RouteKind.MODEL: (Scope.INFER,),
-    RouteKind.LISTS: (Scope.INFER, Scope.READ),
-    RouteKind.OWN: (Scope.INFER, Scope.READ),
-    RouteKind.OBSERVES: (Scope.READ,),
+    RouteKind.MODEL: (Scope.INFER, Scope.NODE),
+    RouteKind.LISTS: (Scope.INFER, Scope.READ, Scope.NODE),
+    RouteKind.OWN: (Scope.INFER, Scope.READ, Scope.NODE),
+    RouteKind.OBSERVES: (Scope.READ, Scope.NODE),
+    RouteKind.WRITES: (Scope.ADMIN, Scope.NODE),
 }
 """The scopes one of which a key needs, () if any key will do; all others need the scope admin."""
 
@@ -162,6 +163,8 @@ class Route:
     captured: bool = True
     # tells whether a request gives a model no work, so that no limit of a key holds for it
     is_free: Callable[[Request], Awaitable[bool]] | None = None
+    # it is about one model's files, so in a cluster the node that has them answers
+    on_nodes: bool = False
     # it is about other clients, or about this machine, so no page of a stranger's may ask
     tells: bool = False
     # it needs no key even where keys are required

@@ -20,6 +20,7 @@ from vllama.routes.server import (
     keys,
     logs,
     metrics,
+    nodes,
     planning,
     search,
     settings,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 _MODULES = (
-    *(health, ui, metrics, state, settings, keys, logs, planning, search),
+    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes),
     *(models, create, cloud, tokens, chat, embeddings),
     *(openai_models, openai_chat, responses, anthropic, scores, media),
 )

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage.recorder import UsageRecorder
@@ -26,6 +27,7 @@ from vllama.config import (
     Config,
     environ,
     named_file,
+    read_node_key,
 )
 from vllama.config.address import reachable_host, url
 from vllama.engines.capabilities import Attachable, find_servers
@@ -56,6 +58,9 @@ from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
 from vllama.targets.monitor import UpstreamMonitor
+
+if TYPE_CHECKING:
+    from vllama.targets.nodes.watch import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +127,9 @@ class Daemon:
             if captures is not None:
                 keep("captures", captures.run)
             keep("usage", gateway.meter.recorder.run)
+            if (nodes := open_nodes(gateway)) is not None:
+                gateway.nodes = nodes
+                keep("nodes", nodes.run)
             gateway.captures = captures
             self._complete()
             address = self._address(listener)
@@ -245,6 +253,18 @@ class Daemon:
             if not isinstance(engine, Attachable):  # whether it answers is not known yet
                 lines.append(f"engine: {engine.title} {choice.installation.version}")
         return lines
+
+
+def open_nodes(gateway: Gateway) -> Nodes | None:
+    """Return the other nodes of the cluster, None if this server is not the head of one."""
+    config = gateway.in_use.config
+    if not config.nodes:
+        return None
+    from vllama.targets.nodes.watch import HERE, Nodes, make_nodes  # only where there are nodes
+
+    local = None if config.no_local else HERE
+    nodes = make_nodes(config.nodes, read_node_key(config))
+    return Nodes(nodes, gateway.upstreams, local=local)
 
 
 def open_captures(in_use: InUse) -> Captures | None:

@@ -23,7 +23,14 @@ from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
-from vllama.config import Config, environ, keys_file, models_settings, tracing_settings
+from vllama.config import (
+    Config,
+    environ,
+    keys_file,
+    models_settings,
+    read_node_key,
+    tracing_settings,
+)
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
 from vllama.net.http.server import Server, bind
@@ -89,7 +96,8 @@ async def _serve(
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
     file = keys_file(config.data_dir)
-    keys = KeyRing(config.api_key, file, RealClock(), required=config.require_keys)
+    node = read_node_key(config) if not config.nodes else None
+    keys = KeyRing(config.api_key, file, RealClock(), required=config.require_keys, node=node)
     gateway = Gateway(InUse(Snapshot(config=config)), keys, metrics)
     server = Server(
         App(gateway),
@@ -126,7 +134,8 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     config = in_use.config
     facts = gather_facts(config)
     check_upstreams(config)
-    choose_engine(facts)  # one at least has to be here
+    if not config.no_local:
+        choose_engine(facts)  # one at least has to be here
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))

@@ -36,7 +36,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     ("": none), `model` is the model's name there (None: as everywhere), `weight` the
     share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
     GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: the
-    server counts as ready without it.
+    server counts as ready without it. `is_node`: it is a vllama of this cluster.
     """
 
     scheme: str = "http"
@@ -53,13 +53,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     health_interval_s: float = 5.0
     is_spare: bool = False
     is_elsewhere: bool = False
+    is_node: bool = False
 
     @property
     def title(self) -> str:
         """What clients are told of it: never its address."""
         if not self.is_elsewhere:
             return "the engine"
-        return f"the upstream '{self.upstream}'" if self.upstream else "the upstream"
+        kind = "node" if self.is_node else "upstream"
+        return f"the {kind} '{self.upstream}'" if self.upstream else f"the {kind}"
 
     @property
     def url(self) -> str:

@@ -105,10 +105,14 @@ def format_count(count: int) -> str:
 
 
 class Scope(StrEnum):
-    """What a key may do; `ADMIN` includes the others."""
+    """What a key may do; `ADMIN` includes the others.
+
+    `NODE` is for the head of a cluster: it may use, list, pull and delete models, and watch.
+    """
 
     INFER = "infer"
     READ = "read"
+    NODE = "node"
     ADMIN = "admin"
 
 
@@ -179,6 +183,11 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if (old := self.replaced) and old.digest == self.digest and not old.works(now_s):
             return f"the key '{self.name}' has been rotated"
         return None
+
+
+def make_node_key(secret: str) -> Key:
+    """Return the key that the head of a cluster shows to its nodes."""
+    return Key(name="node", digest=digest_secret(secret), scopes=(Scope.NODE,), owner="node")
 
 
 def index_keys(keys: Iterable[Key]) -> dict[str, Key]:

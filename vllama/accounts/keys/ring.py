@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
-from vllama.accounts.keys.key import Key, Scope, digest_secret, index_keys, make_plain_keys
+from vllama.accounts.keys.key import (
+    Key,
+    Scope,
+    digest_secret,
+    index_keys,
+    make_node_key,
+    make_plain_keys,
+)
 from vllama.accounts.keys.store import NO_FILE, KeyFile, read_file
 from vllama.base.clock import Clock
 from vllama.base.errors import ConfigError, Forbidden, Unauthorized
@@ -28,13 +35,22 @@ class KeyRing:
     """Finds the key that a request shows."""
 
     def __init__(
-        self, plain: tuple[str, ...], file: Path | None, clock: Clock, *, required: bool = False
+        self,
+        plain: tuple[str, ...],
+        file: Path | None,
+        clock: Clock,
+        *,
+        required: bool = False,
+        node: str | None = None,
     ) -> None:
         """`plain` are the secrets of the settings. Raises ConfigError for a file without sense.
 
+        `node` is the secret of the head, if this server is a node of a cluster.
+
         `required`: requests need a key even if there is none, as after the loss of the file.
         """
-        self._plain: Mapping[str, Key] = make_plain_keys(plain)
+        self._node = make_node_key(node) if node else None
+        self.use_plain(plain)
         self._named = WatchedKeys(file) if file is not None else None
         self._clock = clock
         self._required = required
@@ -48,7 +64,9 @@ class KeyRing:
 
     def use_plain(self, secrets: tuple[str, ...]) -> None:
         """Replace the plain keys."""
-        self._plain = make_plain_keys(secrets)
+        self._plain: dict[str, Key] = dict(make_plain_keys(secrets))
+        if self._node is not None:
+            self._plain[self._node.digest] = self._node
 
     @property
     def is_required(self) -> bool:

@@ -55,11 +55,10 @@ def ps(
     if as_json:
         show_json({"models": found} | ({"failed": failed} if failed else {}))
         return
-    # an Ollama's rows have no state and no requests
     columns = {
         name: cell
         for name, cell in COLUMNS.items()
-        if name in OLLAMA_COLUMNS or any("requests" in row for row in found)
+        if name in OLLAMA_COLUMNS or any(COLUMN_FIELDS[name] in row for row in found)
     }
     cells = [[cell(row) for cell in columns.values()] for row in found]
     show_table(list(columns), cells, optional=OPTIONAL_COLUMNS)
@@ -169,7 +168,10 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     "UNTIL": lambda model: describe_expiry(model, time.time()),
     "STATE": lambda model: str(model.get("state", "")),
     "REQUESTS": describe_requests,
+    "NODE": lambda model: str(model.get("node", "")),
 }
+COLUMN_FIELDS = {"STATE": "requests", "REQUESTS": "requests", "NODE": "node"}
+"""The fields without which a column is left out: an Ollama's rows lack them."""
 OLLAMA_COLUMNS = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")  # scripts count on them
 OPTIONAL_COLUMNS = ("ID", "PROCESSOR", "CONTEXT", "SIZE", "STATE", "REQUESTS")
 """What a narrow terminal leaves out, the first one first."""

@@ -186,6 +186,7 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     replicas: Annotated[int | UnsetType, says("how many engines share its requests")] = UNSET
     restarts: Annotated[int | UnsetType, says("how often its engine was restarted")] = UNSET
     pid: Annotated[int | UnsetType | None, says("the engine's process")] = UNSET
+    node: Annotated[str | UnsetType, says("the node of a cluster that has it loaded")] = UNSET
     other_names: list[str] = []
     ending: int = 0
     cause: str = ""

@@ -57,8 +57,13 @@ class Sink(Protocol):
         """Whether a token has come."""
         ...
 
+    @property
+    def wants_headers(self) -> bool:
+        """Whether it is given the headers of every answer, and not of failures only."""
+        ...
+
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Handle the status; the headers, in lower case, are those of a failure only."""
+        """Handle the status and the headers, in lower case."""
         ...
 
     def on_data(self, data: bytes) -> None:
@@ -321,8 +326,10 @@ class Connection(asyncio.Protocol):
             raise ValueError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the headers of a failure."""
-        if self._parser is not None and self._parser.get_status_code() >= 400:
+        """Keep the headers that the sink wants."""
+        if self._parser is None or self._sink is None:
+            return
+        if self._sink.wants_headers or self._parser.get_status_code() >= 400:
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:

@@ -64,6 +64,7 @@ class _Collector:
     """
 
     has_begun = False  # it knows no tokens
+    wants_headers = False
 
     def __init__(self, most_events: float) -> None:
         self._events_left = most_events
@@ -177,10 +178,11 @@ class Upstream:
 
     def _head(self, call: Call) -> bytes:
         """Return the part of the head that all such calls share."""
-        first = self._first_lines("POST", call.path)
+        first = self.make_head("POST", call.path)
         return first + f"content-type: {call.content_type}\r\n".encode("latin-1")
 
-    def _first_lines(self, method: str, path: str) -> bytes:
+    def make_head(self, method: str, path: str) -> bytes:
+        """Return the first lines of a request, with the key; headers and an empty line follow."""
         where = self.endpoint
         auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
         return (
@@ -206,7 +208,7 @@ class Upstream:
 
     async def get(self, path: str) -> Answer:
         """GET a path and return the complete answer. Raises ConnectionLost, UpstreamError."""
-        return await self._exchange(self._first_lines("GET", path) + b"\r\n")
+        return await self._exchange(self.make_head("GET", path) + b"\r\n")
 
     async def _exchange(self, request: bytes, most_events: float = math.inf) -> Answer:
         connection = await self.connect()

@@ -44,6 +44,7 @@ from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
+from vllama.routes.describe.fields import TEXT
 from vllama.routes.events.rows import make_loaded_row
 from vllama.routes.ollama import bodies
 from vllama.routes.ollama.progress import (
@@ -54,7 +55,7 @@ from vllama.routes.ollama.progress import (
     send_line,
     stream_pull,
 )
-from vllama.routes.route import RouteKind, ollama_route
+from vllama.routes.route import Parameter, RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.plan.types import Facts
@@ -93,6 +94,10 @@ async def tags(gateway: Gateway, request: Request) -> None:
         for bundle, info, problem in await gateway.catalog.all()
         if may_use(bundle.name)
     ]
+    if gateway.nodes is not None:
+        from vllama.routes.nodes import list_elsewhere
+
+        rows += list_elsewhere(gateway, {row.name for row in rows})
     request.json(200, Tags(rows))
 
 
@@ -108,6 +113,10 @@ async def ps(gateway: Gateway, request: Request) -> None:
         for view, there in zip(views, elsewhere, strict=True)
         if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
     ]
+    if gateway.nodes is not None:
+        from vllama.routes.nodes import list_loaded_elsewhere
+
+        rows += list_loaded_elsewhere(gateway)
     failed = [make_failed_row(o) for o in gateway.scheduler.list_failures() if may_use(o.name)]
     request.json(200, LoadedModels(rows, failed))
 
@@ -332,6 +341,7 @@ async def stop_pull(gateway: Gateway, request: Request) -> None:
 
 
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
+_node = (Parameter("node", "the node of a cluster, by name", TEXT),)
 ROUTES = (
     ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS, answer=Tags),
     ollama_route("GET /api/ps", ps, RouteKind.LISTS, answer=LoadedModels),
@@ -340,12 +350,16 @@ ROUTES = (
         show,
         RouteKind.LISTS,
         body=bodies.SHOW,
+        on_nodes=True,
+        parameters=_node,
         answer=ShownModel,
         errors=(404,),
     ),
     _writes(
         "POST /api/pull",
         pull,
+        on_nodes=True,
+        parameters=_node,
         body=bodies.PULL,
         answer=(Success, Progress),
         stream=PROGRESS,
@@ -353,5 +367,12 @@ ROUTES = (
         errors=(502, 507),
     ),
     _writes("DELETE /api/pull", stop_pull, body=bodies.STOP_PULL, errors=(404,)),
-    _writes("DELETE /api/delete", delete, body=bodies.DELETE, errors=(404,)),
+    _writes(
+        "DELETE /api/delete",
+        delete,
+        on_nodes=True,
+        parameters=_node,
+        body=bodies.DELETE,
+        errors=(404,),
+    ),
 )

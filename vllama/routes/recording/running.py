@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
     from vllama.scheduler.views import QueuePlace
+    from vllama.targets.nodes.forward import Forward
 
 
 MAX_PATH = 1000  # characters of a path, and of an error's text, that are kept of one that has ended
@@ -59,7 +60,7 @@ class RunningRequest:
         self.reserved: int | None = None  # tokens of its key, until its end
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
         self._task = asyncio.current_task()
-        self._relays: list[Relay] = []
+        self._relays: list[Relay | Forward] = []
         self._with_prompt: list[bool] = []
         self._ended = False
         self._started_at = ""
@@ -87,7 +88,7 @@ class RunningRequest:
             return Flow(self.request.client_host)
         return Flow(f"key {self.key}", self.access.priority)
 
-    def follow(self, relay: Relay, *, new_prompt: bool = True) -> None:
+    def follow(self, relay: Relay | Forward, *, new_prompt: bool = True) -> None:
         """Count the tokens of `relay` too; an answer of several choices has several.
 
         `new_prompt` False: its prompt is that of another one, whose tokens count.

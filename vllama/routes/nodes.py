@@ -1,0 +1,220 @@
+"""The nodes of a cluster, as clients see them: one server with the models of all.
+
+A request about a model goes to the node that `targets.nodes` chooses, as it is; this server is one
+of the nodes, which is reached without a hop. Imported only where there are nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, json
+
+from vllama.accounts.keys.ring import check_model, may_use
+from vllama.base import log_context
+from vllama.base.errors import BadRequest, EngineError, VllamaError
+from vllama.base.units import rfc3339_local
+from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
+from vllama.dialects.events import ModelRow
+from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
+from vllama.net.http.request import Request
+from vllama.net.upstream.connection import ConnectionLost
+from vllama.routes.events.rows import FOREVER_S, make_rows
+from vllama.routes.inference.demand import hash_messages, hash_text
+from vllama.routes.route import Dialect, Route, RouteKind
+from vllama.targets.nodes.choose import Candidate, Choice
+from vllama.targets.nodes.forward import Forward
+from vllama.targets.nodes.watch import Node, Nodes, complete_name, describe_row
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+    from vllama.routes.recording.running import RunningRequest
+
+
+class Asked(Struct):
+    """What of a request's body decides where it goes."""
+
+    model: str | None = None
+    name: str | None = None
+    messages: Any = None
+    input: Any = None
+    prompt: Any = None
+
+
+# -- forwarding -----------------------------------------------------------------------------------
+
+
+async def forward_to_node(gateway: Gateway, request: Request, running: RunningRequest) -> bool:
+    """Let another node answer a request about a model, if one is chosen; return whether it has.
+
+    A node that is lost before its first byte is replaced once, for requests that create and delete
+    nothing. Raises what no other node could help with.
+    """
+    nodes, route = gateway.nodes, running.route
+    assert nodes is not None
+    body = await request.body()
+    request.put_back(body)
+    try:
+        asked = json.decode(body, type=Asked)
+    except msgspec.DecodeError:
+        return False  # the handler says what is wrong
+    given = asked.model or asked.name or ""
+    model, prefix = complete_name(given), find_prefix(asked)
+    local = await describe_here(gateway, nodes, given)
+    failure, tried = None, ""
+    while True:
+        name = find_place(nodes, request, route, model, local)
+        if name is None:
+            choice = nodes.choose(model, prefix, local, tried)
+            name = choice.name if choice is not None else None
+        if name is None and failure is not None:
+            raise failure
+        if name is None or name == nodes.local:
+            nodes.remember(model, prefix, name or "")
+            return False
+        check_model(given, model)
+        log_context.model.set(model)
+        try:
+            await _send(gateway, nodes.nodes[name], request, running, model, body)
+        except EngineError as error:
+            nodes.breakers.note_failure(name)
+            if request.status:
+                fail_stream(request, route.dialect, error)
+                return True
+            unsent = isinstance(error, ConnectionLost) and error.unsent
+            if failure is not None or not (unsent or route.kind is RouteKind.MODEL):
+                raise
+            failure, tried = error, name
+            running.start_over()
+        else:
+            nodes.breakers.note_success(name)
+            nodes.remember(model, prefix, name)
+            return True
+
+
+async def choose_now(gateway: Gateway, model: str) -> Choice | None:
+    """Return which node would answer the next request for a model, and why."""
+    assert gateway.nodes is not None
+    local = await describe_here(gateway, gateway.nodes, model)
+    return gateway.nodes.choose(complete_name(model), None, local)
+
+
+def find_place(
+    nodes: Nodes, request: Request, route: Route, model: str, local: Candidate | None
+) -> str | None:
+    """Return the node whose files a request is about: the one that it names, or the only one.
+
+    None for requests that any node with the model may answer. Raises BadRequest.
+    """
+    if not route.on_nodes:
+        return None
+    named = request.read_query().get("node")
+    if named is not None:
+        if named not in nodes.nodes and named != nodes.local:
+            raise BadRequest(
+                f"cannot find the node '{named}'", hint=f"choose from {', '.join(nodes.names)}"
+            )
+        return named
+    if route.kind is not RouteKind.WRITES:
+        return None
+    owners = [node.name for node in nodes.list_up() if model in node.disk]
+    owners += [local.name] if local is not None else []
+    if request.method == "DELETE" and len(owners) > 1:
+        raise BadRequest(
+            f"cannot remove '{model}': several nodes have it: {', '.join(owners)}",
+            hint="name the node: vllama rm MODEL --node NAME",
+        )
+    if owners:
+        return owners[0]
+    return nodes.find_roomiest() if request.method == "POST" and nodes.local is None else None
+
+
+async def _send(
+    gateway: Gateway, node: Node, request: Request, running: RunningRequest, model: str, body: bytes
+) -> None:
+    answer = Forward(request)
+    running.model, running.is_running = model, True
+    running.follow(answer)
+    with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
+        await answer.run(pool, body)
+
+
+def find_prefix(asked: Asked) -> object:
+    """Return how a conversation begins, None if nothing tells; its turns had better go to one."""
+    messages = asked.messages or asked.input
+    if isinstance(messages, list):
+        return hash_messages(messages)()
+    text = asked.prompt or messages
+    return hash_text(text)() if text else None
+
+
+async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate | None:
+    """Return this server as a node; None if it only forwards, or does not have the model."""
+    if nodes.local is None:
+        return None
+    try:
+        bundle = (await gateway.catalog.look_up(model)).bundle
+    except VllamaError:
+        return None
+    row = next(
+        (
+            row
+            for row in make_rows(gateway.scheduler.list_models(), ()).values()
+            if bundle.name in (row.name, *row.other_names)
+        ),
+        None,
+    )
+    platform, free = gateway.facts.platform, gateway.scheduler.free
+    gpus = sum(
+        free.get(f"gpu{place}", gpu.free_bytes) for place, gpu in enumerate(platform.accelerators)
+    )
+    room = (gpus, free.get("ram", platform.ram_available_bytes))
+    return describe_row(nodes.local, row, bundle.size_bytes, room)
+
+
+def fail_stream(request: Request, dialect: Dialect, error: VllamaError) -> None:
+    """End a stream that a node has begun with an error of its dialect."""
+    request.failure = error
+    if request.done:
+        return
+    if dialect is Dialect.ANTHROPIC:
+        text = b"event: error\ndata: %b\n\n" % json.encode(make_anthropic_error(error))
+    elif dialect is Dialect.RESPONSES:
+        told = make_openai_error(error).error
+        fields = {"type": "error", "code": told.code, "message": told.message, "param": None}
+        text = b"event: error\ndata: %b\n\n" % json.encode(fields)
+    elif dialect is Dialect.OPENAI:
+        text = b"data: %b\n\n" % json.encode(make_openai_error(error))
+    else:
+        text = json.encode(make_ollama_error(error)) + b"\n"
+    request.end(request.mask(text))
+
+
+# -- the models of all nodes ----------------------------------------------------------------------
+
+
+def list_elsewhere(gateway: Gateway, here: set[str]) -> Iterator[LocalModel]:
+    """Yield the models on other nodes' disks, each once, that this server does not have."""
+    for node in gateway.nodes.list_up() if gateway.nodes is not None else ():
+        for model in node.disk.values():
+            if model.name not in here and may_use(model.name):
+                here.add(model.name)
+                yield model
+
+
+def list_loaded_elsewhere(gateway: Gateway) -> Iterator[LoadedModel]:
+    """Yield the models in other nodes' memory, each with the node's name."""
+    forever = rfc3339_local(FOREVER_S)
+    for node in gateway.nodes.list_up() if gateway.nodes is not None else ():
+        for row in node.loaded.values():
+            if row.state != "failed" and may_use(row.name):
+                yield _as_loaded(row, node.name, forever)
+
+
+def _as_loaded(row: ModelRow, node: str, forever: str) -> LoadedModel:
+    fields = {name: getattr(row, name) for name in LoadedModel.__struct_fields__}
+    return LoadedModel(
+        **fields | {"node": node, "expires_at": row.expires_at or forever},
+    )

@@ -1,0 +1,136 @@
+"""The handlers of the nodes of a cluster: which there are, and which get no requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
+
+from vllama.base.errors import BadRequest, ModelNotFound
+from vllama.base.meaning import says
+from vllama.base.units import rfc3339_local
+from vllama.net.http.request import Request
+from vllama.routes.describe.fields import TEXT
+from vllama.routes.route import Parameter, RouteKind, server_route
+
+if TYPE_CHECKING:
+    from vllama.routes.context import Gateway
+    from vllama.targets.nodes.watch import Node
+
+PATH = "/api/nodes/"
+
+
+class NodeRow(Struct, kw_only=True):
+    """A node of the cluster."""
+
+    name: str
+    state: Annotated[str, says("`up`, `draining` or `lost`")]
+    trouble: Annotated[str, says("why it is lost; empty if it is not")]
+    version: Annotated[str, says("the version of vllama")]
+    gpu_free: Annotated[int, says("the free bytes of its GPUs")]
+    ram_free: Annotated[int, says("the free bytes of its RAM")]
+    models: Annotated[list[str], says("the models on its disk")]
+    loaded: Annotated[list[str], says("the models in its memory")]
+    running: Annotated[int, says("the requests that run there")]
+    waiting: Annotated[int, says("the requests that wait there")]
+    seen_at: Annotated[str | None, says("when it was last heard of; null: never")]
+
+
+class NodeChoice(Struct):
+    """The node that would answer the next request for a model."""
+
+    name: str
+    reason: Annotated[str, says("why that node")]
+
+
+class NodeRows(Struct, omit_defaults=True):
+    """The nodes of the cluster beside this server."""
+
+    nodes: Annotated[list[NodeRow], says("the nodes, by name")]
+    choice: Annotated[NodeChoice | None, says("the node for the model that was asked for")] = None
+
+
+async def list_nodes(gateway: Gateway, request: Request) -> None:
+    """List the nodes of the cluster beside this server; with `model`, also the choice for it."""
+    nodes = gateway.nodes
+    rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
+    answer = NodeRows(rows)
+    if nodes is not None and (model := request.read_query().get("model")):
+        from vllama.routes.nodes import choose_now  # only where there are nodes
+
+        choice = await choose_now(gateway, model)
+        if choice is None:
+            raise ModelNotFound(model)
+        answer.choice = NodeChoice(choice.name, choice.reason)
+    request.json(200, answer)
+
+
+def describe_node(node: Node) -> NodeRow:
+    """Return the row of a node."""
+    gpu_free, ram_free = node.free
+    counts = [(row.requests, row.queued) for row in node.loaded.values()]
+    state = "lost" if not node.is_up else "draining" if node.is_drained else "up"
+    return NodeRow(
+        name=node.name,
+        state=state,
+        trouble=node.trouble,
+        version=node.version,
+        gpu_free=gpu_free,
+        ram_free=ram_free,
+        models=sorted(node.disk),
+        loaded=sorted(node.loaded),
+        running=sum(one for one, _ in counts if isinstance(one, int)),
+        waiting=sum(one for _, one in counts if isinstance(one, int)),
+        seen_at=rfc3339_local(node.seen_s) if node.seen_s else None,
+    )
+
+
+async def drain(gateway: Gateway, request: Request) -> None:
+    """Send a node no more requests; its running answers go on."""
+    await _set_drained(gateway, request, is_drained=True)
+
+
+async def undrain(gateway: Gateway, request: Request) -> None:
+    """Send requests to a node again."""
+    await _set_drained(gateway, request, is_drained=False)
+
+
+async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) -> None:
+    name = request.path.removeprefix(PATH).rpartition("/")[0]
+    known = gateway.nodes.nodes if gateway.nodes is not None else {}
+    if name not in known:
+        raise UnknownNode(
+            f"no node is called '{name}'", hint=f"choose from {', '.join(known) or 'none'}"
+        )
+    known[name].is_drained = is_drained
+    request.json(200, describe_node(known[name]))
+
+
+class UnknownNode(BadRequest):
+    """There is no node of that name."""
+
+    status = 404
+
+
+_name = Parameter("name", "the node's name, as `GET /api/nodes` lists it")
+ROUTES = (
+    server_route(
+        "GET /api/nodes",
+        list_nodes,
+        RouteKind.OBSERVES,
+        tells=True,
+        parameters=(Parameter("model", "the model to choose a node for", TEXT),),
+        answer=NodeRows,
+        errors=(404,),
+    ),
+    server_route(
+        "POST /api/nodes/{name}/drain", drain, parameters=(_name,), answer=NodeRow, errors=(404,)
+    ),
+    server_route(
+        "POST /api/nodes/{name}/undrain",
+        undrain,
+        parameters=(_name,),
+        answer=NodeRow,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Which node of a cluster gets the next request for a model, and why. Pure.
+
+A node is a whole vllama on some machine, this one included. The order is that of
+docs/guide/cluster.md; ties go by name, so that the same state gives the same choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+ROOM = 1.2
+"""What a model needs in memory, for each byte of its files: weights, context and buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node, as far as one model is concerned.
+
+    `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
+    `requests`, running and waiting. `size_bytes` are its files there, None without them. `free`
+    are the free bytes of the node's GPU or GPUs, and of its RAM. `weight`: a node of weight 2 gets
+    twice the requests.
+    """
+
+    name: str
+    weight: int = 1
+    loaded: bool = False
+    slots: int = 1
+    requests: int = 0
+    size_bytes: int | None = None
+    free: tuple[int, int] = (0, 0)
+
+    @property
+    def load(self) -> float:
+        """How busy it would be with one more request."""
+        return (self.requests + 1) / self.weight
+
+    @property
+    def fits(self) -> int:
+        """How well the model fits without unloading anything: 2 on GPUs, 1 in RAM, else 0."""
+        need = (self.size_bytes or 0) * ROOM
+        return 2 if need <= self.free[0] else int(need <= self.free[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The name of a node, and the reason for it in a few words."""
+
+    name: str
+    reason: str
+
+
+def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice | None:
+    """Return the node that is to answer; None if no node has the model.
+
+    `known` has answered the earlier turns of the conversation.
+    """
+    steps: tuple[tuple[str, Callable[[Candidate], bool], Callable[[Candidate], float]], ...] = (
+        ("it has the model loaded", lambda one: one.loaded and one.requests < one.slots, _busy),
+        ("the model is on its disk and fits", lambda one: _on_disk(one) and one.fits > 0, _room),
+        ("it has the model loaded, and the shortest queue", lambda one: one.loaded, _busy),
+        ("the model is on its disk, and others make room", _on_disk, _room),
+    )
+    last = next((one for one in nodes if one.name == known), None)
+    if last is not None and last.loaded:
+        best = min(one.load for one in nodes if one.loaded)
+        if last.load <= best + 1:  # it need not read the conversation again
+            return Choice(last.name, "it has answered this conversation before")
+    for reason, suits, cost in steps:
+        if found := [one for one in nodes if suits(one)]:
+            return Choice(min(found, key=lambda one: (cost(one), one.name)).name, reason)
+    return None
+
+
+def _on_disk(node: Candidate) -> bool:
+    return not node.loaded and node.size_bytes is not None
+
+
+def _busy(node: Candidate) -> float:
+    return node.load
+
+
+def _room(node: Candidate) -> float:
+    """Return the less, the better: GPU before RAM, then the most free memory."""
+    kind = node.fits
+    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1] * node.weight)

@@ -1,0 +1,241 @@
+"""A request sent on to a node as it is, and the node's answer sent back without being read.
+
+Only the end of an answer is read, for its counts of tokens. A stream is passed on line by line, so
+that an error can follow the last whole line; any other answer is collected first, so that another
+node can still give it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from vllama.base.clock import now_ns
+from vllama.base.errors import EngineError, VllamaError
+from vllama.chat.request import Usage
+from vllama.net.http.request import ClientGone, Request
+from vllama.net.upstream.connection import Connection
+from vllama.net.upstream.pool import Upstream
+
+NOT_PASSED = frozenset({
+    b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
+    b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+    b"x-api-key", b"x-request-id",
+})  # fmt: skip
+NOT_RETURNED = frozenset({
+    "connection", "content-length", "content-type", "date", "keep-alive", "server",
+    "transfer-encoding", "x-request-id",
+})  # fmt: skip
+STREAMS = ("application/x-ndjson", "text/event-stream")
+MOST_TAIL = 16 * 1024
+PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n")
+ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_n")
+
+
+class Forward:
+    """One forwarded answer: the sink of its connection, and what is counted of it."""
+
+    wants_headers = True
+    finish_reason = None
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._connection: Connection | None = None
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._streams = False
+        self._parts: list[bytes] = []
+        self._rest = b""  # a line that has not ended
+        self._tail = b""
+        self._lines = 0
+        self._error: VllamaError | None = None
+        self._usage: Usage | None = None
+        self.first_token_ns: int | None = None
+        self.last_token_ns = 0
+        self.ended = False
+
+    async def run(self, pool: Upstream, body: bytes) -> None:
+        """Send the request and its answer. Raises ClientGone, and what ended the answer."""
+        request = self._request
+        connection = self._connection = await pool.connect()
+        try:
+            request.writes = self
+            request.watch(self._leave)
+            if not self._done.done():
+                connection.request(make_request(pool, request, body), self, math.inf)
+            await self._done
+            if self._error is not None:
+                raise self._error
+            if not self.ended:
+                raise ClientGone
+            self._finish()
+        finally:
+            request.writes = None
+            request.unwatch(self._leave)
+            connection.release()
+
+    @property
+    def reply(self) -> Forward:
+        """What is counted of it, as of a relayed answer: itself."""
+        return self
+
+    tally = reply
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the node has begun to answer."""
+        return self.first_token_ns is not None
+
+    # -- sink ---------------------------------------------------------------------------------
+
+    def on_head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Store the status and the headers."""
+        self._status, self._headers = status, dict(headers)
+        self._streams = self._headers.get("content-type", "").startswith(STREAMS)
+
+    def on_data(self, data: bytes) -> None:
+        """Write whole lines of a stream; collect any other answer."""
+        self.last_token_ns = now_ns()
+        self.first_token_ns = self.first_token_ns or self.last_token_ns
+        if not self._streams:
+            self._parts.append(data)
+            return
+        if self._rest or not data.endswith(b"\n"):
+            data = self._rest + data
+            whole = data.rfind(b"\n") + 1
+            data, self._rest = data[:whole], data[whole:]
+            if not data:
+                return
+        self._lines += 1
+        self._tail = (self._tail + data)[-MOST_TAIL:] if len(data) < MOST_TAIL else data
+        if not self._request.status:
+            self._start()
+        self._request.write(data)
+        if self._request.paused:
+            self.pause()
+
+    on_last = on_data
+
+    def on_end(self) -> None:
+        """Let `run` end the answer."""
+        self.ended = True
+        self._wake()
+
+    def on_lost(self, error: EngineError) -> None:
+        """Let `run` raise the error."""
+        self._error = error
+        self._wake()
+
+    def pause(self) -> None:
+        """Pause reading, because the client does not keep up."""
+        if self._connection:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._connection:
+            self._connection.resume()
+
+    def end(self, error: VllamaError) -> bool:
+        """End the answer with `error`, for an operator."""
+        self._error = error
+        self._wake()
+        return True
+
+    def _leave(self) -> None:
+        if self._connection:
+            self._connection.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def _start(self, length: int | None = None) -> None:
+        given = {name: text for name, text in self._headers.items() if name not in NOT_RETURNED}
+        kind = self._headers.get("content-type", "application/json").encode("latin-1")
+        self._request.start(self._status, kind, length, given)
+
+    def _finish(self) -> None:
+        request = self._request
+        if self._streams:
+            if not request.status:
+                self._start()
+            request.end(self._rest)
+            return
+        body = b"".join(self._parts)
+        self._tail = body[-MOST_TAIL:] if len(body) > MOST_TAIL else body
+        self._start(len(body))
+        request.end(body)
+
+    # -- what is counted ----------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the answer, of a stream that goes on about as many as its reads."""
+        return self.usage.completion_tokens if self.ended else self._lines
+
+    @property
+    def span_ns(self) -> int:
+        """Time from the first part of a stream to the last."""
+        return self.last_token_ns - (self.first_token_ns or 0) if self._lines else 0
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the end of the answer tells of; as many as were passed on if it broke."""
+        if self._usage is None:
+            counted = Usage(completion_tokens=self._lines, estimated=True)
+            if not self.ended:
+                return counted
+            self._usage = read_usage(self._tail) or counted
+        return self._usage
+
+
+def make_request(pool: Upstream, request: Request, body: bytes) -> bytes:
+    """Return the bytes of a request to a node: the client's, with the node's host and key."""
+    target = request.path + (f"?{request.query.decode('latin-1')}" if request.query else "")
+    lines = [pool.make_head(request.method, target)]
+    lines += [
+        b"%b: %b\r\n" % (name, value)
+        for name, value in request.headers.items()
+        if name not in NOT_PASSED
+    ]
+    lines.append(b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace"))
+    lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    return b"".join(lines)
+
+
+def read_usage(tail: bytes) -> Usage | None:
+    """Return the counts in the last object of an answer that has any, in whatever dialect."""
+    for line in reversed(tail.rstrip().split(b"\n")):
+        text = line.removeprefix(b"data: ").strip()
+        if not text.startswith(b"{"):
+            continue
+        try:
+            found = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return None  # it was cut, and so are all before it
+        if usage := _find_counts(found):
+            return usage
+    return None
+
+
+def _find_counts(found: Mapping[str, object]) -> Usage | None:
+    """Read Ollama's counts, a `usage` object of any other dialect, or llama.cpp's `timings`."""
+    inner = found.get("response")
+    usage = found.get("usage") or (inner.get("usage") if isinstance(inner, dict) else None)
+    places = (usage, found.get("timings"), found)
+    for place in (one for one in places if isinstance(one, dict)):
+        prompt, answer = (
+            next((count for name in row if isinstance(count := place.get(name), int)), None)
+            for row in (PROMPT_COUNTS, ANSWER_COUNTS)
+        )
+        if prompt is not None or answer is not None:
+            return Usage(prompt_tokens=prompt or 0, completion_tokens=answer or 0)
+    return None

@@ -1,0 +1,330 @@
+"""The nodes of a cluster: what each has on its disk and in memory, and whether it is alive.
+
+Everything comes from the event stream that every vllama has, and from its `/api/tags` whenever the
+stream tells of a change. The open stream is also the sign of life: a sample comes every five
+seconds, and a node without an event for `SILENT_S` is lost, along with its running answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import msgspec
+
+from vllama.base.clock import RealClock, wait_for
+from vllama.base.errors import EngineError, VllamaError
+from vllama.dialects.events import ChangedModels, ModelRow, Pool, Sample, Snapshot
+from vllama.dialects.ollama.answer_types import LocalModel, Tags
+from vllama.net.upstream.pool import Upstream, Upstreams
+from vllama.supervise.spec import Endpoint
+from vllama.targets.choice import Breakers
+from vllama.targets.nodes.choose import Candidate, Choice, choose_node
+
+log = logging.getLogger(__name__)
+
+EVENTS = "/api/events?events=models,samples"
+SILENT_S = 8.0
+RETRY_S = 1.0
+ASK_LIMIT_S = 5.0
+MOST_KNOWN = 20_000
+"""The conversations of which it is remembered where they go on."""
+LATEST = ":latest"
+HERE = "here"
+"""The name of this server among the nodes."""
+
+
+def complete_name(name: str) -> str:
+    """Return a model's name as models are found by: with its tag, in lower case."""
+    return (name if ":" in name.rpartition("/")[2] else f"{name}{LATEST}").lower()
+
+
+class NodeFailed(EngineError):
+    """A node cannot be used."""
+
+
+class _Stream:
+    """The sink of an event stream: applies what it tells to its node, within the callback."""
+
+    has_begun = False
+    wants_headers = False
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._rest = b""
+        self._status = 0
+        self.fresh = asyncio.Event()  # set by every event
+        self.ended: VllamaError | None = None
+
+    def on_head(self, status: int, headers: Mapping[str, str]) -> None:
+        self._status = status
+        if status != 200:
+            self._end(_explain(self._node.name, status))
+
+    def on_data(self, data: bytes) -> None:
+        if self._status != 200:
+            return
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        try:
+            for event in events:
+                self._node.take(event)
+        except (msgspec.DecodeError, ValueError) as error:
+            reason = f"cannot use the node '{self._node.name}': it is no vllama ({error})"
+            self._end(NodeFailed(reason, hint="a server of another kind is an --upstream"))
+        self.fresh.set()
+
+    on_last = on_data
+
+    def on_end(self) -> None:
+        self._end(NodeFailed(f"cannot follow the node '{self._node.name}': it is stopping"))
+
+    def on_lost(self, error: EngineError) -> None:
+        self._end(error)
+
+    def _end(self, error: VllamaError) -> None:
+        self.ended = self.ended or error
+        self.fresh.set()
+
+
+class Node:
+    """One node. `trouble` says why it gets no requests, "" while it does."""
+
+    def __init__(self, name: str, endpoint: Endpoint, weight: int = 1) -> None:
+        self.name = name
+        self.endpoint = endpoint
+        self.weight = weight
+        self.version = ""
+        self.trouble = "it has not answered yet"
+        self.is_drained = False
+        self.seen_s = 0.0  # Unix time of the last event
+        self.loaded: dict[str, ModelRow] = {}
+        self.disk: dict[str, LocalModel] = {}
+        self.pools: Mapping[str, Pool] = {}
+        self._disk_changed = asyncio.Event()
+        self._sent: Counter[str] = Counter()  # requests under way, by model
+
+    @contextmanager
+    def counts(self, model: str) -> Iterator[None]:
+        """Count a request that is sent there: its own row tells of it half a second later."""
+        self._sent[model] += 1
+        try:
+            yield
+        finally:
+            self._sent[model] -= 1
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers, drained or not."""
+        return not self.trouble
+
+    @property
+    def free(self) -> tuple[int, int]:
+        """The free bytes of its GPUs and of its RAM."""
+        gpus = (pool.free for name, pool in self.pools.items() if name.startswith("gpu"))
+        return sum(gpus), self.pools["ram"].free if "ram" in self.pools else 0
+
+    def take(self, event: bytes) -> None:
+        """Apply one event. Raises ValueError for what is none of vllama's."""
+        self.seen_s = time.time()
+        fields = {
+            name: value
+            for line in event.split(b"\n")
+            if not line.startswith(b":")
+            for name, _, value in (line.partition(b": "),)
+        }
+        kind, data = fields.get(b"event", b""), fields.get(b"data", b"")
+        if kind == b"snapshot":
+            snapshot = msgspec.json.decode(data, type=Snapshot)
+            self.version = snapshot.version
+            self.loaded = {row.name: row for row in snapshot.models or ()}
+            for sample in (snapshot.samples or ())[-1:]:
+                self.pools = sample.memory
+            self._disk_changed.set()
+        elif kind == b"models":
+            changed = msgspec.json.decode(data, type=ChangedModels)
+            self.loaded |= {row.name: row for row in changed.models}
+            for name in changed.gone:
+                self.loaded.pop(name, None)
+        elif kind == b"library":
+            self._disk_changed.set()
+        elif kind == b"sample":
+            self.pools = msgspec.json.decode(data, type=Sample).memory
+
+    def find_row(self, model: str) -> ModelRow | None:
+        """Return the row of a model that it has loaded, or is loading."""
+        for row in self.loaded.values():
+            names = (row.name, *row.other_names)
+            if row.state != "failed" and any(model == name.lower() for name in names):
+                return row
+        return None
+
+    def describe(self, model: str) -> Candidate:
+        """Return what the choice has to know of it."""
+        on_disk = self.disk.get(model)
+        size = on_disk.size if on_disk is not None else None
+        found = describe_row(self.name, self.find_row(model), size, self.free, self.weight)
+        return replace(found, requests=max(found.requests, self._sent[model]))
+
+    async def follow(self, upstreams: Upstreams) -> None:
+        """Follow its events for ever. Raises VllamaError when it is lost."""
+        with upstreams.use_pool(self.endpoint) as pool:
+            connection = await pool.connect()
+            stream = _Stream(self)
+            try:
+                connection.request(pool.make_head("GET", EVENTS) + b"\r\n", stream)
+                while stream.ended is None:
+                    stream.fresh.clear()
+                    if not await wait_for(stream.fresh, SILENT_S):
+                        reason = f"the node '{self.name}' has said nothing for {SILENT_S:g} s"
+                        raise NodeFailed(f"cannot go on: {reason}")
+                    if self._disk_changed.is_set() and stream.ended is None:
+                        self._disk_changed.clear()
+                        await self._read_disk(pool)
+                raise stream.ended
+            finally:
+                connection.release()
+
+    async def _read_disk(self, pool: Upstream) -> None:
+        async with asyncio.timeout(ASK_LIMIT_S):
+            answer = await pool.get("/api/tags")
+        if answer.status != 200:
+            raise _explain(self.name, answer.status)
+        tags = msgspec.json.decode(answer.body, type=Tags)
+        self.disk = {model.name.lower(): model for model in tags.models}
+        if self.trouble:
+            log.info("the node %s at %s is up: %s", self.name, self.endpoint.url, self.version)
+        self.trouble = ""
+
+
+def describe_row(
+    name: str, row: ModelRow | None, size: int | None, free: tuple[int, int], weight: int = 1
+) -> Candidate:
+    """Return a node, by the row of a model and the size of its files, where it has them."""
+    if row is None:
+        return Candidate(name=name, weight=weight, size_bytes=size, free=free)
+    numbers = (row.slots, row.requests, row.queued)
+    slots, requests, queued = (one if isinstance(one, int) else 0 for one in numbers)
+    return Candidate(
+        name=name,
+        weight=weight,
+        loaded=True,
+        slots=max(1, slots),
+        requests=requests + queued,
+        size_bytes=size,
+        free=free,
+    )
+
+
+class Nodes:
+    """All nodes but this one, and the choice among them."""
+
+    def __init__(self, nodes: Iterable[Node], upstreams: Upstreams, *, local: str | None) -> None:
+        """`local` is the name of this server among the nodes; None: it only forwards."""
+        self.nodes = {node.name: node for node in nodes}
+        self.local = local
+        self.breakers: Breakers[str] = Breakers(RealClock())
+        self._upstreams = upstreams
+        self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
+
+    async def run(self) -> None:
+        """Follow all nodes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for node in self.nodes.values():
+                group.create_task(self._watch(node), name=f"node {node.name}")
+
+    async def _watch(self, node: Node) -> None:
+        while True:
+            try:
+                await node.follow(self._upstreams)
+            except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
+                reason = error.message if isinstance(error, VllamaError) else str(error)
+                self._lose(node, reason or "it does not answer")
+            await asyncio.sleep(RETRY_S)
+
+    def _lose(self, node: Node, reason: str) -> None:
+        if node.is_up:
+            log.warning("the node %s is lost: %s", node.name, reason)
+            self._upstreams.abort_answers(node.endpoint, f"the node '{node.name}' is lost")
+        node.trouble, node.loaded = reason, {}
+
+    def choose(
+        self, model: str, prefix: object, local: Candidate | None, tried: str = ""
+    ) -> Choice | None:
+        """Return which node is to answer, but not the one `tried`; None: none has the model."""
+        usable = [
+            node.describe(model)
+            for node in self.nodes.values()
+            if node.is_up and not node.is_drained and node.name != tried
+        ]
+        usable = [one for one in usable if self._may_try(one.name)] or usable
+        if local is not None:
+            usable.append(local)
+        return choose_node(usable, self._known.get((model, prefix)))
+
+    def _may_try(self, name: str) -> bool:
+        """Return whether a node has not failed lately, or may be tried again now."""
+        return not self.breakers.find_reason(name) or self.breakers.admit(name)
+
+    def remember(self, model: str, prefix: object, name: str) -> None:
+        """Note where a conversation goes on."""
+        if prefix is None:
+            return
+        self._known.pop((model, prefix), None)
+        self._known[model, prefix] = name
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all nodes, this server's too."""
+        return [*self.nodes, *([self.local] if self.local is not None else [])]
+
+    def find_roomiest(self) -> str | None:
+        """Return the node with the most free memory, GPUs first; None if none is up."""
+        up = [node for node in self.list_up() if not node.is_drained]
+        return max(up, key=lambda node: node.free).name if up else None
+
+    def list_up(self) -> Iterator[Node]:
+        """Yield the nodes that answer."""
+        return (node for node in self.nodes.values() if node.is_up)
+
+
+def _explain(name: str, status: int) -> NodeFailed:
+    if status in (401, 403):
+        return NodeFailed(
+            f"cannot use the node '{name}': it refuses the key ({status})",
+            hint="give both servers the same --node-key-file",
+        )
+    return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
+
+
+def make_nodes(urls: Iterable[str], key: str | None) -> list[Node]:
+    """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
+
+    `key` is the one between the servers.
+    """
+    parts = [urlsplit(url.rstrip("/")) for url in urls]
+    hosts = Counter(part.hostname for part in parts)
+    nodes = []
+    for part in parts:
+        port = part.port or (443 if part.scheme == "https" else 80)
+        host = part.hostname or ""
+        name = host if hosts[host] == 1 else f"{host}:{port}"
+        endpoint = Endpoint(
+            scheme=part.scheme,
+            host=host,
+            port=port,
+            prefix=part.path,
+            api_key=key,
+            upstream=name,
+            is_elsewhere=True,
+            is_node=True,
+        )
+        nodes.append(Node(name, endpoint))
+    return nodes
