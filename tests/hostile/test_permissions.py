@@ -51,6 +51,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     "/api/requests/x",  # ends a request, whoever has asked: keys are the only guard
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
     *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),
+    *("/api/nodes/x/drain", "/api/nodes/x/undrain"),  # the models stay where they are
 }
 
 

@@ -121,7 +121,7 @@ async def handle(gateway: object, request: object) -> None:
 def test_a_record_tells_its_methods_paths_and_scopes() -> None:
     route = Route("GET HEAD /x /y/{name}", handle, RouteKind.OWN)
     assert (route.methods, route.paths) == (("GET", "HEAD"), ("/x", "/y/{name}"))
-    assert route.scopes == ("infer", "read")
+    assert route.scopes == ("infer", "read", "node")
     assert [route.make_label(path) for path in ("/x", "/y/a/b")] == ["/x", "/y/*"]
     table = RouteTable([route])
     assert table.find("GET", "/x") is table.find("HEAD", "/y/a/b") is route

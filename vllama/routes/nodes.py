@@ -78,13 +78,18 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         log_context.model.set(model)
         try:
             await _send(gateway, nodes.nodes[name], request, running, model, body)
-        except EngineError as error:
-            nodes.breakers.note_failure(name)
+        except VllamaError as error:
             if request.status:
                 fail_stream(request, route.dialect, error)
+            if isinstance(error, EngineError):
+                nodes.breakers.note_failure(name)
+            if request.status:
                 return True
             unsent = isinstance(error, ConnectionLost) and error.unsent
-            if failure is not None or not (unsent or route.kind is RouteKind.MODEL):
+            may_repeat = unsent or (
+                route.kind is RouteKind.MODEL and isinstance(error, EngineError)
+            )
+            if failure is not None or not may_repeat:
                 raise
             failure, tried = error, name
             running.start_over()

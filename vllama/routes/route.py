@@ -77,7 +77,6 @@ _SCOPES = {
     RouteKind.LISTS: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OWN: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OBSERVES: (Scope.READ, Scope.NODE),
-    RouteKind.WRITES: (Scope.ADMIN, Scope.NODE),
 }
 """The scopes one of which a key needs, () if any key will do; all others need the scope admin."""
 
@@ -201,7 +200,8 @@ class Route:
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes one of which a key needs; () if any key will do."""
-        return _SCOPES.get(self.kind, (Scope.ADMIN,))
+        scopes = _SCOPES.get(self.kind, (Scope.ADMIN,))
+        return (*scopes, Scope.NODE) if self.on_nodes and Scope.NODE not in scopes else scopes
 
     def read_docstring(self) -> tuple[str, str]:
         """Return the summary and the description, which may be empty."""

@@ -127,9 +127,6 @@ class Daemon:
             if captures is not None:
                 keep("captures", captures.run)
             keep("usage", gateway.meter.recorder.run)
-            if (nodes := open_nodes(gateway)) is not None:
-                gateway.nodes = nodes
-                keep("nodes", nodes.run)
             gateway.captures = captures
             self._complete()
             address = self._address(listener)
@@ -152,6 +149,8 @@ class Daemon:
             gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
+            if gateway.nodes is not None:
+                helpers.append(keep("nodes", gateway.nodes.run))
             if self._in_use.config.watch:
                 files = FileWatch(self._list_files)
                 helpers.append(keep("files", partial(files.run, reload.set)))
@@ -177,6 +176,7 @@ class Daemon:
             gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk
         )
         gateway.events = Hub(changes, history, disk)
+        gateway.nodes = open_nodes(gateway)
         gateway.complete()
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:

@@ -29,6 +29,7 @@ class Taken:
         self.status, self.body, self.ended = 0, b"", False
 
     has_begun = False
+    wants_headers = False
 
     def on_head(self, status: int, headers: object) -> None:
         self.status = status

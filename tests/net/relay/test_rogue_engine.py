@@ -184,6 +184,7 @@ def test_others_have_their_turn_between_large_reads() -> None:
                 done = asyncio.get_running_loop().create_future()
 
                 has_begun = False
+                wants_headers = False
 
                 def on_head(self, status: int, headers: object) -> None:
                     pass

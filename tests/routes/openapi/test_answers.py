@@ -33,6 +33,7 @@ ANSWERED = [
     *(("GET", "/api/requests", None), ("GET", "/api/captures", None), ("GET", "/api/status", None)),
     *(("GET", "/api/engines", None), ("GET", "/api/config", None), ("GET", "/api/logs", None)),
     *(("GET", "/api/usage", None), ("GET", "/api/search?q=llama3", None)),
+    ("GET", "/api/nodes", None),
     ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]
 PLANNED = [("GET", "/api/plan?model=plain", None), ("GET", "/instance/previews?model=plain", None)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Mapping
 
 import msgspec
@@ -30,7 +31,8 @@ NOT_RETURNED = frozenset({
     "transfer-encoding", "x-request-id",
 })  # fmt: skip
 STREAMS = ("application/x-ndjson", "text/event-stream")
-MOST_TAIL = 16 * 1024
+TAIL_READS = 16
+"""The reads at the end of a stream that are kept for its counts."""
 PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n")
 ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_n")
 
@@ -50,7 +52,7 @@ class Forward:
         self._streams = False
         self._parts: list[bytes] = []
         self._rest = b""  # a line that has not ended
-        self._tail = b""
+        self._tail: deque[bytes] = deque(maxlen=TAIL_READS)
         self._lines = 0
         self._error: VllamaError | None = None
         self._usage: Usage | None = None
@@ -72,6 +74,8 @@ class Forward:
                 raise self._error
             if not self.ended:
                 raise ClientGone
+            if self._status == 401:  # the client's own key was checked here
+                raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             self._finish()
         finally:
             request.writes = None
@@ -99,8 +103,9 @@ class Forward:
 
     def on_data(self, data: bytes) -> None:
         """Write whole lines of a stream; collect any other answer."""
-        self.last_token_ns = now_ns()
-        self.first_token_ns = self.first_token_ns or self.last_token_ns
+        now = self.last_token_ns = now_ns()
+        if self.first_token_ns is None:
+            self.first_token_ns = now
         if not self._streams:
             self._parts.append(data)
             return
@@ -111,11 +116,12 @@ class Forward:
             if not data:
                 return
         self._lines += 1
-        self._tail = (self._tail + data)[-MOST_TAIL:] if len(data) < MOST_TAIL else data
-        if not self._request.status:
+        self._tail.append(data)
+        request = self._request
+        if not request.status:
             self._start()
-        self._request.write(data)
-        if self._request.paused:
+        request.write(data)
+        if request.paused:
             self.pause()
 
     on_last = on_data
@@ -170,7 +176,7 @@ class Forward:
             request.end(self._rest)
             return
         body = b"".join(self._parts)
-        self._tail = body[-MOST_TAIL:] if len(body) > MOST_TAIL else body
+        self._tail.append(body)
         self._start(len(body))
         request.end(body)
 
@@ -193,7 +199,7 @@ class Forward:
             counted = Usage(completion_tokens=self._lines, estimated=True)
             if not self.ended:
                 return counted
-            self._usage = read_usage(self._tail) or counted
+            self._usage = read_usage(b"".join(self._tail)) or counted
         return self._usage
 
 

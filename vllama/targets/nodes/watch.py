@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +33,9 @@ EVENTS = "/api/events?events=models,samples"
 SILENT_S = 8.0
 RETRY_S = 1.0
 ASK_LIMIT_S = 5.0
+LATE_S = 1.0
+"""How old a row may be: the events of a node come every half second."""
+MOST_ENDED = 1000
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 LATEST = ":latest"
@@ -108,15 +111,26 @@ class Node:
         self.pools: Mapping[str, Pool] = {}
         self._disk_changed = asyncio.Event()
         self._sent: Counter[str] = Counter()  # requests under way, by model
+        self._ended: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_ENDED))
 
     @contextmanager
     def counts(self, model: str) -> Iterator[None]:
-        """Count a request that is sent there: its own row tells of it half a second later."""
+        """Count a request that is sent there: the row of the model tells of it a little later."""
         self._sent[model] += 1
         try:
             yield
         finally:
             self._sent[model] -= 1
+            self._ended[model].append(time.monotonic())
+
+    def _count_requests(self, model: str, told: int) -> int:
+        """Return how many requests a model has now: ours, and those of others.
+
+        The row may still count some of ours that have ended.
+        """
+        since_s = time.monotonic() - LATE_S
+        ended = sum(1 for ended_s in self._ended[model] if ended_s > since_s)
+        return self._sent[model] + max(0, told - self._sent[model] - ended)
 
     @property
     def is_up(self) -> bool:
@@ -169,7 +183,7 @@ class Node:
         on_disk = self.disk.get(model)
         size = on_disk.size if on_disk is not None else None
         found = describe_row(self.name, self.find_row(model), size, self.free, self.weight)
-        return replace(found, requests=max(found.requests, self._sent[model]))
+        return replace(found, requests=self._count_requests(model, found.requests))
 
     async def follow(self, upstreams: Upstreams) -> None:
         """Follow its events for ever. Raises VllamaError when it is lost."""

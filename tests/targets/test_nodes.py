@@ -1,0 +1,328 @@
+"""Which node of a cluster answers, and a head with real nodes of the fake engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from tests.cable import Cable
+from tests.server_process import LIMIT_S, Server
+from vllama.targets.nodes.choose import Candidate, choose_node
+from vllama.targets.nodes.forward import read_usage
+from vllama.targets.nodes.watch import SILENT_S, complete_name, make_nodes
+
+GB = 10**9
+
+
+def node(name, **fields) -> Candidate:
+    return Candidate(name=name, **fields)
+
+
+LOADED = node("loaded", loaded=True, slots=2, requests=1, size_bytes=GB)
+FULL = node("full", loaded=True, slots=1, requests=1, size_bytes=GB)
+CROWDED = node("crowded", loaded=True, slots=1, requests=5, size_bytes=GB)
+GPU = node("gpu", size_bytes=GB, free=(2 * GB, 9 * GB))
+RAM = node("ram", size_bytes=GB, free=(0, 99 * GB))
+SMALL = node("small", size_bytes=GB, free=(0, GB))
+EMPTY = node("empty", free=(99 * GB, 99 * GB))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "known", "chosen", "reason"),
+    [
+        ([LOADED, GPU], None, "loaded", "loaded"),
+        ([FULL, GPU, RAM], None, "gpu", "fits"),
+        ([FULL, RAM, SMALL], None, "ram", "fits"),
+        ([FULL, CROWDED, SMALL], None, "full", "queue"),
+        ([SMALL, EMPTY], None, "small", "make room"),
+        ([EMPTY], None, None, ""),
+        ([], None, None, ""),
+        ([LOADED, FULL], "full", "full", "conversation"),  # one more is worth its cache
+        ([LOADED, CROWDED], "crowded", "loaded", "loaded"),
+        ([LOADED, GPU], "gpu", "loaded", "loaded"),  # it has been unloaded there
+        ([LOADED], "gone", "loaded", "loaded"),
+        ([node("b", loaded=True), node("a", loaded=True)], None, "a", "loaded"),
+        (
+            [node("b", loaded=True, slots=9, requests=2, weight=2),
+             node("a", loaded=True, slots=9, requests=1)], None, "b", "loaded",
+        ),
+    ],
+)  # fmt: skip
+def test_the_choice_and_its_reason(nodes, known, chosen, reason) -> None:
+    for order in (nodes, nodes[::-1]):
+        found = choose_node(order, known)
+        assert (found.name if found else None) == chosen
+        assert found is None or reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("tail", "counts"),
+    [
+        (b'{"done":false}\n{"done":true,"prompt_eval_count":3,"eval_count":4}\n', (3, 4)),
+        (b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\ndata: [DONE]\n\n', (3, 4)),
+        (b'data: {"timings":{"prompt_n":3,"predicted_n":4}}\n\ndata: [DONE]\n\n', (3, 4)),
+        (
+            b'event: x\ndata: {"response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n\n',
+            (3, 4),
+        ),
+        (b'{"usage":{"input_tokens":3}}', (3, 0)),
+        (b'data: {"usage":{"output_tokens":4}}\n\ndata: {"type":"message_stop"}\n\n', (0, 4)),
+        (b'{"a":[1,2]}\n{"b"', None),
+        (b"", None),
+    ],
+)
+def test_the_end_of_an_answer_tells_its_tokens(tail, counts) -> None:
+    usage = read_usage(tail)
+    assert (usage and (usage.prompt_tokens, usage.completion_tokens)) == counts
+
+
+def test_names() -> None:
+    assert complete_name("hf.co/Org/M") == "hf.co/org/m:latest"
+    urls = ("http://10.0.0.5:11434", "https://box/", "http://10.0.0.5:1")
+    named = [(one.name, one.endpoint.url) for one in make_nodes(urls, "k")]
+    assert named == [
+        ("10.0.0.5:11434", "http://10.0.0.5:11434"),
+        ("box", "https://box:443"),
+        ("10.0.0.5:1", "http://10.0.0.5:1"),
+    ]
+
+
+class Cluster:
+    """Two nodes behind cables, and a head that only forwards."""
+
+    def __init__(self, folder, *arguments: str) -> None:
+        self.key = folder / "node.key"
+        self.key.write_text("sk-between-the-servers\n")
+        self.key.chmod(0o600)
+        self.folder, self.arguments = folder, arguments
+
+    def __enter__(self) -> Cluster:
+        self._stack = ExitStack()
+        own = ("--node-key-file", str(self.key))
+        self.nodes = [
+            self._stack.enter_context(Server(self.folder / name, *own)) for name in ("a", "b")
+        ]
+        self.cables = [self._stack.enter_context(Cable(one.port)) for one in self.nodes]
+        given = [part for cable in self.cables for part in ("--node", cable.url)]
+        self.head = self._stack.enter_context(
+            Server(self.folder / "head", *own, *given, "--no-local", *self.arguments)
+        )
+        for cable in self.cables:
+            self.wait_for(partial(self.is_up, self.name(cable)))
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._stack.close()
+
+    @staticmethod
+    def name(cable: Cable) -> str:
+        return f"127.0.0.1:{cable.port}"
+
+    def is_up(self, name: str) -> bool:
+        return self.row(name)["state"] == "up"
+
+    def row(self, name: str):
+        return next(row for row in self.head.get("/api/nodes")["nodes"] if row["name"] == name)
+
+    def wait_for(self, holds) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not holds():
+            assert time.monotonic() < deadline, self.head.output
+            time.sleep(0.05)
+
+    def add(self, *names: str) -> None:
+        """Give both nodes models, and wait until the head knows."""
+        for name in names:
+            for one in self.nodes:
+                one.model(name)
+        self.wait_for(
+            lambda: all(
+                {f"{name}:latest" for name in names} <= set(row["models"])
+                for row in self.head.get("/api/nodes")["nodes"]
+            )
+        )
+
+    def ask(self, model: str, text: str = "hi", path: str = "/api/chat", **fields):
+        body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
+        status, _, data = self.head.request("POST", path, body)
+        return status, json.loads(data)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with Cluster(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
+    first, second = cluster.nodes
+    first.model("one")
+    second.model("two")
+    cluster.wait_for(
+        lambda: (
+            {"one:latest", "two:latest"}
+            <= {row["name"] for row in cluster.head.get("/api/tags")["models"]}
+        )
+    )
+    for model in ("one", "two:latest", "ONE"):
+        status, answer = cluster.ask(model, stream=False)
+        assert status == 200
+        assert answer["message"]["content"].startswith("tok0 tok1")
+    cluster.wait_for(lambda: len(cluster.head.get("/api/ps")["models"]) == 2)
+    where = {row["name"]: row["node"] for row in cluster.head.get("/api/ps")["models"]}
+    assert where == {
+        "one:latest": cluster.name(cluster.cables[0]),
+        "two:latest": cluster.name(cluster.cables[1]),
+    }
+    assert cluster.ask("three")[0] == 404
+    status, _, data = cluster.head.request("POST", "/api/show", {"model": "two"})
+    assert (status, data) == second.request("POST", "/api/show", {"model": "two"}, KEY)[::2]
+    choice = cluster.head.get("/api/nodes?model=two")["choice"]
+    assert choice["name"] == where["two:latest"]
+    assert choice["reason"].startswith("it has the model loaded")
+    usage = cluster.head.get("/api/usage")["usage"]
+    assert {row["model"]: row["generated_tokens"] for row in usage} == {
+        "one:latest": 16, "two:latest": 8,
+    }  # fmt: skip
+
+
+KEY = {"authorization": "Bearer sk-between-the-servers"}
+
+
+@pytest.mark.slow
+def test_a_node_wants_the_key_and_gives_it_no_more_than_it_needs(cluster) -> None:
+    node = cluster.nodes[0]
+    for path in ("/api/tags", "/api/events", "/api/ps", "/v1/models"):
+        assert node.request("GET", path)[0] == 401
+    assert node.request("GET", "/api/tags", headers=KEY)[0] == 200
+    for path in ("/api/config", "/api/keys"):
+        patch = node.request("PATCH" if "config" in path else "POST", path, {}, KEY)
+        assert patch[0] == 403
+    assert cluster.head.request("GET", "/api/tags")[0] == 200  # its clients need none
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "ending"),
+    [
+        ("/api/chat", rb'\{"error":"cannot go on: [^\n]*\}\n$'),
+        ("/v1/chat/completions", rb'data: \{"error":\{"message":"cannot go on[^\n]*\n\n$'),
+        ("/v1/messages", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),
+        ("/v1/responses", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),
+    ],
+)
+def test_an_answer_whose_node_dies_ends_with_an_error_of_its_dialect(cluster, path, ending) -> None:
+    cluster.nodes[0].model("only")
+    cluster.wait_for(
+        lambda: "only:latest" in cluster.row(cluster.name(cluster.cables[0]))["models"]
+    )
+    text = "@tokens=100000 @delay=0.01"
+    body = {
+        "model": "only", "stream": True, "max_tokens": 100000, "input": text,
+        "messages": [{"role": "user", "content": text}],
+    }  # fmt: skip
+    with cluster.head.open(path, body) as answer:
+        assert answer.status == 200
+        begun = answer.readline()
+        assert cluster.nodes[0].process
+        cluster.nodes[0].process.send_signal(signal.SIGKILL)
+        assert re.search(ending, begun + answer.read())
+    cluster.wait_for(lambda: cluster.row(cluster.name(cluster.cables[0]))["state"] == "lost")
+
+
+@pytest.mark.slow
+def test_a_request_that_has_no_byte_goes_to_another_node(cluster) -> None:
+    cluster.add("both")
+    assert cluster.ask("both", "@delay=0", stream=False)[0] == 200
+    cluster.wait_for(lambda: cluster.head.get("/api/ps")["models"])
+    where = cluster.head.get("/api/ps")["models"][0]["node"]
+    first = next(i for i, cable in enumerate(cluster.cables) if cluster.name(cable) == where)
+    process = cluster.nodes[first].process
+    assert process
+    process.send_signal(signal.SIGKILL)
+    status, answer = cluster.ask("both", stream=False)
+    assert status == 200
+    assert answer["message"]["content"].startswith("tok0")
+
+
+@pytest.mark.slow
+def test_a_cut_cable_ends_an_answer_within_the_limit(cluster) -> None:
+    cluster.nodes[0].model("only")
+    name = cluster.name(cluster.cables[0])
+    cluster.wait_for(lambda: "only:latest" in cluster.row(name)["models"])
+    body = {
+        "model": "only",
+        "messages": [{"role": "user", "content": "@tokens=100000 @delay=0.05"}],
+        "options": {"num_predict": 100000},
+    }
+    with cluster.head.open("/api/chat", body) as answer:
+        answer.readline()
+        cluster.cables[0].cut()
+        began = time.monotonic()
+        assert b"is lost" in answer.read()
+        assert time.monotonic() - began > SILENT_S / 2  # it was not the hang limit, nor luck
+    assert "said nothing" in cluster.row(name)["trouble"]
+    cluster.cables[0].mend()
+    cluster.wait_for(lambda: cluster.row(name)["state"] == "up")
+    assert cluster.ask("only", stream=False)[0] == 200
+
+
+@pytest.mark.slow
+def test_a_drained_node_gets_no_requests_and_conversations_stay(cluster) -> None:
+    cluster.add("both")
+    for turn in range(3):
+        assert cluster.ask("both", f"hello {turn}", stream=False)[0] == 200
+    cluster.wait_for(lambda: cluster.head.get("/api/ps")["models"])
+    loaded = cluster.head.get("/api/ps")["models"]
+    assert len(loaded) == 1
+    name = loaded[0]["node"]
+    status, _, data = cluster.head.request("POST", f"/api/nodes/{name}/drain", {})
+    assert (status, json.loads(data)["state"]) == (200, "draining")
+    assert cluster.ask("both", "again", stream=False)[0] == 200
+    cluster.wait_for(lambda: len(cluster.head.get("/api/ps")["models"]) == 2)
+    assert cluster.head.request("POST", "/api/nodes/nobody/drain", {})[0] == 404
+    assert cluster.head.request("POST", f"/api/nodes/{name}/undrain", {})[0] == 200
+
+
+@pytest.mark.slow
+def test_rm_asks_which_node(cluster) -> None:
+    cluster.add("both")
+    status, _, data = cluster.head.request("DELETE", "/api/delete", {"model": "both"})
+    assert status == 400
+    assert b"several nodes have it" in data
+    name = cluster.name(cluster.cables[1])
+    path = f"/api/delete?node={name}"
+    assert cluster.head.request("DELETE", path, {"model": "both"})[0] in (200, 400)
+    assert cluster.head.request("DELETE", "/api/delete?node=x", {"model": "both"})[0] == 400
+
+
+@pytest.mark.slow
+def test_another_server_or_key_is_told(tmp_path) -> None:
+    with Server(tmp_path / "node", "--api-key", "another-secret") as other:
+        head = Server(tmp_path / "head", "--no-local", "--node", other.url)
+        with head:
+            head.wait_for("is lost|listening")
+            deadline = time.monotonic() + LIMIT_S
+            while "refuses the key" not in head.get("/api/nodes")["nodes"][0]["trouble"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_without_nodes_nothing_of_it_is_imported(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, vllama.server.daemon, vllama.routes.route_table; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "vllama.routes.nodes" not in found.stdout.split()
+    assert not [name for name in found.stdout.split() if name.startswith("vllama.targets.nodes")]
