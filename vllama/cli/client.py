@@ -80,9 +80,9 @@ class Client:
         """Send an object, wait for the whole answer."""
         return self._one("POST", path, body)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, body: Mapping[str, object] | None = None) -> None:
         """Ask for something to be removed or ended."""
-        self._one("DELETE", path, None)
+        self._one("DELETE", path, body)
 
     def _one(self, method: str, path: str, body: Mapping[str, object] | None) -> Reply:
         """Send a request, and return the last line of the answer."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
 from vllama.chat.request import Usage
+from vllama.net.http.framing import FRAME_WITHIN
 from vllama.net.http.request import ClientGone, Request
-from vllama.net.upstream.connection import Connection
+from vllama.net.upstream.connection import Connection, FastPath
 from vllama.net.upstream.pool import Upstream
 
 NOT_PASSED = frozenset({
@@ -51,7 +52,7 @@ class Forward:
         self._headers: dict[str, str] = {}
         self._streams = False
         self._parts: list[bytes] = []
-        self._rest = b""  # a line that has not ended
+        self.rest = b""  # a line that has not ended
         self._tail: deque[bytes] = deque(maxlen=TAIL_READS)
         self._lines = 0
         self._error: VllamaError | None = None
@@ -103,26 +104,35 @@ class Forward:
 
     def on_data(self, data: bytes) -> None:
         """Write whole lines of a stream; collect any other answer."""
-        now = self.last_token_ns = now_ns()
         if self.first_token_ns is None:
-            self.first_token_ns = now
+            self.first_token_ns = now_ns()
         if not self._streams:
             self._parts.append(data)
             return
-        if self._rest or not data.endswith(b"\n"):
-            data = self._rest + data
+        if self.rest or not data.endswith(b"\n"):
+            data = self.rest + data
             whole = data.rfind(b"\n") + 1
-            data, self._rest = data[:whole], data[whole:]
+            data, self.rest = data[:whole], data[whole:]
             if not data:
                 return
-        self._lines += 1
-        self._tail.append(data)
+        self.note(data)
         request = self._request
         if not request.status:
             self._start()
         request.write(data)
         if request.paused:
             self.pause()
+        connection = self._connection
+        if connection is not None and connection.fast_path is None:
+            write = request.get_chunk_writer()
+            if write is not None:
+                connection.divert(_Passage(connection, self, write))
+
+    def note(self, data: bytes) -> None:
+        """Count a read that was passed on."""
+        self.last_token_ns = now_ns()
+        self._lines += 1
+        self._tail.append(data)
 
     on_last = on_data
 
@@ -173,7 +183,7 @@ class Forward:
         if self._streams:
             if not request.status:
                 self._start()
-            request.end(self._rest)
+            request.end(self.rest)
             return
         body = b"".join(self._parts)
         self._tail.append(body)
@@ -201,6 +211,35 @@ class Forward:
                 return counted
             self._usage = read_usage(b"".join(self._tail)) or counted
         return self._usage
+
+
+class _Passage(FastPath):
+    """Copies a read that is one chunk with whole lines; all else goes to the connection."""
+
+    __slots__ = ("_connection", "_forward", "_write")
+
+    def __init__(
+        self, connection: Connection, forward: Forward, write: Callable[[bytes], None]
+    ) -> None:
+        self._connection, self._forward, self._write = connection, forward, write
+
+    @property
+    def tokens(self) -> int:
+        """The reads so far, by this path or not."""
+        return self._forward.tokens
+
+    def data_received(self, data: bytes) -> None:
+        """Pass a chunk on as it is."""
+        is_whole = data.endswith(b"\n\r\n") and data.startswith(FRAME_WITHIN[len(data)])
+        if is_whole and not self._forward.rest:
+            self._forward.note(data)
+            self._write(data)
+        else:
+            self._connection.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the loss to the connection."""
+        self._connection.connection_lost(exc)
 
 
 def make_request(pool: Upstream, request: Request, body: bytes) -> bytes:

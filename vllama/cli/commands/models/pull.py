@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
-from vllama.cli.context import load_settings
-from vllama.cli.options import Insecure, argument
-from vllama.cli.progress import pull_with_progress
+from vllama.cli.context import connect, load_settings
+from vllama.cli.options import Insecure, argument, option
+from vllama.cli.progress import open_display, pull_with_progress, read_event
 
 EXAMPLES = """\
 \b
 Examples:
   vllama pull Qwen/Qwen3-0.6B
   vllama pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
+  vllama pull qwen3:8b --node 10.0.0.5     on a machine of a cluster, see vllama nodes
 """
 
 
 def pull(
     model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
     insecure: Insecure = False,
+    node: Annotated[
+        str | None, option("--node NAME", "Pull to this node of the server's cluster.")
+    ] = None,
 ) -> None:
     """Download a model, or resume a stopped download."""
-    pull_with_progress(load_settings(), model, insecure=insecure)
+    settings = load_settings()
+    if node is None:
+        pull_with_progress(settings, model, insecure=insecure)
+        return
+    body = {"model": model, "insecure": insecure}
+    with connect(settings) as client, open_display() as display:
+        for line in client.stream(f"/api/pull?node={quote(node)}", body):
+            display(read_event(line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
 from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
@@ -17,6 +18,7 @@ EXAMPLES = """\
 Examples:
   vllama rm smollm2:135m
   vllama rm hf.co/org/repo:Q4_K_M org/other
+  vllama rm qwen3:8b --node 10.0.0.5     of a cluster, see vllama nodes
 """
 
 
@@ -25,9 +27,19 @@ def rm(
     force: Annotated[
         bool, option("--force", "Also remove models that Ollama or LM Studio pulled.")
     ] = False,
+    node: Annotated[
+        str | None, option("--node NAME", "Remove them from this node of the server's cluster.")
+    ] = None,
 ) -> int:
     """Unload and remove models."""
     settings = load_settings()
+    if node is not None:
+        with connect(settings) as client:
+            for model in models:
+                path = f"/api/delete?node={quote(node)}"
+                client.delete(path, {"model": model, "force": force})
+                say(f"deleted '{model}' on {node}")
+        return 0
     library = local_library(settings)
     status = 0
     for model in map(whole_path, models):
