@@ -189,6 +189,11 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     choice = cluster.head.get("/api/nodes?model=two")["choice"]
     assert choice["name"] == where["two:latest"]
     assert choice["reason"].startswith("it has the model loaded")
+    assert {"one:latest", "two:latest"} <= {
+        row["id"] for row in cluster.head.get("/v1/models")["data"]
+    }
+    assert cluster.head.get("/v1/models/two")["id"] == "two"
+    assert cluster.head.request("GET", "/v1/models/three")[0] == 404
     usage = cluster.head.get("/api/usage")["usage"]
     assert {row["model"]: row["generated_tokens"] for row in usage} == {
         "one:latest": 16, "two:latest": 8,

@@ -96,8 +96,14 @@ async def _serve(
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
     file = keys_file(config.data_dir)
-    node = read_node_key(config) if not config.nodes else None
-    keys = KeyRing(config.api_key, file, RealClock(), required=config.require_keys, node=node)
+    key = read_node_key(config)
+    keys = KeyRing(
+        config.api_key,
+        file,
+        RealClock(),
+        required=config.require_keys,
+        node=key if not config.nodes else None,  # the head shows it
+    )
     gateway = Gateway(InUse(Snapshot(config=config)), keys, metrics)
     server = Server(
         App(gateway),
@@ -134,7 +140,7 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     config = in_use.config
     facts = gather_facts(config)
     check_upstreams(config)
-    if not config.no_local:
+    if not (config.nodes and config.no_local):
         choose_engine(facts)  # one at least has to be here
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from vllama.accounts.keys.ring import may_use
 from vllama.base.errors import ModelNotFound
+from vllama.base.units import parse_rfc3339
 from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
 from vllama.models.types import Bundle, ModelInfo
@@ -56,14 +57,35 @@ def find_views(gateway: Gateway) -> dict[str, View]:
     return {name: view for view in views for name in (view.name, *view.other_names)}
 
 
+def list_rows_elsewhere(gateway: Gateway, here: set[str]) -> list[OpenAIModel]:
+    """Return the models that only other nodes of a cluster have."""
+    if gateway.nodes is None:
+        return []
+    from vllama.routes.nodes import list_elsewhere
+
+    return [
+        OpenAIModel(
+            id=model.name,
+            object="model",
+            created=int(parse_rfc3339(model.modified_at)),
+            owned_by=("library", *model.name.split("/"))[-2],
+            capabilities=model.capabilities,
+            context_length=model.details.context_length,
+            max_model_len=model.details.context_length,
+        )
+        for model in list_elsewhere(gateway, here)
+    ]
+
+
 async def models(gateway: Gateway, request: Request) -> None:
-    """List the models of this machine."""
+    """List the models of this machine, and of the nodes of its cluster."""
     found, views = await gateway.catalog.all(), find_views(gateway)
     rows = [
         make_row(bundle, info, views.get(bundle.name))
         for bundle, info, _ in found
         if may_use(bundle.name)
     ]
+    rows += list_rows_elsewhere(gateway, {row.id for row in rows})
     request.json(200, OpenAIModels("list", rows))
 
 
@@ -73,6 +95,10 @@ async def model(gateway: Gateway, request: Request) -> None:
     try:
         entry = await find_v1_model(gateway, name)
     except ModelNotFound as error:
+        for row in list_rows_elsewhere(gateway, set()):
+            if row.id.lower() == add_tag(name).lower():
+                request.json(200, replace(row, id=name))
+                return
         raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
     view = find_views(gateway).get(entry.bundle.name)
     request.json(200, replace(make_row(entry.bundle, entry.info, view), id=name))
