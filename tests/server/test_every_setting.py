@@ -176,6 +176,9 @@ def list_cases(
         "shutdown_delay": Case('shutdown_delay = "1s"\n'),
         "tls_cert": Case(f'tls_cert = "{folder}/key"\n'),
         "tls_key": Case(f'tls_cert = "{folder}/key"\ntls_key = "{folder}/key"\n'),
+        "nodes": Case('nodes = ["http://127.0.0.1:1"]\n'),
+        "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),
+        "no_local": Case("no_local = true\n"),
         "searxng": Case(f'searxng = "{site.url}"\n'),
         "origins": Case(
             'origins = ["https://chat.example"]\n',

@@ -320,6 +320,9 @@ def test_another_server_or_key_is_told(tmp_path) -> None:
             while "refuses the key" not in head.get("/api/nodes")["nodes"][0]["trouble"]:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+            status, _, data = head.request("GET", "/readyz")  # nothing else could answer
+            assert status == 503
+            assert b"refuses the key" in data
 
 
 @pytest.mark.slow

@@ -120,6 +120,9 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
             (Passing if why == NOT_YET else Obstacle)(f"upstream {url}", why)
             for url, why in troubles
         ]
+    nodes = gateway.nodes
+    if nodes is not None and nodes.local is None and not any(nodes.list_up()):
+        found += list_lost_nodes(gateway)
     preload = gateway.preload
     if preload.name and preload.bundle is None:
         found.append(Passing(f"model {preload.name}", "it has not been loaded yet"))
@@ -128,6 +131,12 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
         if why:
             found.append((Passing if passing else Obstacle)(f"model {preload.name}", why))
     return found
+
+
+def list_lost_nodes(gateway: Gateway) -> list[Obstacle]:
+    """Return the nodes of a cluster that cannot be used, and why."""
+    nodes = gateway.nodes.nodes.values() if gateway.nodes is not None else ()
+    return [Obstacle(f"node {node.name}", node.trouble) for node in nodes if not node.is_up]
 
 
 async def answers_disk(gateway: Gateway) -> bool:
@@ -147,6 +156,8 @@ async def get_health(gateway: Gateway, request: Request) -> None:
     found = [one for one in await list_obstacles(gateway) if not isinstance(one, Passing)]
     failure = gateway.meter.recorder.failure
     warnings = [Obstacle("usage", f"it cannot be written: {failure}")] if failure else []
+    if not found:
+        warnings += list_lost_nodes(gateway)
     tell(gateway, request, Health("error" if found else "ok", found, warnings))
 
 
