@@ -20,7 +20,6 @@ from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
 from vllama.net.http.request import Request
-from vllama.net.upstream.connection import ConnectionLost
 from vllama.routes.events.rows import FOREVER_S, make_rows
 from vllama.routes.inference.demand import hash_messages, hash_text
 from vllama.routes.route import Dialect, Route, RouteKind
@@ -49,8 +48,8 @@ class Asked(Struct):
 async def forward_to_node(gateway: Gateway, request: Request, running: RunningRequest) -> bool:
     """Let another node answer a request about a model, if one is chosen; return whether it has.
 
-    A node that is lost before its first byte is replaced once, for requests that create and delete
-    nothing. Raises what no other node could help with.
+    A node that is lost before its first byte is replaced once, unless the request is about the
+    files of that very node. Raises what no other node could help with.
     """
     nodes, route = gateway.nodes, running.route
     assert nodes is not None
@@ -63,16 +62,16 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     given = asked.model or asked.name or ""
     model, prefix = complete_name(given), find_prefix(asked)
     local = await describe_here(gateway, nodes, given)
+    place = find_place(nodes, request, route, model, local)
     failure, tried = None, ""
     while True:
-        name = find_place(nodes, request, route, model, local)
-        if name is None:
-            choice = nodes.choose(model, prefix, local, tried)
-            name = choice.name if choice is not None else None
+        choice = nodes.choose(model, prefix, local, tried) if place is None else None
+        name = choice.name if choice is not None else place
         if name is None and failure is not None:
             raise failure
         if name is None or name == nodes.local:
-            nodes.remember(model, prefix, name or "")
+            if name is not None:
+                nodes.remember(model, prefix, name)
             return False
         check_model(given, model)
         log_context.model.set(model)
@@ -85,11 +84,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
                 nodes.breakers.note_failure(name)
             if request.status:
                 return True
-            unsent = isinstance(error, ConnectionLost) and error.unsent
-            may_repeat = unsent or (
-                route.kind is RouteKind.MODEL and isinstance(error, EngineError)
-            )
-            if failure is not None or not may_repeat:
+            if failure is not None or place is not None or not isinstance(error, EngineError):
                 raise
             failure, tried = error, name
             running.start_over()

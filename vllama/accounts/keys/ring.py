@@ -46,7 +46,6 @@ class KeyRing:
         """`plain` are the secrets of the settings. Raises ConfigError for a file without sense.
 
         `node` is the secret of the head, if this server is a node of a cluster.
-
         `required`: requests need a key even if there is none, as after the loss of the file.
         """
         self._node = make_node_key(node) if node else None

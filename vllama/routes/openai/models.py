@@ -41,13 +41,18 @@ def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> OpenA
         id=bundle.name,
         object="model",
         created=int(bundle.modified_s),
-        owned_by=("library", *bundle.name.split("/"))[-2],  # the namespace
+        owned_by=find_owner(bundle.name),
         state=state,
         capabilities=list_capabilities(info),
         context_length=made_for,
         loaded_context_length=loaded,
         max_model_len=loaded or made_for,
     )
+
+
+def find_owner(name: str) -> str:
+    """Return the namespace of a model's name."""
+    return ("library", *name.split("/"))[-2]
 
 
 def find_views(gateway: Gateway) -> dict[str, View]:
@@ -68,7 +73,7 @@ def list_rows_elsewhere(gateway: Gateway, here: set[str]) -> list[OpenAIModel]:
             id=model.name,
             object="model",
             created=int(parse_rfc3339(model.modified_at)),
-            owned_by=("library", *model.name.split("/"))[-2],
+            owned_by=find_owner(model.name),
             capabilities=model.capabilities,
             context_length=model.details.context_length,
             max_model_len=model.details.context_length,

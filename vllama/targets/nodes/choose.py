@@ -19,22 +19,15 @@ class Candidate:
 
     `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
     `requests`, running and waiting. `size_bytes` are its files there, None without them. `free`
-    are the free bytes of the node's GPU or GPUs, and of its RAM. `weight`: a node of weight 2 gets
-    twice the requests.
+    are the free bytes of the node's GPU or GPUs, and of its RAM.
     """
 
     name: str
-    weight: int = 1
     loaded: bool = False
     slots: int = 1
     requests: int = 0
     size_bytes: int | None = None
     free: tuple[int, int] = (0, 0)
-
-    @property
-    def load(self) -> float:
-        """How busy it would be with one more request."""
-        return (self.requests + 1) / self.weight
 
     @property
     def fits(self) -> int:
@@ -64,8 +57,8 @@ def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice 
     )
     last = next((one for one in nodes if one.name == known), None)
     if last is not None and last.loaded:
-        best = min(one.load for one in nodes if one.loaded)
-        if last.load <= best + 1:  # it need not read the conversation again
+        best = min(one.requests for one in nodes if one.loaded)
+        if last.requests <= best + 1:  # it need not read the conversation again
             return Choice(last.name, "it has answered this conversation before")
     for reason, suits, cost in steps:
         if found := [one for one in nodes if suits(one)]:
@@ -78,10 +71,10 @@ def _on_disk(node: Candidate) -> bool:
 
 
 def _busy(node: Candidate) -> float:
-    return node.load
+    return node.requests
 
 
 def _room(node: Candidate) -> float:
     """Return the less, the better: GPU before RAM, then the most free memory."""
     kind = node.fits
-    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1] * node.weight)
+    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])

@@ -98,10 +98,9 @@ class _Stream:
 class Node:
     """One node. `trouble` says why it gets no requests, "" while it does."""
 
-    def __init__(self, name: str, endpoint: Endpoint, weight: int = 1) -> None:
+    def __init__(self, name: str, endpoint: Endpoint) -> None:
         self.name = name
         self.endpoint = endpoint
-        self.weight = weight
         self.version = ""
         self.trouble = "it has not answered yet"
         self.is_drained = False
@@ -129,7 +128,7 @@ class Node:
         The row may still count some of ours that have ended.
         """
         since_s = time.monotonic() - LATE_S
-        ended = sum(1 for ended_s in self._ended[model] if ended_s > since_s)
+        ended = sum(1 for ended_s in self._ended.get(model, ()) if ended_s > since_s)
         return self._sent[model] + max(0, told - self._sent[model] - ended)
 
     @property
@@ -182,7 +181,7 @@ class Node:
         """Return what the choice has to know of it."""
         on_disk = self.disk.get(model)
         size = on_disk.size if on_disk is not None else None
-        found = describe_row(self.name, self.find_row(model), size, self.free, self.weight)
+        found = describe_row(self.name, self.find_row(model), size, self.free)
         return replace(found, requests=self._count_requests(model, found.requests))
 
     async def follow(self, upstreams: Upstreams) -> None:
@@ -217,16 +216,15 @@ class Node:
 
 
 def describe_row(
-    name: str, row: ModelRow | None, size: int | None, free: tuple[int, int], weight: int = 1
+    name: str, row: ModelRow | None, size: int | None, free: tuple[int, int]
 ) -> Candidate:
     """Return a node, by the row of a model and the size of its files, where it has them."""
     if row is None:
-        return Candidate(name=name, weight=weight, size_bytes=size, free=free)
+        return Candidate(name=name, size_bytes=size, free=free)
     numbers = (row.slots, row.requests, row.queued)
     slots, requests, queued = (one if isinstance(one, int) else 0 for one in numbers)
     return Candidate(
         name=name,
-        weight=weight,
         loaded=True,
         slots=max(1, slots),
         requests=requests + queued,
