@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -285,6 +286,40 @@ def test_models_that_come_and_go_on_the_disk_are_seen_without_a_reload(server, o
     expect(find_row(page, "twin")).to_be_visible()
     server.request("DELETE", "/api/delete", {"model": "twin"})
     expect(find_row(page, "twin")).to_have_count(0)
+
+
+def wait_until(page, is_so, timeout_s=30.0):
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it has not come about"
+        page.wait_for_timeout(20)
+
+
+def test_a_change_during_a_list_that_is_under_way_is_not_missed(server, open_page):
+    page = open_page(server)
+    expect(find_row(page, "plain")).to_be_visible()
+    count = """() => {
+      const loaded = performance.getEntriesByType("resource").map((entry) => entry.name);
+      return import(loaded.find((name) => name.endsWith("/live/state.js"))).then(({ changes }) => {
+        globalThis.told = 0;
+        changes.addEventListener("disk", () => (globalThis.told += 1));
+      });
+    }"""
+    page.evaluate(count)
+    file, another = server.models / "short-lived.gguf", server.models / "another.gguf"
+    file.write_bytes((server.models / "plain.gguf").read_bytes())
+    expect(find_row(page, "short-lived")).to_be_visible()
+    held = []
+    page.route("**/api/tags", lambda route: route.continue_() if held else held.append(route))
+    another.write_bytes(file.read_bytes())
+    wait_until(page, lambda: held)
+    answer, told = held[0].fetch(), page.evaluate("told")
+    file.unlink()
+    wait_until(page, lambda: page.evaluate("told") > told)
+    with page.expect_request("**/api/tags"):
+        held[0].fulfill(response=answer)
+    expect(find_row(page, "short-lived")).to_have_count(0)
+    another.unlink()
 
 
 def test_two_names_of_one_engine_are_shown_as_one_and_unloaded_together(server, open_page):

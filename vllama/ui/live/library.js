@@ -46,7 +46,13 @@ function keep(models) {
   }
 }
 
-changes.addEventListener("disk", () => refreshLibrary().catch(() => {}));
+// a list that is under way may be from before the change
+changes.addEventListener("disk", () =>
+  Promise.resolve(running)
+    .catch(() => {})
+    .then(refreshLibrary)
+    .catch(() => {}),
+);
 
 /**
  * Return the rows of the event stream whose models are here. What could not be loaded from a path,
