@@ -105,6 +105,7 @@ CHOICES: dict[str, list[dict[str, object]]] = {
         },
         {"replicas": 0, "resources": {}},
     ],
+    "nodes": [{}, {"nodes": {"count": 2, "keySecret": "between"}}],
     "network": [{}, {"ingress": {"enabled": True}, "networkPolicy": {"enabled": True}}],
 }
 
@@ -118,7 +119,8 @@ def test_any_combination_of_values_is_valid(tmp_path: Path) -> None:
         validate(text, tmp_path)
         if "config" in values:
             assert read(text)["ConfigMap"]["data"]["config.toml"].strip() == values["config"]
-        pod = read(text)["Deployment"]["spec"]["template"]["spec"]
+        kind = "StatefulSet" if "nodes" in values else "Deployment"
+        pod = read(text)[kind]["spec"]["template"]["spec"]
         wanted = values["models"]
         assert [each["command"][-1] for each in pod.get("initContainers", ())] == wanted
 
@@ -136,6 +138,16 @@ def test_any_combination_of_values_is_valid(tmp_path: Path) -> None:
                 "autoscaling": {"enabled": True, "minReplicas": 5},
             },
             "autoscaling.minReplicas is above",
+        ),
+        ({"nodes": {"count": 2}}, "set nodes.keySecret to its name"),
+        (
+            {
+                "nodes": {"count": 2, "keySecret": "x"},
+                "storage": {"existingClaim": "shared"},
+                "autoscaling": {"enabled": True},
+                "state": {"enabled": False},
+            },
+            "change nodes.count",
         ),
         ({"modles": ["typo"]}, "modles"),
         ({"gpu": {"counts": 1}}, "counts"),
@@ -156,8 +168,13 @@ def test_what_cannot_work_is_refused(
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_a_pod_is_confined_and_drained(values: Path) -> None:
-    pod = read(render(values))["Deployment"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_pod_is_confined_and_drained(values: Path, kind: str) -> None:
+    objects = read(render(values))
+    if kind not in objects:
+        assert values.stem != "nodes"
+        return
+    pod = objects[kind]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsUser"] == USER
     for each in (container, *pod.get("initContainers", ())):
@@ -186,6 +203,44 @@ def test_parts_name_each_other() -> None:
         assert item.items() <= labels.items()
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
     assert f"as: {metric}" in GUIDE.read_text()
+
+
+def test_nodes_are_behind_the_head_and_nothing_else() -> None:
+    text = render(HERE / "values" / "nodes.yaml")
+    items = {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(text)}
+    head = items["Deployment", "here-vllama-head"]["spec"]["template"]
+    nodes = items["StatefulSet", "here-vllama-node"]["spec"]
+    labels = {"head": head["metadata"]["labels"], "node": nodes["template"]["metadata"]["labels"]}
+
+    def select(selector: dict[str, str]) -> list[str]:
+        return [part for part, found in labels.items() if selector.items() <= found.items()]
+
+    service = items["Service", "here-vllama"]
+    assert select(service["spec"]["selector"]) == ["head"]
+    inner = items["Service", nodes["serviceName"]]
+    assert select(inner["spec"]["selector"]) == ["node"]
+    policy = items["NetworkPolicy", "here-vllama-node"]["spec"]
+    assert select(policy["podSelector"]["matchLabels"]) == ["node"]
+    ((source,),) = [each["from"] for each in policy["ingress"]]
+    assert select(source["podSelector"]["matchLabels"]) == ["head"]
+    watched = items["ServiceMonitor", "here-vllama"]["spec"]["selector"]["matchLabels"]
+    assert watched.items() <= service["metadata"]["labels"].items()
+    assert not watched.items() <= inner["metadata"]["labels"].items()
+
+    (front,), (server,) = head["spec"]["containers"], nodes["template"]["spec"]["containers"]
+    urls = [word for word in front["args"] if word.startswith("http://")]
+    assert urls == [
+        f"http://{nodes['serviceName']}-{place}.{nodes['serviceName']}:11434"
+        for place in range(nodes["replicas"])
+    ]
+    key = {"name": "node-key", "mountPath": "/etc/vllama-node", "readOnly": True}
+    for container in (front, server):
+        assert key in container["volumeMounts"]
+        assert "/etc/vllama-node/node.key" in container["args"]
+    assert "nvidia.com/gpu" in server["resources"]["limits"]
+    assert "nvidia.com/gpu" not in front["resources"]["limits"]
+    assert "VLLAMA_API_KEY" in {item["name"] for item in front["env"]}
+    assert "VLLAMA_API_KEY" not in {item["name"] for item in server["env"]}
 
 
 def test_the_chart_takes_the_values_of_a_plan(tmp_path: Path) -> None:

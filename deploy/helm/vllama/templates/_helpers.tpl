@@ -2,19 +2,31 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- /* With nodes it is shorter: a pod of theirs has a label of their name, 16 characters, and at most 63. */ -}}
 {{- define "vllama.fullname" -}}
+{{- $longest := ternary 46 52 (gt (int .Values.nodes.count) 0) -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc $longest | trimSuffix "-" -}}
 {{- else if contains (include "vllama.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- .Release.Name | trunc $longest | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "vllama.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "vllama.name" .) | trunc $longest | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "vllama.selector" -}}
 app.kubernetes.io/name: {{ include "vllama.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- if .part }}
+app.kubernetes.io/component: {{ .part }}
+{{- else if and .front (gt (int .Values.nodes.count) 0) }}
+app.kubernetes.io/component: head
+{{- end }}
+{{- end -}}
+
+{{- /* Not empty where each node has a volume of models of its own. */ -}}
+{{- define "vllama.own-volumes" -}}
+{{- if and (gt (int .Values.nodes.count) 0) (not .Values.storage.existingClaim) (ne .Values.storage.accessMode "ReadWriteMany") -}}yes{{- end -}}
 {{- end -}}
 
 {{- define "vllama.labels" -}}
@@ -25,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "vllama.metadata" -}}
-name: {{ include "vllama.fullname" . }}
+name: {{ include "vllama.fullname" . }}{{ with .part }}-{{ . }}{{ end }}
 labels:
   {{- include "vllama.labels" . | nindent 2 }}
 {{- end -}}
@@ -62,8 +74,16 @@ securityContext:
 
 {{- /* What cannot work is refused here, with what to do. */ -}}
 {{- define "vllama.check" -}}
+{{- if gt (int .Values.nodes.count) 0 -}}
+{{- if not .Values.nodes.keySecret -}}
+{{- fail "cannot run several nodes: the key between them and the head is missing; make a secret of what `vllama nodes key` prints, and set nodes.keySecret to its name" -}}
+{{- end -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- fail "cannot scale nodes by themselves: the head has to know their names; set autoscaling.enabled to false, and change nodes.count" -}}
+{{- end -}}
+{{- end -}}
 {{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) -}}
-{{- if and (not .Values.storage.existingClaim) (ne .Values.storage.accessMode "ReadWriteMany") -}}
+{{- if and (not (include "vllama.own-volumes" .)) (not .Values.storage.existingClaim) (ne .Values.storage.accessMode "ReadWriteMany") -}}
 {{- fail "cannot run several replicas: their models are on one volume that only one node can mount; set storage.accessMode to ReadWriteMany, or storage.existingClaim to such a claim" -}}
 {{- end -}}
 {{- if .Values.state.enabled -}}
