@@ -72,6 +72,26 @@ def test_gpus_of_the_plans_are_counted_and_files_pass_through_memory() -> None:
     assert values["resources"]["requests"] == {"memory": "19Gi"}
 
 
+def test_nodes_have_memory_for_the_fullest_of_them() -> None:
+    told = [
+        report("a", {"gpu0": 9 * GIB, "ram": GIB}, GIB),
+        report("b", {"gpu0": 9 * GIB, "ram": 2 * GIB}, GIB),
+        report("c", {"gpu0": GIB, "ram": 3 * GIB}, GIB),
+    ]
+    nodes = (("a", "c"), ("b",), ())
+    text = write_helm_values(told, fit_together=True, nodes=nodes, gpus_per_node=4)
+    values = read(text)
+    assert values["nodes"] == {"count": 3, "keySecret": "vllama-node"}
+    assert values["gpu"] == {"count": 4}
+    assert values["resources"]["requests"] == {"memory": "6Gi"}  # 1 + 3, files of 1, the server
+    assert values["storage"] == {"size": "4Gi"}  # each node may have all files
+    assert "# node 1 has room for a, c\n" in text
+    assert "# node 3 has room for further copies\n" in text
+    apart = read(write_helm_values(told, fit_together=False, nodes=((),) * 3))
+    assert apart["resources"]["requests"] == {"memory": "5Gi"}
+    assert apart["gpu"] == {"count": 1}
+
+
 @pytest.mark.parametrize("name", ["/models/x.gguf", "./x"])
 def test_a_file_of_this_machine_is_no_model_of_a_cluster(name: str) -> None:
     with pytest.raises(ConfigError, match="it is a file of this machine"):

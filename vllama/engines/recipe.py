@@ -118,6 +118,12 @@ class Wheels:
         """What is installed: packages, or the build of an archive."""
         return self.archive.steps if self.archive is not None else self.steps
 
+    @property
+    def oldest_version(self) -> str:
+        """The lowest version of the first package that it may bring, empty if it may be any."""
+        found = re.search(r"(?:[=>]=| )([\w.]+)$", self.contents[0].requirements[0])
+        return found[1] if found else ""
+
     def suits(self, platform: Platform) -> bool:
         """Tell whether it works on such a machine."""
         return (

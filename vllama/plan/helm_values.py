@@ -19,9 +19,21 @@ READ_RATE = 100_000_000  # bytes per second, of a volume in the network
 START_S = 120  # for what an engine does beside reading
 
 
-def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: bool) -> str:
+Nodes = Sequence[Sequence[str]]
+"""The models that each node of a cluster holds."""
+
+
+def write_helm_values(
+    reports: Sequence[Mapping[str, Any]],
+    *,
+    fit_together: bool,
+    nodes: Nodes = (),
+    gpus_per_node: int | None = None,
+) -> str:
     """Return a values file in YAML for models that can be planned.
 
+    With `nodes` it is for several machines behind one address; `fit_together` then holds for each
+    of them, and `gpus_per_node` is what they have, None: as many as the plans use.
     Raises ConfigError for a model that is a file, because a pod has to download it.
     """
     for report in reports:
@@ -34,12 +46,15 @@ def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: boo
         sum(row["takes_bytes"] for row in report["devices"] if row["pool"] == "ram")
         for report in reports
     ]
-    gpus = {row["pool"] for report in reports for row in report["devices"]} - {"ram"}
+    used = {row["pool"] for report in reports for row in report["devices"]} - {"ram"}
     files = [sum(file["size_bytes"] for file in report["files"]) for report in reports]
     engines = sorted({report["engine"] for report in reports})
     # what goes to a GPU is read through the machine's memory
-    passing = max(files) if gpus else 0
-    models = sum(needs) if fit_together else max(needs)
+    passing = max(files) if used else 0
+    gpus = len(used) if gpus_per_node is None else gpus_per_node
+    need_of = {report["model"]: need for report, need in zip(reports, needs, strict=True)}
+    fullest = max((sum(map(need_of.__getitem__, node)) for node in nodes), default=sum(needs))
+    models = fullest if fit_together else max(needs)
     memory = models + passing + SERVER_BYTES
     lines = [f"# Planned on {reports[0]['platform']}"]
     for report in reports:
@@ -52,12 +67,13 @@ def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: boo
     for report in reports:
         lines += [f"  [models.{json.dumps(report['model'])}]"]
         lines += [f"  context = {report['context_length']}"]
-    why = "all models" if fit_together else "the largest model, since they take turns"
-    files_pass = f", {in_memory(passing)} while files are read" if gpus else ""
+    all_models = "the models of the fullest node" if nodes else "all models"
+    why = all_models if fit_together else "the largest model, since they take turns"
+    files_pass = f", {in_memory(passing)} while files are read" if used else ""
     lines += [
         "gpu:",
-        "  # the devices of the plans",
-        f"  count: {len(gpus)}",
+        "  # the devices of the plans" if gpus_per_node is None else "  # those of each node",
+        f"  count: {gpus}",
         "resources:",
         f"  # {in_memory(models)} for {why}{files_pass}, {in_memory(SERVER_BYTES)} for the server",
         f"  requests: {{memory: {count_gib(memory)}Gi}}",
@@ -69,7 +85,24 @@ def write_helm_values(reports: Sequence[Mapping[str, Any]], *, fit_together: boo
         f"# {START_S} s, and the largest model read at {READ_RATE // 1_000_000} MB/s",
         f"startupSeconds: {START_S + max(files) // READ_RATE}",
     ]
+    if nodes:
+        lines += ["nodes:"]
+        lines += [f"  # {line}" for line in describe_nodes(nodes) if fit_together]
+        lines += [
+            f"  count: {len(nodes)}",
+            "  # vllama nodes key > node.key; kubectl create secret generic vllama-node "
+            "--from-file=node.key",
+            "  keySecret: vllama-node",
+        ]
     return "\n".join(lines)
+
+
+def describe_nodes(nodes: Nodes) -> list[str]:
+    """Return a sentence for each node."""
+    return [
+        f"node {number} has room for {', '.join(names) or 'further copies'}"
+        for number, names in enumerate(nodes, 1)
+    ]
 
 
 def count_gib(size_bytes: int) -> int:

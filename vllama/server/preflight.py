@@ -14,8 +14,11 @@ from vllama.base.spelling import suggest
 from vllama.base.threads import begin
 from vllama.config import Config, environ, list_upstreams
 from vllama.config.address import SCHEME_PORTS, leads_to
+from vllama.engines.base import Installation
+from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import discover_engines, make_search_paths
 from vllama.machine.detect import detect
+from vllama.machine.types import Accelerator, Vendor
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef
@@ -37,6 +40,43 @@ def gather_facts(config: Config) -> Facts:
         found=found.result(),
         settings=config,
         draft_speeds=open_draft_records(config.data_dir).read(),
+    )
+
+
+def suppose_gpus(facts: Facts, count: int, memory_bytes: int) -> Facts:
+    """Return the facts of a Linux machine like this one, but with `count` NVIDIA GPUs of that size.
+
+    Its engines are those that could be installed there: what a node of a cluster is made for.
+    """
+    gpus = tuple(
+        Accelerator(
+            vendor=Vendor.NVIDIA,
+            index=index,
+            name="NVIDIA GPU",
+            total_bytes=memory_bytes,
+            free_bytes=memory_bytes,
+        )
+        for index in range(count)
+    )
+    ram_bytes = facts.platform.ram_total_bytes
+    platform = replace(
+        facts.platform, os="linux", accelerators=gpus, ram_available_bytes=ram_bytes, notes=()
+    )
+    installed, found = {}, facts.found
+    for name, engine in found.engines.items():
+        if wheels := get_recipe(engine).wheels_for(platform):
+            installed[name] = Installation(
+                engine=name,
+                version=wheels[0].oldest_version,
+                executable=Path(name),
+                offloads=bool(gpus),
+            )
+    missing = {name: why for name, why in found.missing.items() if name not in installed}
+    kept = {name: one for name, one in found.installations.items() if name not in installed}
+    return replace(
+        facts,
+        platform=platform,
+        found=replace(found, installations=kept | installed, missing=missing),
     )
 
 
