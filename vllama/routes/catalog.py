@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,6 +82,8 @@ class Catalog:
         self._kept: dict[str, tuple[float, Entry]] = {}
         self._pending: dict[str, asyncio.Task[Entry]] = {}
         self.changes = 0  # of the library that this server has made itself
+        self.listed: frozenset[tuple[object, ...]] = frozenset()  # the last list of all models
+        self.lists = 0  # how often that was another one than before
 
     async def find(self, name: str) -> Entry:
         """Return the model that a client calls `name`. Raises Forbidden, and as `look_up`."""
@@ -138,7 +140,16 @@ class Catalog:
 
     async def all(self) -> list[tuple[Bundle, ModelInfo | None, str]]:
         """Return all models, newest first; damaged ones without metadata, but with the reason."""
-        return await executors.disk.run(self._all)
+        rows = await executors.disk.run(self._all)
+        self.note_list(bundle for bundle, _, _ in rows)
+        return rows
+
+    def note_list(self, bundles: Iterable[Bundle]) -> None:
+        """Compare a list of all models with the last one, whoever asked for that."""
+        listed = frozenset((one.name, one.key, one.size_bytes, one.modified_s) for one in bundles)
+        if listed != self.listed:
+            self.listed = listed
+            self.lists += 1
 
     @property
     def library(self) -> Library:

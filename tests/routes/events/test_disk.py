@@ -36,6 +36,10 @@ def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
         assert await look_again() == (before + 2, others + 1)
         (folder / "other.gguf").unlink()
         assert await look_again() == (before + 3, others)
+        write_tiny_gguf(file, n_ctx=2048)
+        assert len(await catalog.all()) == others + 1  # a client has seen it
+        file.unlink()
+        assert await look_again() == (before + 5, others)
         assert not disk.is_outdated
         catalog.forget()
         assert disk.is_outdated

@@ -19,7 +19,6 @@ from vllama.dialects.events import (
     RequestRow,
     Snapshot,
 )
-from vllama.models.types import Bundle
 from vllama.routes.catalog import Catalog
 from vllama.routes.events.activity import HOUR_S, Activity, History
 from vllama.routes.events.rows import make_rows
@@ -36,13 +35,14 @@ TOPICS = ("models", "requests", "pulls", "samples", "marks")
 
 
 class Disk:
-    """The models at the last look; `changes` counts how often they were others than before."""
+    """The models at the last look, of this class or of a client that asked for a list.
+
+    What a client has seen counts: a file that came and went between two looks is still on its list.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._seen: frozenset[tuple[object, ...]] = frozenset()
         self._known_changes = 0
-        self.changes = 0
 
     @property
     def is_outdated(self) -> bool:
@@ -50,22 +50,19 @@ class Disk:
         return self._catalog.changes != self._known_changes
 
     @property
+    def changes(self) -> int:
+        """How often the models were others than before."""
+        return self._catalog.lists
+
+    @property
     def count(self) -> int:
         """How many models there were."""
-        return len(self._seen)
+        return len(self._catalog.listed)
 
     async def look(self) -> None:
         """Look at the disk, in a thread: no model is read."""
         self._known_changes = self._catalog.changes
-        bundles = await executors.upkeep.run(self._catalog.library.list)
-        seen = frozenset(_identify(bundle) for bundle in bundles)
-        if seen != self._seen:
-            self._seen = seen
-            self.changes += 1
-
-
-def _identify(bundle: Bundle) -> tuple[object, ...]:
-    return bundle.name, bundle.key, bundle.size_bytes, bundle.modified_s
+        self._catalog.note_list(await executors.upkeep.run(self._catalog.library.list))
 
 
 class Changes:
