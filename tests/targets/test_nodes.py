@@ -28,6 +28,7 @@ def node(name, **fields) -> Candidate:
 
 LOADED = node("loaded", loaded=True, slots=2, requests=1, size_bytes=GB)
 FULL = node("full", loaded=True, slots=1, requests=1, size_bytes=GB)
+BUSY = node("busy", loaded=True, slots=4, requests=3, size_bytes=GB)
 CROWDED = node("crowded", loaded=True, slots=1, requests=5, size_bytes=GB)
 GPU = node("gpu", size_bytes=GB, free=(2 * GB, 9 * GB))
 RAM = node("ram", size_bytes=GB, free=(0, 99 * GB))
@@ -46,6 +47,7 @@ EMPTY = node("empty", free=(99 * GB, 99 * GB))
         ([EMPTY], None, None, ""),
         ([], None, None, ""),
         ([LOADED, FULL], "full", "full", "conversation"),  # one more is worth its cache
+        ([LOADED, BUSY], "busy", "busy", "conversation"),  # it has a free slot
         ([LOADED, CROWDED], "crowded", "loaded", "loaded"),
         ([LOADED, GPU], "gpu", "loaded", "loaded"),  # it has been unloaded there
         ([LOADED], "gone", "loaded", "loaded"),

@@ -58,7 +58,8 @@ def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice 
     last = next((one for one in nodes if one.name == known), None)
     if last is not None and last.loaded:
         best = min(one.requests for one in nodes if one.loaded)
-        if last.requests <= best + 1:  # it need not read the conversation again
+        # it need not read the conversation again
+        if last.requests < last.slots or last.requests <= best + 1:
             return Choice(last.name, "it has answered this conversation before")
     for reason, suits, cost in steps:
         if found := [one for one in nodes if suits(one)]:
