@@ -325,10 +325,10 @@ def write_section(results: dict[tuple[str, float], dict[str, float]], nodes: int
         f"`python -m bench.cluster --write`: {nodes:,} nodes of {GPU_BYTES // GB} GB with {SLOTS} "
         f"slots a model; {MODELS} models of {SIZES_GB[0]} to {SIZES_GB[-1]} GB, as popular as Zipf "
         f"has it, the first on a quarter of the disks, the last on three. A load takes "
-        f"{LOAD_S:.0f} s and {READ_RATE // GB} GB/s, as measured with vLLM on an H200; an answer {ANSWER_S:.0f} "
-        f"s, a conversation has {TURNS:.0f} turns. Waits include loads. Loads and evictions are "
-        "those of 1,000 requests; `moved` is the share of later turns that another node answered. "
-        f"A choice took {cost:.0f} µs.",
+        f"{LOAD_S:.0f} s and {READ_RATE // GB} GB/s, as measured with vLLM on an H200; an answer "
+        f"{ANSWER_S:.0f} s, a conversation has {TURNS:.0f} turns. Waits include loads. Loads "
+        "and evictions are those of 1,000 requests; `moved` is the share of later turns "
+        f"that another node answered. A choice took {cost:.0f} µs.",
         "",
         "![waiting times as bars](docs/pictures/cluster.svg)",
     ]
