@@ -178,6 +178,7 @@ def list_cases(
         "tls_key": Case(f'tls_cert = "{folder}/key"\ntls_key = "{folder}/key"\n'),
         "nodes": Case('nodes = ["http://127.0.0.1:1"]\n'),
         "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),
+        "node_certs": Case(f'node_certs = "{folder}/key"\n'),
         "no_local": Case("no_local = true\n"),
         "searxng": Case(f'searxng = "{site.url}"\n'),
         "origins": Case(

@@ -10,11 +10,16 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.cable import Cable
+from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import LIMIT_S, Server
+from vllama.base.errors import ConfigError
+from vllama.config import Config
+from vllama.server.preflight import check_node_traffic
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
 from vllama.targets.nodes.watch import complete_name, make_nodes
@@ -91,6 +96,61 @@ def test_names() -> None:
         ("box", "https://box:443"),
         ("10.0.0.5:1", "http://10.0.0.5:1"),
     ]
+
+
+def test_a_file_without_certificates_is_refused(tmp_path) -> None:
+    file = tmp_path / "nodes.pem"
+    with pytest.raises(ConfigError, match="No such file"):
+        make_nodes(("https://box",), "k", str(file))
+    file.write_text("nothing")
+    with pytest.raises(ConfigError, match="it has no certificate"):
+        make_nodes(("https://box",), "k", str(file))
+
+
+@pytest.mark.slow
+def test_only_the_pinned_certificate_is_accepted(tmp_path) -> None:
+    ours, other = (Pair(tmp_path / name) for name in ("ours", "other"))
+    key = tmp_path / "node.key"
+    key.write_text("sk-between-the-servers\n")
+    own = ("--node-key-file", str(key))
+    with TlsServer(tmp_path / "a", ours.authority, *own, *ours.flags) as node:
+        given = (*own, "--no-local", "--node", f"https://127.0.0.1:{node.port}", "--node-certs")
+        for pinned, state in ((ours, "up"), (other, "lost")):
+            with Server(tmp_path / f"head-{state}", *given, str(pinned.chain)) as head:
+                row = wait_for_answer(head)
+                assert row["state"] == state
+        assert "certificate" in row["trouble"].lower()
+
+
+def wait_for_answer(head: Server) -> dict[str, str]:
+    """Return the row of a head's only node once it was asked."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        (row,) = head.get("/api/nodes")["nodes"]
+        if "not answered yet" not in row["trouble"]:
+            return row
+        assert time.monotonic() < deadline_s, head.output
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "public"),
+    [
+        ({"nodes": ("http://9.9.9.9:11434",)}, True),
+        ({"nodes": ("https://9.9.9.9:11434", "http://10.0.0.5", "http://box")}, False),
+        ({"node_key_file": Path("k"), "host": "9.9.9.9"}, True),
+        ({"node_key_file": Path("k"), "host": "9.9.9.9", "tls_cert": Path("c")}, False),
+        ({"node_key_file": Path("k"), "host": "10.0.0.5"}, False),
+        ({"host": "9.9.9.9"}, False),
+    ],
+)
+def test_the_key_does_not_cross_the_internet_unencrypted(words, public) -> None:
+    config = Config(**words)
+    if not public:
+        check_node_traffic(config)
+        return
+    with pytest.raises(ConfigError, match="could be read on the way"):
+        check_node_traffic(config)
 
 
 class Cluster:
@@ -183,6 +243,10 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
         "one:latest": cluster.name(cluster.cables[0]),
         "two:latest": cluster.name(cluster.cables[1]),
     }
+    rows = cluster.head.get("/api/ps")["models"]
+    assert all(row["node_reason"] for row in rows)
+    status, _, data = cluster.head.request("POST", "/api/plan", {"model": "one"})
+    assert status == 200 and json.loads(data)["loaded"]  # the plan of the node that has it
     assert cluster.ask("three")[0] == 404
     status, _, data = cluster.head.request("POST", "/api/show", {"model": "two"})
     assert (status, data) == second.request("POST", "/api/show", {"model": "two"}, KEY)[::2]

@@ -75,16 +75,32 @@ def reachable_host(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def find_network_host() -> str | None:
-    """Return the IPv4 address at which others find this machine; None if it has no network."""
+def list_addresses(family: int = socket.AF_INET) -> list[str]:
+    """Return the addresses of this machine, in one family."""
     import psutil  # slow to import, and seldom needed
 
-    found = [
-        ipaddress.IPv4Address(one.address)
-        for group in psutil.net_if_addrs().values()
-        for one in group
-        if one.family == socket.AF_INET
-    ]
+    groups = psutil.net_if_addrs().values()
+    return [one.address for group in groups for one in group if one.family == family]
+
+
+def list_listening(host: str) -> list[str]:
+    """Return the addresses at which a server on `host` listens, and a name as it is."""
+    if host not in ("", "0.0.0.0", "::"):
+        return [host]
+    return list_addresses() + (list_addresses(socket.AF_INET6) if host == "::" else [])
+
+
+def is_public(host: str) -> bool:
+    """Tell whether an address is one of the internet; a name is none."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_global
+    except ValueError:
+        return False
+
+
+def find_network_host() -> str | None:
+    """Return the IPv4 address at which others find this machine; None if it has no network."""
+    found = [ipaddress.IPv4Address(address) for address in list_addresses()]
     usable = [one for one in found if not (one.is_loopback or one.is_link_local)]
     # a private one is that of the local network rather than that of a tunnel
     return str(min(usable, key=lambda one: not one.is_private)) if usable else None

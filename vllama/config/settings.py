@@ -143,6 +143,12 @@ class SourceSettings:
         "without, it is what this node requires (vllama nodes key makes one)",
         example="/etc/vllama/node.key", flag="--node-key-file", effect=Effect.RESTART,
     )  # fmt: skip
+    node_certs: Path | None = setting(
+        None, kinds.FILE,
+        "file with the certificates of the https nodes, in PEM: only these are accepted, whatever "
+        "host they name",
+        example="/etc/vllama/nodes.pem", flag="--node-certs", effect=Effect.RESTART,
+    )  # fmt: skip
     no_local: bool = setting(
         False, kinds.SWITCH, "only forward to the nodes; start no engine on this machine",
         example="true", flag="--no-local", effect=Effect.RESTART,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct, json
+from msgspec import UNSET, Struct, json
 
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import log_context
@@ -74,6 +74,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
                 nodes.remember(model, prefix, name)
             return False
         check_model(given, model)
+        if choice is not None:
+            nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         try:
             await _send(gateway, nodes.nodes[name], request, running, model, body)
@@ -210,11 +212,16 @@ def list_loaded_elsewhere(gateway: Gateway) -> Iterator[LoadedModel]:
     for node in gateway.nodes.list_up() if gateway.nodes is not None else ():
         for row in node.loaded.values():
             if row.state != "failed" and may_use(row.name):
-                yield _as_loaded(row, node.name, forever)
+                yield _as_loaded(row, node, forever)
 
 
-def _as_loaded(row: ModelRow, node: str, forever: str) -> LoadedModel:
+def _as_loaded(row: ModelRow, node: Node, forever: str) -> LoadedModel:
     fields = {name: getattr(row, name) for name in LoadedModel.__struct_fields__}
     return LoadedModel(
-        **fields | {"node": node, "expires_at": row.expires_at or forever},
+        **fields
+        | {
+            "node": node.name,
+            "node_reason": node.reasons.get(row.name.lower(), UNSET),
+            "expires_at": row.expires_at or forever,
+        },
     )

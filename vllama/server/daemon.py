@@ -263,7 +263,8 @@ def open_nodes(gateway: Gateway) -> Nodes | None:
     from vllama.targets.nodes.watch import HERE, Nodes, make_nodes  # only where there are nodes
 
     local = None if config.no_local else HERE
-    nodes = make_nodes(config.nodes, read_node_key(config))
+    certificates = str(config.node_certs) if config.node_certs else ""
+    nodes = make_nodes(config.nodes, read_node_key(config), certificates)
     return Nodes(nodes, gateway.upstreams, local=local)
 
 

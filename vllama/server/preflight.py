@@ -13,7 +13,7 @@ from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
 from vllama.base.spelling import suggest
 from vllama.base.threads import begin
 from vllama.config import Config, environ, list_upstreams
-from vllama.config.address import SCHEME_PORTS, leads_to
+from vllama.config.address import SCHEME_PORTS, is_public, leads_to, list_listening
 from vllama.engines.base import Installation
 from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import discover_engines, make_search_paths
@@ -85,6 +85,25 @@ def close_folders(config: Config) -> Iterator[str]:
     for folder in config.own_folders:
         if private.restrict(folder):
             yield f"'{folder}' could be read by other users of this machine; now it cannot"
+
+
+def check_node_traffic(config: Config) -> None:
+    """Raise ConfigError if the key between nodes would cross a public network unencrypted."""
+    if config.nodes:
+        urls = [urlsplit(url) for url in config.nodes]
+        public = [url.hostname or "" for url in urls if url.scheme == "http"]
+        advice = "give the nodes certificates (--tls-cert), and name them by https"
+    elif config.node_key_file and not config.tls_cert:
+        public = list_listening(config.host)
+        advice = "give it a certificate (--tls-cert), or the address of a private network (--host)"
+    else:
+        return
+    if public := [host for host in public if is_public(host)]:
+        raise ConfigError(
+            f"cannot use http at {', '.join(public)}: the key of the nodes and all answers could "
+            "be read on the way",
+            hint=advice,
+        )
 
 
 def check_model(library: Library, name: str | None) -> None:

@@ -44,6 +44,7 @@ from vllama.routes.in_use import InUse, Snapshot
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_model,
+    check_node_traffic,
     check_upstreams,
     close_folders,
     gather_facts,
@@ -67,6 +68,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     """
     raise_file_limit()
     sys.set_int_max_str_digits(MOST_DIGITS)
+    check_node_traffic(config)
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]

@@ -11,13 +11,16 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
-from functools import partial
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllama.base import executors
 from vllama.base.clock import Clock
-from vllama.base.errors import describe_connection_error
+from vllama.base.errors import ConfigError, describe_connection_error
 from vllama.supervise.spec import Endpoint, LaunchSpec
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -27,8 +30,10 @@ async def reach(endpoint: Endpoint, connect: Callable[..., Awaitable[T]]) -> T:
 
     `connect` takes `host`, `port`, and for TLS `ssl` and `server_hostname`. Raises OSError.
     """
-    is_secure = endpoint.scheme == "https"
-    tls: dict[str, Any] = {"ssl": True, "server_hostname": endpoint.host} if is_secure else {}
+    tls: dict[str, Any] = {}
+    if endpoint.scheme == "https":
+        pinned = endpoint.certificates
+        tls = {"ssl": trust_only(pinned) if pinned else True, "server_hostname": endpoint.host}
     for address in (addresses := await resolve(endpoint.host)):
         try:
             return await connect(host=address, port=endpoint.port, **tls)
@@ -36,6 +41,27 @@ async def reach(endpoint: Endpoint, connect: Callable[..., Awaitable[T]]) -> T:
             if address == addresses[-1]:
                 raise
     raise OSError(f"'{endpoint.host}' has no address")
+
+
+@cache
+def trust_only(file: str) -> ssl.SSLContext:
+    """Return what accepts the certificates in a file, and what they have signed, for any host.
+
+    Raises ConfigError.
+    """
+    import ssl  # not at the top: most servers need none
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a server's own certificate is enough
+    try:
+        context.load_verify_locations(file)
+    except OSError as error:  # an SSLError is one, too
+        reason = "it has no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigError(
+            f"cannot use the certificates in '{file}': {reason}", hint="give a file in PEM"
+        ) from error
+    return context
 
 
 async def resolve(host: str) -> list[str]:

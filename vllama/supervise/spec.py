@@ -36,7 +36,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     ("": none), `model` is the model's name there (None: as everywhere), `weight` the
     share of the requests that it gets, `concurrent` the most requests at once (None: no limit), and
     GET `health_path` (None: the usual one) is asked every `health_interval_s`. `is_spare`: the
-    server counts as ready without it. `is_node`: it is a vllama of this cluster.
+    server counts as ready without it. `is_node`: it is a vllama of this cluster. `certificates` is
+    a file: a server that shows none of these is not used ("": the system decides).
     """
 
     scheme: str = "http"
@@ -54,6 +55,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     is_spare: bool = False
     is_elsewhere: bool = False
     is_node: bool = False
+    certificates: str = ""
 
     @property
     def title(self) -> str:

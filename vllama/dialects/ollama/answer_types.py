@@ -187,6 +187,9 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     restarts: Annotated[int | UnsetType, says("how often its engine was restarted")] = UNSET
     pid: Annotated[int | UnsetType | None, says("the engine's process")] = UNSET
     node: Annotated[str | UnsetType, says("the node of a cluster that has it loaded")] = UNSET
+    node_reason: Annotated[
+        str | UnsetType, says("why the last request of this server went to that node")
+    ] = UNSET
     other_names: list[str] = []
     ending: int = 0
     cause: str = ""

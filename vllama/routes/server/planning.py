@@ -282,6 +282,7 @@ ROUTES = (
     _plans(
         "POST /api/plan",
         plan,
+        on_nodes=True,
         body=Body(
             type=PLAN,
             required=("model",),

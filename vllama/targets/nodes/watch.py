@@ -23,6 +23,7 @@ from vllama.base.errors import EngineError, VllamaError
 from vllama.dialects.events import ChangedModels, ModelRow, Pool, Sample, Snapshot
 from vllama.dialects.ollama.answer_types import LocalModel, Tags
 from vllama.net.upstream.pool import Upstream, Upstreams
+from vllama.supervise.probe import trust_only
 from vllama.supervise.spec import Endpoint
 from vllama.targets.choice import Breakers
 from vllama.targets.nodes.choose import Candidate, Choice, choose_node
@@ -108,6 +109,7 @@ class Node:
         self.loaded: dict[str, ModelRow] = {}
         self.disk: dict[str, LocalModel] = {}
         self.pools: Mapping[str, Pool] = {}
+        self.reasons: dict[str, str] = {}  # why it got the last request, by model
         self._disk_changed = asyncio.Event()
         self._sent: Counter[str] = Counter()  # requests under way, by model
         self._ended: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_ENDED))
@@ -263,7 +265,7 @@ class Nodes:
         if node.is_up:
             log.warning("the node %s is lost: %s", node.name, reason)
             self._upstreams.abort_answers(node.endpoint, f"the node '{node.name}' is lost")
-        node.trouble, node.loaded = reason, {}
+        node.trouble, node.loaded, node.reasons = reason, {}, {}
 
     def choose(
         self, model: str, prefix: object, local: Candidate | None, tried: str = ""
@@ -316,11 +318,14 @@ def _explain(name: str, status: int) -> NodeFailed:
     return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
 
 
-def make_nodes(urls: Iterable[str], key: str | None) -> list[Node]:
+def make_nodes(urls: Iterable[str], key: str | None, certificates: str = "") -> list[Node]:
     """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
 
-    `key` is the one between the servers.
+    `key` is the one between the servers, `certificates` the file with those that are accepted.
+    Raises ConfigError for a file without any.
     """
+    if certificates:
+        trust_only(certificates)
     parts = [urlsplit(url.rstrip("/")) for url in urls]
     hosts = Counter(part.hostname for part in parts)
     nodes = []
@@ -337,6 +342,7 @@ def make_nodes(urls: Iterable[str], key: str | None) -> list[Node]:
             upstream=name,
             is_elsewhere=True,
             is_node=True,
+            certificates=certificates,
         )
         nodes.append(Node(name, endpoint))
     return nodes
