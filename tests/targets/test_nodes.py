@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cable import Cable
@@ -306,6 +307,38 @@ def test_an_answer_whose_node_dies_ends_with_an_error_of_its_dialect(cluster, pa
         cluster.nodes[0].process.send_signal(signal.SIGKILL)
         assert re.search(ending, begun + answer.read())
     cluster.wait_for(lambda: cluster.row(cluster.name(cluster.cables[0]))["state"] == "lost")
+
+
+@pytest.mark.slow
+def test_a_recording_goes_to_the_node_with_the_model(cluster) -> None:
+    cluster.nodes[1].model("writes")
+    name = cluster.name(cluster.cables[1])
+    cluster.wait_for(lambda: "writes:latest" in cluster.row(name)["models"])
+    url = f"{cluster.head.url}/v1/audio/transcriptions"
+    sound = {"file": ("a.wav", b"RIFF----WAVEfmt ")}
+    answer = httpx.post(url, data={"model": "writes"}, files=sound, timeout=LIMIT_S)
+    assert answer.status_code == 200, answer.text
+    assert json.loads(answer.json()["text"])["file"] == "16 bytes"
+    refused = httpx.post(url, content=b"--x", headers={"content-type": "multipart/form-data"})
+    assert refused.status_code == 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stored_response_goes_on_where_it_is(cluster, stream) -> None:
+    cluster.add("both")
+    body = {"model": "both", "input": "hello", "stream": stream}
+    _, _, data = cluster.head.request("POST", "/v1/responses", body)
+    found = re.search(rb'"id": ?"(resp_[^"]+)"', data)
+    assert found
+    cluster.wait_for(lambda: cluster.head.get("/api/ps")["models"])
+    name = cluster.head.get("/api/ps")["models"][0]["node"]
+    assert cluster.head.request("POST", f"/api/nodes/{name}/drain", {})[0] == 200
+    for _ in range(3):
+        again = {"model": "both", "input": "on", "previous_response_id": found[1].decode()}
+        assert cluster.head.request("POST", "/v1/responses", again)[0] == 200
+    unknown = {"model": "both", "input": "on", "previous_response_id": "resp_unknown"}
+    assert cluster.head.request("POST", "/v1/responses", unknown)[0] == 404
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ class Asked(Struct):
     messages: Any = None
     input: Any = None
     prompt: Any = None
+    previous_response_id: str | None = None
 
 
 # -- forwarding -----------------------------------------------------------------------------------
@@ -56,13 +57,15 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     body = await request.body()
     request.put_back(body)
     try:
-        asked = json.decode(body, type=Asked)
-    except msgspec.DecodeError:
+        asked = read_asked(request.header(b"content-type"), body)
+    except (msgspec.DecodeError, BadRequest):
         return False  # the handler says what is wrong
     given = asked.model or asked.name or ""
     model, prefix = complete_name(given), find_prefix(asked)
     local = await describe_here(gateway, nodes, given)
     place = find_place(nodes, request, route, model, local)
+    if asked.previous_response_id:  # only the server that has stored it can go on from it
+        place = nodes.find_known(model, asked.previous_response_id) or nodes.local
     failure, tried = None, ""
     while True:
         choice = nodes.choose(model, prefix, local, tried) if place is None else None
@@ -78,7 +81,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         try:
-            await _send(gateway, nodes.nodes[name], request, running, model, body)
+            stored = await _send(gateway, nodes.nodes[name], request, running, model, body)
         except VllamaError as error:
             if request.status:
                 fail_stream(request, route.dialect, error)
@@ -93,7 +96,19 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         else:
             nodes.breakers.note_success(name)
             nodes.remember(model, prefix, name)
+            nodes.remember(model, stored, name)
             return True
+
+
+def read_asked(content_type: str, body: bytes) -> Asked:
+    """Read what decides from JSON or a form. Raises msgspec.DecodeError, BadRequest."""
+    if not content_type.startswith("multipart/form-data"):
+        return json.decode(body, type=Asked)
+    from vllama.dialects.openai.multipart import FormReader  # only speech and images come so
+
+    form = FormReader(content_type)
+    form.feed(body)
+    return Asked(model=next((one.text for one in form.parts() if one.name == "model"), None))
 
 
 async def choose_now(gateway: Gateway, model: str) -> Choice | None:
@@ -135,12 +150,14 @@ def find_place(
 
 async def _send(
     gateway: Gateway, node: Node, request: Request, running: RunningRequest, model: str, body: bytes
-) -> None:
+) -> str | None:
+    """Forward a request; return the id of the response that the node has stored, if it has."""
     answer = Forward(request)
     running.model, running.is_running = model, True
     running.follow(answer)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
         await answer.run(pool, body)
+    return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 
 
 def find_prefix(asked: Asked) -> object:

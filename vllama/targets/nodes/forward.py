@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -211,6 +212,11 @@ class Forward:
                 return counted
             self._usage = read_usage(b"".join(self._tail)) or counted
         return self._usage
+
+    def find_response_id(self) -> str | None:
+        """Return the id of a stored response, by which its client may go on from it."""
+        found = re.search(rb'"id": ?"(resp_[^"]+)"', b"".join(self._tail))
+        return found[1].decode() if found else None
 
 
 class _Passage(FastPath):

@@ -279,7 +279,7 @@ class Nodes:
         usable = [one for one in usable if self._may_try(one.name)] or usable
         if local is not None:
             usable.append(local)
-        return choose_node(usable, self._known.get((model, prefix)))
+        return choose_node(usable, self.find_known(model, prefix))
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
@@ -293,6 +293,10 @@ class Nodes:
         self._known[model, prefix] = name
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
+
+    def find_known(self, model: str, prefix: object) -> str | None:
+        """Return the node where a conversation goes on."""
+        return self._known.get((model, prefix))
 
     @property
     def names(self) -> list[str]:
