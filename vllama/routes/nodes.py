@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, json
 
 from vllama.accounts.keys.ring import check_model, may_use
-from vllama.base import log_context
+from vllama.base import executors, log_context
 from vllama.base.errors import BadRequest, EngineError, VllamaError
 from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
@@ -57,8 +57,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     body = await request.body()
     request.put_back(body)
     try:
-        asked = read_asked(request.header(b"content-type"), body)
-    except (msgspec.DecodeError, BadRequest):
+        asked = await read_asked(request, route, body)
+    except (msgspec.DecodeError, VllamaError):
         return False  # the handler says what is wrong
     given = asked.model or asked.name or ""
     model, prefix = complete_name(given), find_prefix(asked)
@@ -100,8 +100,13 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             return True
 
 
-def read_asked(content_type: str, body: bytes) -> Asked:
-    """Read what decides from JSON or a form. Raises msgspec.DecodeError, BadRequest."""
+async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
+    """Read what decides from JSON or a form. Raises msgspec.DecodeError, VllamaError."""
+    encoding, content_type = map(request.header, (b"content-encoding", b"content-type"))
+    if encoding and route.dialect is Dialect.RESPONSES:
+        from vllama.routes.openai.responses import decompress  # Codex packs what it sends
+
+        body = await executors.codec.run(decompress, body, encoding)
     if not content_type.startswith("multipart/form-data"):
         return json.decode(body, type=Asked)
     from vllama.dialects.openai.multipart import FormReader  # only speech and images come so
