@@ -13,8 +13,8 @@ import pytest
 from tests.routes.test_ollama_chat import WORDS
 from tests.server_process import Server
 from vllama.base.errors import BadRequest
+from vllama.net.http.content_encoding import MAX_FRAMES, UnknownEncoding, decompress
 from vllama.net.http.request import BodyTooLarge
-from vllama.routes.openai.responses import MAX_FRAMES, UnknownEncoding, decompress
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow

@@ -19,6 +19,7 @@ from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
+from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
 from vllama.routes.events.rows import FOREVER_S, make_rows
 from vllama.routes.inference.demand import hash_messages, hash_text
@@ -103,9 +104,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
 async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
     """Read what decides from JSON or a form. Raises msgspec.DecodeError, VllamaError."""
     encoding, content_type = map(request.header, (b"content-encoding", b"content-type"))
-    if encoding and route.dialect is Dialect.RESPONSES:
-        from vllama.routes.openai.responses import decompress  # Codex packs what it sends
-
+    if encoding and route.dialect is Dialect.RESPONSES:  # Codex packs what it sends
         body = await executors.codec.run(decompress, body, encoding)
     if not content_type.startswith("multipart/form-data"):
         return json.decode(body, type=Asked)

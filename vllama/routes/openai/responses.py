@@ -6,11 +6,8 @@ See docs/reference/ollama-api.md#responses.
 from __future__ import annotations
 
 import secrets
-import sys
-import zlib
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest
@@ -25,7 +22,8 @@ from vllama.dialects.responses.answer_types import (
 from vllama.dialects.responses.items import list_items, make_input_items
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
-from vllama.net.http.request import MAX_BODY_BYTES, BodyTooLarge, Request
+from vllama.net.http.content_encoding import decompress
+from vllama.net.http.request import Request
 from vllama.routes.openai import bodies
 from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
 from vllama.routes.response_store import Record
@@ -35,16 +33,6 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "/input_items", "/cancel"
-MAX_FRAMES = 1000
-"""Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
-_READ_BYTES = 64 * 1024
-_PIECE_BYTES = 1024 * 1024
-
-
-class UnknownEncoding(BadRequest):
-    """A body in an encoding that is not known here."""
-
-    status = 415
 
 
 async def responses(gateway: Gateway, request: Request) -> None:
@@ -118,99 +106,6 @@ def identify_owner(gateway: Gateway, request: Request) -> str:
     """Return whose responses a request may see: the owner of its key, "" on a server without."""
     key = gateway.running.of(request).access
     return key.owner if key is not None else ""
-
-
-def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return a body as it was before its `Content-Encoding`: zstd (Codex), gzip or none.
-
-    Frames in a row are joined (RFC 8878 §3, RFC 1952 §2.2). Raises UnknownEncoding, BodyTooLarge
-    beyond `limit_bytes`, BadRequest for what is broken or has more than `MAX_FRAMES`.
-    """
-    match encoding.strip().lower():
-        case "" | "identity":
-            return body
-        case "zstd" | "gzip" as known:
-            make, broken = _zstd() if known == "zstd" else (_Gunzip, zlib.error)
-        case other:
-            raise UnknownEncoding(f"cannot read the request: unknown encoding '{other[:80]}'")
-    try:
-        return _joined(body, make, limit_bytes)
-    except broken:
-        raise BadRequest(f"cannot read the request: its body is not valid {known}") from None
-
-
-class _Decompressor(Protocol):
-    """What zstd's has, for one frame."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
-class _Gunzip:
-    """The same for gzip: zlib gives back the input that it has not used."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-    @property
-    def eof(self) -> bool:
-        return self._member.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._member.unused_data
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._member.unconsumed_tail
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        return self._member.decompress(self._member.unconsumed_tail + data, max_length)
-
-
-def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
-    """Return what makes a decompressor of one frame, and the error that it raises."""
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-    return zstd.ZstdDecompressor, zstd.ZstdError
-
-
-def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> bytes:
-    """Return all frames decompressed.
-
-    The body is handed on in small pieces, since a frame's end makes a copy of what follows it; and
-    small pieces are taken, so that a bomb needs little more memory than the limit.
-    """
-    out = bytearray()
-    frame, frames, at = make(), 1, 0
-    rest = b""
-    while rest or at < len(body) or not (frame.needs_input or frame.eof):
-        if not rest and (frame.needs_input or frame.eof):
-            rest = body[at : at + _READ_BYTES]
-            at += _READ_BYTES
-        if frame.eof:
-            frame, frames = make(), frames + 1
-            if frames > MAX_FRAMES:
-                raise BadRequest(
-                    f"cannot read the request: its body has more than {MAX_FRAMES} frames"
-                )
-        out += frame.decompress(rest, _PIECE_BYTES)
-        if len(out) > limit_bytes:
-            raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
-        rest = frame.unused_data
-    if not frame.eof:
-        raise BadRequest("cannot read the request: its compressed body ends too early")
-    return bytes(out)
 
 
 _api = partial(Route, dialect=Dialect.RESPONSES, answer=WholeResponse)
