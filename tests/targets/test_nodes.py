@@ -344,6 +344,35 @@ def test_a_stored_response_goes_on_where_it_is(cluster, stream) -> None:
 
 
 @pytest.mark.slow
+def test_a_node_knows_the_clients_of_the_head_apart(cluster) -> None:
+    cluster.add("both")
+
+    def make_key(name: str) -> dict[str, str]:
+        made = subprocess.run(
+            [sys.executable, "-m", "vllama", "keys", "add", name, "--json"],
+            env=cluster.head.env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found = re.search(r"sk-[\w-]+", made.stdout)
+        assert found
+        return {"authorization": f"Bearer {found[0]}"}
+
+    def ask(key: dict[str, str], **more: str):
+        body = {"model": "both", "input": "hello", **more}
+        status, _, data = cluster.head.request("POST", "/v1/responses", body, key)
+        return status, json.loads(data).get("id")
+
+    alice, bob = make_key("alice"), make_key("bob")
+    status, mine = ask(alice)
+    assert status == 200
+    assert ask(alice, previous_response_id=mine)[0] == 200
+    assert ask(bob, previous_response_id=mine)[0] == 404
+    disguised = bob | {"x-vllama-key": "1 alice"}  # the head alone says who asks
+    assert ask(disguised, previous_response_id=mine)[0] == 404
+    logged = "".join(one.output for one in cluster.nodes)
+    assert "Traceback" not in logged
+
+
+@pytest.mark.slow
 def test_a_request_that_has_no_byte_goes_to_another_node(cluster) -> None:
     cluster.add("both")
     assert cluster.ask("both", "@delay=0", stream=False)[0] == 200

@@ -15,7 +15,7 @@ from functools import partial
 
 from msgspec import Struct, json
 
-from vllama.accounts.keys.key import Key, Scope
+from vllama.accounts.keys.key import CLIENT_HEADER, Key, Scope, act_for
 from vllama.accounts.keys.ring import current_key
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
@@ -126,6 +126,8 @@ class App:
         gateway = self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         key = gateway.keys.find(authorization, api_key)
+        if key is not None:
+            key = act_for(key, request.header(CLIENT_HEADER))
         if not self._admit(request, route):
             return
         running = gateway.running.begin(request, route, key)

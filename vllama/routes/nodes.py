@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, json
 
+from vllama.accounts.keys.key import name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors, log_context
 from vllama.base.errors import BadRequest, EngineError, VllamaError
@@ -156,7 +157,7 @@ async def _send(
     gateway: Gateway, node: Node, request: Request, running: RunningRequest, model: str, body: bytes
 ) -> str | None:
     """Forward a request; return the id of the response that the node has stored, if it has."""
-    answer = Forward(request)
+    answer = Forward(request, name_client(running.access))
     running.model, running.is_running = model, True
     running.follow(answer)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 PREFIX = "sk-"
 LATEST = ":latest"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+CLIENT_HEADER = b"x-vllama-key"
+"""With it the head of a cluster tells its nodes whose request it forwards; see `act_for`."""
 MAX_PRIORITY = 100
 SHOWN_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12
@@ -188,6 +190,25 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def make_node_key(secret: str) -> Key:
     """Return the key that the head of a cluster shows to its nodes."""
     return Key(name="node", digest=digest_secret(secret), scopes=(Scope.NODE,), owner="node")
+
+
+def name_client(key: Key | None) -> str:
+    """Return what the head of a cluster tells a node of the key that a client has shown."""
+    return f"{key.priority} {key.name}" if key is not None else ""
+
+
+def act_for(key: Key, client: str) -> Key:
+    """Return a node key as the client that `name_client` names: turns and what is kept are its own.
+
+    Other keys are returned as they are, whatever their requests say.
+    """
+    priority, _, name = client.partition(" ")
+    if key.scopes != (Scope.NODE,) or not (
+        priority.isdecimal() and re.fullmatch(NAME_PATTERN, name)
+    ):
+        return key
+    turns = min(max(1, int(priority[:6])), MAX_PRIORITY)
+    return replace(key, name=name, owner=f"{key.owner} {name}", priority=turns)
 
 
 def index_keys(keys: Iterable[Key]) -> dict[str, Key]:

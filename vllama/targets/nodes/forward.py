@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from vllama.accounts.keys.key import CLIENT_HEADER
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
 from vllama.chat.request import Usage
@@ -26,7 +27,7 @@ from vllama.net.upstream.pool import Upstream
 NOT_PASSED = frozenset({
     b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
     b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-    b"x-api-key", b"x-request-id",
+    b"x-api-key", b"x-request-id", CLIENT_HEADER,
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
@@ -45,8 +46,9 @@ class Forward:
     wants_headers = True
     finish_reason = None
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
+    def __init__(self, request: Request, client: str) -> None:
+        """`client` is the client's key, as `name_client` names it."""
+        self._request, self._client = request, client
         self._connection: Connection | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._status = 0
@@ -70,7 +72,7 @@ class Forward:
             request.writes = self
             request.watch(self._leave)
             if not self._done.done():
-                connection.request(make_request(pool, request, body), self, math.inf)
+                connection.request(make_request(pool, request, body, self._client), self, math.inf)
             await self._done
             if self._error is not None:
                 raise self._error
@@ -248,7 +250,7 @@ class _Passage(FastPath):
         self._connection.connection_lost(exc)
 
 
-def make_request(pool: Upstream, request: Request, body: bytes) -> bytes:
+def make_request(pool: Upstream, request: Request, body: bytes, client: str) -> bytes:
     """Return the bytes of a request to a node: the client's, with the node's host and key."""
     target = request.path + (f"?{request.query.decode('latin-1')}" if request.query else "")
     lines = [pool.make_head(request.method, target)]
@@ -257,6 +259,8 @@ def make_request(pool: Upstream, request: Request, body: bytes) -> bytes:
         for name, value in request.headers.items()
         if name not in NOT_PASSED
     ]
+    if client:
+        lines.append(b"%b: %b\r\n" % (CLIENT_HEADER, client.encode("latin-1", "replace")))
     lines.append(b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace"))
     lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     return b"".join(lines)
