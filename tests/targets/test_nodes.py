@@ -339,6 +339,11 @@ def test_a_stored_response_goes_on_where_it_is(cluster, stream) -> None:
     for _ in range(3):
         again = {"model": "both", "input": "on", "previous_response_id": found[1].decode()}
         assert cluster.head.request("POST", "/v1/responses", again)[0] == 200
+    path = f"/v1/responses/{found[1].decode()}"
+    assert cluster.head.get(path)["id"] == found[1].decode()
+    assert cluster.head.get(f"{path}/input_items")["data"]
+    assert cluster.head.request("DELETE", path)[0] == 200
+    assert cluster.head.request("GET", path)[0] == 404
     unknown = {"model": "both", "input": "on", "previous_response_id": "resp_unknown"}
     assert cluster.head.request("POST", "/v1/responses", unknown)[0] == 404
 

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from vllama.routes.recording.running import RunningRequest
 
 
+STORED = ""
+"""What stands for a model where the node of a stored response is remembered."""
+
+
 class Asked(Struct):
     """What of a request's body decides where it goes."""
 
@@ -56,6 +60,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     """
     nodes, route = gateway.nodes, running.route
     assert nodes is not None
+    if route.dialect is Dialect.RESPONSES and route.kind is not RouteKind.MODEL:
+        return await _forward_stored(gateway, nodes, request, running)
     body = await request.body()
     request.put_back(body)
     try:
@@ -67,7 +73,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     local = await describe_here(gateway, nodes, given)
     place = find_place(nodes, request, route, model, local)
     if asked.previous_response_id:  # only the server that has stored it can go on from it
-        place = nodes.find_known(model, asked.previous_response_id) or nodes.local
+        place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
     failure, tried = None, ""
     while True:
         choice = nodes.choose(model, prefix, local, tried) if place is None else None
@@ -98,8 +104,19 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         else:
             nodes.breakers.note_success(name)
             nodes.remember(model, prefix, name)
-            nodes.remember(model, stored, name)
+            nodes.remember(STORED, stored, name)
             return True
+
+
+async def _forward_stored(
+    gateway: Gateway, nodes: Nodes, request: Request, running: RunningRequest
+) -> bool:
+    """Let the node that has stored a response answer a request about it."""
+    name = nodes.find_known(STORED, request.path.split("/")[3])
+    if name is None:
+        return False
+    await _send(gateway, nodes.nodes[name], request, running, "", await request.body())
+    return True
 
 
 async def read_asked(request: Request, route: Route, body: bytes) -> Asked:

@@ -162,7 +162,7 @@ class Route:
     captured: bool = True
     # tells whether a request gives a model no work, so that no limit of a key holds for it
     is_free: Callable[[Request], Awaitable[bool]] | None = None
-    # it is about one model's files, so in a cluster the node that has them answers
+    # it is about a model's files or a stored response: in a cluster the node that has it answers
     on_nodes: bool = False
     # it is about other clients, or about this machine, so no page of a stranger's may ask
     tells: bool = False

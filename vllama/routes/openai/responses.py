@@ -112,6 +112,7 @@ _api = partial(Route, dialect=Dialect.RESPONSES, answer=WholeResponse)
 _kept = partial(
     _api,
     kind=RouteKind.OWN,
+    on_nodes=True,
     parameters=(Parameter("id", "the response's id, such as `resp_1a2b`"),),
 )
 ROUTES = (
