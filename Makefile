@@ -130,8 +130,8 @@ $(STAMPS)/docs: $(STAMPS)/package
 	$(ALIVE) "installing mkdocs" -- bash -c '$(call LOCKED,--group docs)'
 	touch $@
 
-# llama-cpp-python comes as source: about four minutes of compiling on two cores
-# GCC 12 loses a part of AMX's configuration (its _tile_loadconfig names 8 of the 64 bytes), and llama.cpp crashes
+# llama-cpp-python comes as source: about four minutes of compiling on two cores.
+# GCC 12 loses a part of AMX's configuration (its _tile_loadconfig names 8 of the 64 bytes): built with it, llama.cpp crashes.
 NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
 $(STAMPS)/engine: export CMAKE_ARGS := $(or $(CMAKE_ARGS),$(shell \
   grep -qsw amx_tile /proc/cpuinfo && echo "-DCMAKE_C_FLAGS='$(NO_AMX)' -DCMAKE_CXX_FLAGS='$(NO_AMX)'"))

@@ -126,7 +126,7 @@ class App:
         gateway = self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         key = gateway.keys.find(authorization, api_key)
-        if key is not None:
+        if key is not None and Scope.NODE in key.scopes:
             key = act_for(key, request.header(CLIENT_HEADER))
         if not self._admit(request, route):
             return
