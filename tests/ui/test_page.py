@@ -100,7 +100,7 @@ def test_models_from_before_the_server_had_keys_are_forgotten(tmp_path, open_pag
 def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
     page = open_page(server, "models")
     page.route("**/api/tags", lambda route: route.fulfill(status=500, json={"error": "no list"}))
-    page.reload()  # a list under way, which was asked for before, would be answered without the error
+    page.reload()  # or a list that is under way would be answered without the error
     notice = page.locator(".notice.error")
     expect(notice).to_contain_text("no list")
     box, below = notice.bounding_box(), page.get_by_role("main").bounding_box()
