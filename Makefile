@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/llama-server $(STAMPS)/model
@@ -103,6 +103,12 @@ bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
 SECONDS ?= 600
 soak: $(STAMPS)/dev
 	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Three machines behind one address, in namespaces of their own, and a fault every 30 seconds. SEED=…
+# as above; ARGS="--real A.gguf B.gguf C.gguf D.gguf" with the engine that is installed.
+MINUTES ?= 20
+test-cluster: $(STAMPS)/dev
+	$(BIN)/python -m tests.cluster.storm --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # all of a release but its upload: see CONTRIBUTING.md
 release: $(STAMPS)/dev
