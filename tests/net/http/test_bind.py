@@ -1,16 +1,18 @@
-"""The error for a port that is taken."""
+"""The error for a port that is taken, and the end of a listening socket."""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 
 import psutil
 import pytest
 
+from tests.server_process import LIMIT_S
 from vllama.base.errors import PortTaken, VllamaError
-from vllama.net.http.server import bind
+from vllama.net.http.listener import bind, refuse_new_connections
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,23 @@ def test_an_address_that_is_not_here_yet_is_no_wrong_setting() -> None:
     with pytest.raises(VllamaError, match=r"cannot listen on 192\.0\.2\.1:0") as caught:
         bind("192.0.2.1", 0)
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="filters of sockets are Linux's")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_has_connected_can_be_accepted_and_nothing_new_connects(host) -> None:
+    with bind(host, 0) as listener:
+        where = listener.getsockname()[:2]
+        with socket.create_connection(where) as early:
+            early.sendall(b"a request")
+            assert refuse_new_connections(listener)
+            with pytest.raises(TimeoutError):  # its system goes on trying
+                socket.create_connection(where, timeout=0.2)
+            accepted, _ = listener.accept()
+            with accepted:
+                early.sendall(b", the rest")
+                accepted.settimeout(LIMIT_S)
+                text = accepted.recv(9)
+                assert text + accepted.recv(99) == b"a request, the rest"
+            with pytest.raises(BlockingIOError):
+                listener.accept()

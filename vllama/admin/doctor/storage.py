@@ -49,7 +49,7 @@ def port(host: str, number: int) -> Iterator[Finding]:
             "correct OLLAMA_HOST or VLLAMA_HOST: it has to be an address of this machine to serve",
         )
         return
-    from vllama.net.http.server import find_port_owner  # which imports the whole front
+    from vllama.net.http.listener import find_port_owner
 
     who, shown = find_port_owner(host, number, OWNER_LIMIT_S)
     if who == "another vllama":

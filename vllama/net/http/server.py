@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import resource
@@ -14,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.base.clock import wait_for
-from vllama.base.errors import ConfigError, PortTaken, VllamaError
 from vllama.net.http.budget import Budget
 from vllama.net.http.connection import Client
 from vllama.net.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, HeadCache
+from vllama.net.http.listener import refuse_new_connections
 from vllama.net.http.request import Request
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048  # connections that wait to be accepted, for instance while the server starts
-PROBE_LIMIT_S = 1.0
-PROBE_BYTES = 4096
 # Ollama never closes an idle connection, and its clients rely on that. A short limit would now and
 # then close a connection while a request is being sent on it.
 KEEP_ALIVE_S = 3600.0
@@ -43,6 +39,7 @@ SWEEP_S = 5.0
 # A stop closes idle connections only after this time, because a proxy may be sending a request on
 # one of them: it cannot know of the stop before the next answer on that connection says so.
 LAST_REQUESTS_S = 0.2
+LAST_HANDSHAKES_S = 0.02  # for the connections that had begun when new ones were refused
 DRAIN_STEP_S = 0.02
 LAST_ANSWERS_S = 1.0  # for requests to send their errors after the time to drain is over
 
@@ -50,76 +47,6 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = (
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 )  # fmt: skip
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that a taken port is reported before anything slow.
-
-    Raises PortTaken, which names an Ollama server if that is the owner, ConfigError for what can
-    never work, and VllamaError for an address that this machine lacks, perhaps only for now.
-    """
-    try:
-        family, kind, proto, _, where = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise ConfigError(
-            f"cannot listen on '{host}': {error.strerror}", hint="give an address of this machine"
-        ) from error
-    listener = socket.socket(family, kind, proto)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(where)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            owner = "".join(find_port_owner(host, port))
-            raise PortTaken(
-                f"cannot listen on {host}:{port}: {owner} uses it",
-                hint="stop it, or choose another port with --port or OLLAMA_HOST",
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM):
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: permission denied",
-                hint="choose a port above 1023 with --port",
-            ) from error
-        raise VllamaError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="give an address of this machine with --host",
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def find_port_owner(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> tuple[str, str]:
-    """Return what listens there already, perhaps an Ollama server, and " (pid 1, name)" of it.
-
-    The second is "" where the system does not tell.
-    """
-    where = "127.0.0.1" if host in ("", "0.0.0.0") else "::1" if host == "::" else host
-    answer = b""
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((where, port), timeout=limit_s) as probe,
-    ):
-        probe.sendall(b"GET /api/version HTTP/1.0\r\nhost: localhost\r\n\r\n")
-        while len(answer) < PROBE_BYTES and (data := probe.recv(PROBE_BYTES)):
-            answer += data  # head and body may arrive separately
-    if b'"vllama"' in answer:
-        return "another vllama", _find_listener(port)
-    owner = "an Ollama server" if b'"version"' in answer else "another program"
-    return owner, _find_listener(port)
-
-
-def _find_listener(port: int) -> str:
-    import psutil  # slow to import, and seldom needed
-
-    with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.pid and one.status == "LISTEN" and one.laddr and one.laddr.port == port:
-                return f" (pid {one.pid}, {psutil.Process(one.pid).name()})"
-    return ""
 
 
 def compute_max_clients() -> int:
@@ -176,9 +103,7 @@ class Server:
             await self._stop.wait()
         finally:
             sweeper.cancel()
-            self._loop.remove_reader(listener)
-            self._accept()
-            listener.close()
+            await self._close_listener(listener)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._drain_s):
                 await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -222,6 +147,14 @@ class Server:
                 connecting.cancel()
         self._loop.remove_reader(self._listener)
         self._loop.call_later(ACCEPT_PAUSE_S, self._listen)
+
+    async def _close_listener(self, listener: socket.socket) -> None:
+        """Accept what has connected, and close it."""
+        self._loop.remove_reader(listener)
+        if refuse_new_connections(listener):
+            await asyncio.sleep(LAST_HANDSHAKES_S)
+        self._accept()
+        listener.close()
 
     def _forget(self, connecting: asyncio.Task[Any]) -> None:
         del self._connecting[connecting]
