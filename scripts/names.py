@@ -26,6 +26,7 @@ RULES = (
             "supervise/",
             "machine/environments/",
             "engines/llamacpp/xllamacpp_child.py",
+            "targets/ray/node.py",
         ),
     ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/", "lab/")),

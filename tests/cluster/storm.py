@@ -7,6 +7,7 @@ of a single server, and from another machine nothing answers without a key.
 
     make test-cluster MINUTES=20                    # the fake engine
     python -m tests.cluster.storm --seconds 1200 --real A.gguf B.gguf C.gguf D.gguf
+    python -m tests.cluster.storm --seconds 1200 --ray   # machines that join, and Ray's own deaths
 
 It runs itself in namespaces of its own, which need no root where users may make them.
 """
@@ -35,7 +36,7 @@ import psutil
 from tests.chaos import asks
 from tests.chaos.asks import Answer
 from tests.chaos.mix import FITTING, Mix, Wish
-from tests.cluster.machines import PORT, Machine, find_enclosure, open_lan
+from tests.cluster.machines import HERE, PORT, Machine, find_enclosure, open_lan
 from tests.server_process import Server
 from vllama.targets.nodes.watch import SILENT_S
 
@@ -47,8 +48,14 @@ HANG_S = 5.0
 BROKEN_S = 12.0
 """How long a cable is out, a server stopped: longer than it takes to be seen."""
 BACK_S = 60.0
+REJOIN_S = 75.0
+"""After which machines have left a dead head of Ray, and are in the new one's cluster. It takes
+half of that on real machines: here the new head sees the processes of all, and waits for theirs."""
 KEY = "sk-between-the-servers"
 KINDS = ("engine", "guard", "engine stopped", "server", "server stopped", "cable", "machine")
+RAY_KINDS = ("actor", "raylet", "Ray's head")
+"""What else may die where Ray keeps the machines; it takes some time then."""
+RAY_LISTENS = range(6379, 6500)
 OPEN = ("/", "/livez", "/readyz", "/health", "/openapi.json")
 ASKED_ALOUD = ("/api/tags", "/api/ps", "/api/version", "/v1/models", "/metrics", "/api/nodes")
 CHANGING = {"created_at", "created", "id", "expires_at", "modified_at", "system_fingerprint"}
@@ -90,6 +97,7 @@ class ClusterMix(Mix):
 
     machines: list[Machine] = field(default_factory=list)
     kinds: tuple[str, ...] = KINDS
+    ray: bool = False
     faults: list[Fault] = field(default_factory=list)
     silent_s: float = 0.0
     """The longest time in which nothing came of an answer."""
@@ -139,13 +147,23 @@ class ClusterMix(Mix):
                     stops = kind.endswith("stopped")
                     process.send_signal(signal.SIGSTOP if stops else signal.SIGKILL)
             case "server":
-                machine.server.vllama.kill()
-                await self.see_none_left(machine)
-                await asyncio.to_thread(machine.server.start)
+                if server := machine.find_server():
+                    server.kill()
+                if not self.ray:
+                    await self.see_none_left(machine)
+                    await asyncio.to_thread(machine.server.start)
             case "server stopped":
-                machine.server.vllama.suspend()
+                if server := machine.find_server():
+                    server.suspend()
                 await asyncio.sleep(BROKEN_S)
                 machine.server.go_on()
+            case "actor" | "raylet":
+                name = "ray::NodeServer" if kind == "actor" else "raylet"
+                kill_named(machine.find_processes(), name)
+            case "Ray's head":
+                assert self.server.process
+                kill_named(psutil.Process(self.server.process.pid).children(True), "gcs_server")
+                await asyncio.sleep(REJOIN_S)
             case "cable":
                 machine.plug(into=False)
                 await asyncio.sleep(BROKEN_S)
@@ -160,7 +178,7 @@ class ClusterMix(Mix):
         begun_s = time.monotonic()
         while time.monotonic() < begun_s + BACK_S:
             nodes = (await asyncio.to_thread(self.server.get, "/api/nodes"))["nodes"]
-            if all(row["state"] == "up" for row in nodes):
+            if [row["state"] for row in nodes] == ["up"] * len(self.machines):
                 return
             await asyncio.sleep(0.1)
         self.wrong.append(f"a node does not come back: {nodes}")
@@ -178,7 +196,7 @@ class ClusterMix(Mix):
         """Every failure must be that of a request under way when something had just broken."""
         for failure in self.failures:
             if not any(
-                failure.began_s <= fault.at_s + SEEN_WITHIN_S and failure.ended_s >= fault.at_s
+                failure.began_s <= fault.at_s + find_limit(fault) and failure.ended_s >= fault.at_s
                 for fault in self.faults
             ):
                 since = [failure.began_s - one.at_s for one in self.faults]
@@ -241,7 +259,7 @@ class ClusterMix(Mix):
         target, other = self.machines[:2]
         command = [*other.enter(), sys.executable, "-c", SCAN, target.address]
         found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        if found != [PORT]:
+        if [port for port in found if not (self.ray and port in RAY_LISTENS)] != [PORT]:
             self.wrong.append(f"ports that are open on {target.name}: {found}")
         for path in (*OPEN, *ASKED_ALOUD):
             status = httpx.get(target.server.url + path).status_code
@@ -264,6 +282,19 @@ for port in range(1, 65536):
             found.append(port)
 print(json.dumps(found))
 """
+
+
+def find_limit(fault: Fault) -> float:
+    """Return how long requests may fail of a fault."""
+    return REJOIN_S if fault.kind == "Ray's head" else SEEN_WITHIN_S
+
+
+def kill_named(processes: list[psutil.Process], name: str) -> None:
+    """Kill the processes of a program."""
+    for process in processes:
+        with suppress(psutil.Error):
+            if Path(process.cmdline()[0]).name == name:
+                process.kill()
 
 
 def settle(value: Any) -> Any:
@@ -297,18 +328,21 @@ def find_engines(machine: Machine) -> list[tuple[str, psutil.Process]]:
 
 def run(
     home: Path, seconds: float, seed: int, *, every_s: float, kinds: tuple[str, ...],
-    real: tuple[Path, ...],
+    real: tuple[Path, ...], ray: bool,
 ) -> ClusterMix:  # fmt: skip
     """Run it; nothing may be left when all have stopped."""
     open_lan()
     key = home / "node.key"
     key.write_text(f"{KEY}\n")
     key.chmod(0o600)
-    own = ["--strict", "--node-key-file", str(key), "--hang-timeout", f"{HANG_S:g}s"]
-    own += ["--max-loaded-models", str(FITTING), *(["--ctx", "1024"] if real else [])]
+    own = ["--strict", "--node-key-file", str(key)]
     names = tuple(f"model-{letter}" for letter, _ in zip("abcdef", real, strict=False)) or NAMES
+    token = home / "head" / "data" / "cluster" / "ray.token"
+    joins = (f"{HERE}:6379", "--token-file", str(token)) if ray else ()
+    settings = {"VLLAMA_HANG_TIMEOUT": f"{HANG_S:g}s", "VLLAMA_MAX_LOADED_MODELS": str(FITTING)}
+    settings |= {"VLLAMA_CTX": "1024"} if real else {}
     machines = [
-        Machine(number, home / f"box{number}", *own, fake=not real)
+        Machine(number, home / f"box{number}", *own, fake=not real, joins=joins, env=settings)
         for number in range(1, NODES + 1)
     ]
     switches = ("--token-interval", "0.02", "--ready-after", "0.2", "--spawn-child")
@@ -317,15 +351,21 @@ def run(
             shutil.copy(path, machine.server.models / f"{name}.gguf")
         for name in () if real else names:
             machine.server.model(name, *switches, "--spawn-setsid")
-        machine.boot()
     nodes = [word for one in machines for word in ("--node", one.server.url)]
-    given = ["--no-local", "--node-key-file", str(key), *nodes]
+    finds = ["--cluster", "ray"] if ray else nodes
+    given = ["--no-local", "--node-key-file", str(key), *finds]
+    for machine in () if ray else machines:
+        machine.boot()
     with Server(home / "head", *given, fake=not real) as head:
-        mix = ClusterMix(head, names, seed, real=bool(real), machines=machines, kinds=kinds)
+        for machine in machines if ray else ():
+            machine.boot()
+        mix = ClusterMix(
+            head, names, seed, real=bool(real), machines=machines, kinds=kinds, ray=ray
+        )
         asyncio.run(mix.wait_for_all())
         asyncio.run(mix.run(seconds, every_s))
         for machine in machines:
-            machine.server.vllama.terminate()
+            machine.server.find_own().terminate()
             asyncio.run(mix.see_none_left(machine))
     for one in (head, *(machine.server for machine in machines)):
         if "Traceback" in one.output:
@@ -342,10 +382,12 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=30.0, metavar="S", help="between faults")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--real", nargs="+", type=Path, default=(), metavar="GGUF")
-    parser.add_argument("--faults", nargs="+", choices=KINDS, default=KINDS, metavar="FAULT")
+    parser.add_argument("--faults", nargs="+", choices=(*KINDS, *RAY_KINDS), metavar="FAULT")
+    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--enclosed", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.faults = options.faults or (*KINDS, *(RAY_KINDS if options.ray else ()))
     if not options.enclosed:
         enclosure = find_enclosure()
         if enclosure is None:
@@ -357,7 +399,7 @@ def main() -> None:
         home = options.home or Path(folder)
         mix = run(
             home, options.seconds, options.seed, every_s=options.every,
-            kinds=tuple(options.faults), real=tuple(options.real),
+            kinds=tuple(options.faults), real=tuple(options.real), ray=options.ray,
         )  # fmt: skip
     for name, count in sorted(mix.seen.items()):
         print(f"{count:8} {name}")

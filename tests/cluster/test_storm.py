@@ -1,5 +1,7 @@
 """A short storm over three machines in the suite; `make test-cluster MINUTES=20` is a long one."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 
@@ -11,14 +13,24 @@ from tests.lacking import lacking
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_machines_that_break_while_everybody_asks() -> None:
+def run_storm(*arguments: str) -> None:
+    """Run it; what it must not show fails the test."""
     if find_enclosure() is None:
         lacking("namespaces cannot be made here: that takes util-linux, iproute2, and the right to")
-    command = ["-m", "tests.cluster.storm", "--seconds", "16", "--every", "2", "--seed", "1"]
     ended = subprocess.run(
-        [sys.executable, *command, "--faults", "engine", "guard", "server", "machine"],
+        [sys.executable, "-m", "tests.cluster.storm", "--seed", "1", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert " fault: " in ended.stdout
     assert " right" in ended.stdout
+
+
+def test_machines_that_break_while_everybody_asks() -> None:
+    kinds = ("engine", "guard", "server", "machine")
+    run_storm("--seconds", "16", "--every", "2", "--faults", *kinds)
+
+
+@pytest.mark.ray
+def test_machines_that_ray_joins() -> None:
+    run_storm("--ray", "--seconds", "30", "--every", "3", "--faults", "server", "actor", "raylet")

@@ -21,12 +21,14 @@ from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import LIMIT_S, Server
 from vllama.base.errors import ConfigError
 from vllama.config import Config
+from vllama.net.upstream.pool import Upstreams
 from vllama.server.preflight import check_node_traffic
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
-from vllama.targets.nodes.watch import complete_name, make_nodes
+from vllama.targets.nodes.watch import Nodes, complete_name, make_nodes
 
 GB = 10**9
+UPSTREAMS = Upstreams(None)
 
 
 def node(name, **fields) -> Candidate:
@@ -103,10 +105,10 @@ def test_names() -> None:
 def test_a_file_without_certificates_is_refused(tmp_path) -> None:
     file = tmp_path / "nodes.pem"
     with pytest.raises(ConfigError, match="No such file"):
-        make_nodes(("https://box",), "k", str(file))
+        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
     file.write_text("nothing")
     with pytest.raises(ConfigError, match="it has no certificate"):
-        make_nodes(("https://box",), "k", str(file))
+        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
 
 
 @pytest.mark.slow
@@ -390,6 +392,27 @@ def test_a_request_that_has_no_byte_goes_to_another_node(cluster) -> None:
     status, answer = cluster.ask("both", stream=False)
     assert status == 200
     assert answer["message"]["content"].startswith("tok0")
+
+
+@pytest.mark.slow
+def test_a_model_of_a_lost_or_drained_node_is_not_unknown(cluster) -> None:
+    cluster.nodes[0].model("only")
+    name = cluster.name(cluster.cables[0])
+    cluster.wait_for(lambda: "only:latest" in cluster.row(name)["models"])
+    assert cluster.head.request("POST", f"/api/nodes/{name}/drain", {})[0] == 200
+    status, answer = cluster.ask("only", stream=False)
+    assert status == 503
+    assert f"only the node '{name}' has it, and it is drained" in answer["error"]
+    assert cluster.head.request("POST", f"/api/nodes/{name}/undrain", {})[0] == 200
+    assert cluster.ask("only", stream=False)[0] == 200
+    cluster.nodes[0].process.send_signal(signal.SIGKILL)
+    cluster.wait_for(lambda: not cluster.is_up(name))
+    for path in ("/api/chat", "/v1/chat/completions", "/api/show"):
+        body = {"model": "only", "messages": [{"role": "user", "content": "hi"}]}
+        status, headers, data = cluster.head.request("POST", path, body)
+        assert (status, int(headers["retry-after"]) >= 1) == (503, True), data
+        assert f"only the node '{name}' has it".encode() in data
+    assert cluster.ask("unknown")[0] == 404
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ class SourceSettings:
     nodes: tuple[str, ...] = setting(
         (), kinds.many(kinds.HTTP_URL),
         "vllama servers on other machines, whose models this one offers with its own",
-        example="http://10.0.0.5:11434", flag="--node", effect=Effect.RESTART,
+        example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
     node_key_file: Path | None = setting(
         None, kinds.FILE,
@@ -148,6 +148,16 @@ class SourceSettings:
         "file with the certificates of the https nodes, in PEM: only these are accepted, whatever "
         "host they name",
         example="/etc/vllama/nodes.pem", flag="--node-certs", effect=Effect.RESTART,
+    )  # fmt: skip
+    cluster: str | None = setting(
+        None, kinds.choice("ray"),
+        "let Ray find the nodes: each machine that joins (vllama join) gets a server; without "
+        "ray_address a Ray is started here",
+        example="ray", flag="--cluster", effect=Effect.RESTART,
+    )  # fmt: skip
+    ray_address: str | None = setting(
+        None, kinds.text("HOST:PORT"), "Ray that somebody else runs; auto: the one on this machine",
+        example="10.0.0.4:6379", flag="--ray-address", effect=Effect.RESTART,
     )  # fmt: skip
     no_local: bool = setting(
         False, kinds.SWITCH, "only forward to the nodes; start no engine on this machine",
@@ -297,6 +307,16 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
     def key_to_send(self) -> str | None:
         """The key that the command line shows to the server, None: it has none."""
         return self.api_key[0] if self.api_key else self.client_key
+
+    @property
+    def cluster_dir(self) -> Path:
+        """The folder with what belongs to a Ray cluster: its token, and the key of its nodes."""
+        return self.data_dir / "cluster"
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it offers the models of other servers of a cluster."""
+        return bool(self.nodes or self.cluster)
 
     @property
     def stop_limit_s(self) -> float:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, json
 from vllama.accounts.keys.key import name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors, log_context
-from vllama.base.errors import BadRequest, EngineError, VllamaError
+from vllama.base.errors import BadRequest, Busy, EngineError, VllamaError
 from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vllama.routes.recording.running import RunningRequest
 
 
+LOST_RETRY_S = 5.0
 STORED = ""
 """What stands for a model where the node of a stored response is remembered."""
 
@@ -80,6 +81,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         name = choice.name if choice is not None else place
         if name is None and failure is not None:
             raise failure
+        if name is None and route.kind is not RouteKind.WRITES:
+            refuse_unusable(nodes, given, model)
         if name is None or name == nodes.local:
             if name is not None:
                 nodes.remember(model, prefix, name)
@@ -106,6 +109,17 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.remember(model, prefix, name)
             nodes.remember(STORED, stored, name)
             return True
+
+
+def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
+    """Raise Busy if a node has the model that no other has, but gets no requests now."""
+    node = nodes.find_unusable(model)
+    if node is not None:
+        reason = node.trouble or f"it is drained (vllama nodes undrain {node.name})"
+        raise Busy(
+            f"cannot use '{given}' now: only the node '{node.name}' has it, and {reason}",
+            retry_after_s=LOST_RETRY_S,
+        )
 
 
 async def _forward_stored(

@@ -15,7 +15,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage.recorder import UsageRecorder
@@ -27,7 +26,6 @@ from vllama.config import (
     Config,
     environ,
     named_file,
-    read_node_key,
 )
 from vllama.config.address import reachable_host, url
 from vllama.engines.capabilities import Attachable, find_servers
@@ -51,6 +49,7 @@ from vllama.routes.recording.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
+from vllama.server.cluster import follow_nodes
 from vllama.server.engine_hooks import EngineHooks, Planner
 from vllama.server.preload import Preloader
 from vllama.server.reload import FileWatch, Reloader, make_limits, warn_of_exposure
@@ -58,9 +57,6 @@ from vllama.server.reporter import Reporter, ServiceNotice
 from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
 from vllama.targets.monitor import UpstreamMonitor
-
-if TYPE_CHECKING:
-    from vllama.targets.nodes.watch import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -149,8 +145,12 @@ class Daemon:
             gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
-            if gateway.nodes is not None:
-                helpers.append(keep("nodes", gateway.nodes.run))
+
+            def use_nodes() -> None:
+                helpers.extend(follow_nodes(gateway, keep, self._reporter))
+
+            use_nodes()
+            reloader.on_nodes = use_nodes
             if self._in_use.config.watch:
                 files = FileWatch(self._list_files)
                 helpers.append(keep("files", partial(files.run, reload.set)))
@@ -176,7 +176,6 @@ class Daemon:
             gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk
         )
         gateway.events = Hub(changes, history, disk)
-        gateway.nodes = open_nodes(gateway)
         gateway.complete()
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
@@ -253,19 +252,6 @@ class Daemon:
             if not isinstance(engine, Attachable):  # whether it answers is not known yet
                 lines.append(f"engine: {engine.title} {choice.installation.version}")
         return lines
-
-
-def open_nodes(gateway: Gateway) -> Nodes | None:
-    """Return the other nodes of the cluster, None if this server is not the head of one."""
-    config = gateway.in_use.config
-    if not config.nodes:
-        return None
-    from vllama.targets.nodes.watch import HERE, Nodes, make_nodes  # only where there are nodes
-
-    local = None if config.no_local else HERE
-    certificates = str(config.node_certs) if config.node_certs else ""
-    nodes = make_nodes(config.nodes, read_node_key(config), certificates)
-    return Nodes(nodes, gateway.upstreams, local=local)
 
 
 def open_captures(in_use: InUse) -> Captures | None:

@@ -24,6 +24,7 @@ from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.not_found import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables
+from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
 from vllama.scheduler.memory import open_draft_records
 
@@ -104,6 +105,12 @@ def check_node_traffic(config: Config) -> None:
             "be read on the way",
             hint=advice,
         )
+
+
+def check_engine(config: Config, facts: Facts) -> None:
+    """Raise NoPlan if no engine is here, unless this server only forwards."""
+    if not (config.is_head and config.no_local):
+        choose_engine(facts)
 
 
 def check_model(library: Library, name: str | None) -> None:

@@ -17,19 +17,24 @@ from pathlib import Path
 
 from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
-from vllama.config import Config, list_upstreams, models_settings
+from vllama.config import Config, list_upstreams, models_settings, read_node_key
 from vllama.config.report import Changes, compare_settings
 from vllama.engines.capabilities import find_servers
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
-from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse, Snapshot
 from vllama.scheduler.hooks import Limits
 from vllama.server.engine_hooks import Planner
-from vllama.server.preflight import check_upstreams, list_unknown_links, with_preload
+from vllama.server.preflight import (
+    check_engine,
+    check_node_traffic,
+    check_upstreams,
+    list_unknown_links,
+    with_preload,
+)
 from vllama.server.reporter import Reporter, ServiceNotice
 
 POLL_S = 0.5
@@ -102,6 +107,8 @@ class Reloader:
         self._reporter = reporter
         self._service = service
         self._lock = asyncio.Lock()
+        self.on_nodes: Callable[[], None] = lambda: None
+        """Called when the list of nodes has changed."""
 
     async def run(self, wanted: asyncio.Event) -> None:
         """Read settings and certificate again whenever `wanted` is set, until cancelled."""
@@ -159,8 +166,11 @@ class Reloader:
         if upstreams != list_upstreams(old) or config.upstream_traits != old.upstream_traits:
             engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
             check_upstreams(config)
+        if config.nodes != old.nodes:
+            check_node_traffic(config)
+            read_node_key(config)
         facts = replace(facts, found=engines, settings=config)
-        choose_engine(facts)
+        check_engine(config, facts)
         settings = models_settings(config)
         if settings != models_settings(old):
             library = open_library(with_preload(settings, config.model))
@@ -172,6 +182,8 @@ class Reloader:
         facts, scheduler = self._in_use.facts, gateway.scheduler
         moved = old.facts is None or facts.found is not old.facts.found
         gateway.keys.use_plain(config.api_key)
+        if config.nodes != old.config.nodes:
+            self.on_nodes()
         gateway.catalog.forget()
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:
             if moved and bundle.upstream is not None:

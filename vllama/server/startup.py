@@ -33,16 +33,17 @@ from vllama.config import (
 )
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
-from vllama.net.http.server import Server, bind
+from vllama.net.http.listener import bind
+from vllama.net.http.server import Server
 from vllama.net.http.watchdog import watch_loop
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.observe.tracing.setup import open_tracing
-from vllama.plan.choose import choose_engine
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse, Snapshot
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
+    check_engine,
     check_model,
     check_node_traffic,
     check_upstreams,
@@ -104,7 +105,7 @@ async def _serve(
         file,
         RealClock(),
         required=config.require_keys,
-        node=key if not config.nodes else None,  # the head shows it
+        node=key if not config.is_head else None,  # the head shows it
     )
     gateway = Gateway(InUse(Snapshot(config=config)), keys, metrics)
     server = Server(
@@ -142,8 +143,7 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     config = in_use.config
     facts = gather_facts(config)
     check_upstreams(config)
-    if not (config.nodes and config.no_local):
-        choose_engine(facts)  # one at least has to be here
+    check_engine(config, facts)
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))

@@ -238,19 +238,54 @@ def describe_row(
 class Nodes:
     """All nodes but this one, and the choice among them."""
 
-    def __init__(self, nodes: Iterable[Node], upstreams: Upstreams, *, local: str | None) -> None:
-        """`local` is the name of this server among the nodes; None: it only forwards."""
-        self.nodes = {node.name: node for node in nodes}
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        *,
+        local: str | None,
+        key: str | None,
+        certificates: str = "",
+    ) -> None:
+        """`local` is the name of this server among the nodes; None: it only forwards.
+
+        `key` is the one between the servers, `certificates` the file with those that are accepted.
+        Raises ConfigError for a file without any.
+        """
+        if certificates:
+            trust_only(certificates)
+        self.nodes: dict[str, Node] = {}
         self.local = local
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
+        self._key, self._certificates = key, certificates
+        self._changed = asyncio.Event()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
+
+    def use(self, urls: Iterable[str]) -> None:
+        """Use the nodes at these URLs, and no others."""
+        before = {node.endpoint.url: node for node in self.nodes.values()}
+        made = make_nodes(urls, self._key, self._certificates)
+        if before.keys() == {node.endpoint.url for node in made}:
+            return
+        nodes = [before.pop(node.endpoint.url, node) for node in made]
+        for node in before.values():
+            self._lose(node, "it is no node of this cluster any more")
+        self.nodes = {node.name: node for node in nodes}
+        self._changed.set()
 
     async def run(self) -> None:
         """Follow all nodes until cancelled."""
+        watching: dict[Node, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            for node in self.nodes.values():
-                group.create_task(self._watch(node), name=f"node {node.name}")
+            while True:
+                self._changed.clear()
+                nodes = list(self.nodes.values())
+                for node in [one for one in watching if one not in nodes]:
+                    watching.pop(node).cancel()
+                for node in [one for one in nodes if one not in watching]:
+                    watch = self._watch(node)
+                    watching[node] = group.create_task(watch, name=f"node {node.name}")
+                await self._changed.wait()
 
     async def _watch(self, node: Node) -> None:
         while True:
@@ -280,6 +315,11 @@ class Nodes:
         if local is not None:
             usable.append(local)
         return choose_node(usable, self.find_known(model, prefix))
+
+    def find_unusable(self, model: str) -> Node | None:
+        """Return a node that has the model, but is lost or drained."""
+        unusable = (node for node in self.nodes.values() if not node.is_up or node.is_drained)
+        return next((node for node in unusable if model in node.disk), None)
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
@@ -326,10 +366,7 @@ def make_nodes(urls: Iterable[str], key: str | None, certificates: str = "") -> 
     """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
 
     `key` is the one between the servers, `certificates` the file with those that are accepted.
-    Raises ConfigError for a file without any.
     """
-    if certificates:
-        trust_only(certificates)
     parts = [urlsplit(url.rstrip("/")) for url in urls]
     hosts = Counter(part.hostname for part in parts)
     nodes = []
