@@ -322,6 +322,16 @@ def list_cases(
             200,
             once=True,
         ),
+        # all in the suites of a head: here it has none
+        "models.nodes": Case(
+            plain + 'nodes = ["box1"]\n',
+            lambda: [
+                row["text"]
+                for row in server.get("/api/config")["settings"]
+                if row["key"].startswith("models.") and row["key"].endswith("nodes")
+            ],
+            ["box1"],
+        ),
         # upstreams
         "upstreams": Case(f'upstreams = ["{there}"]\n', lambda: "org/big" in server.names()),
         "upstream_key": Case(

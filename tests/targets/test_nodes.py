@@ -453,6 +453,70 @@ def test_a_drained_node_gets_no_requests_and_conversations_stay(cluster) -> None
 
 
 @pytest.mark.slow
+def test_a_model_is_answered_by_the_nodes_that_the_settings_name(cluster) -> None:
+    cluster.add("both")
+    names = [cluster.name(cable) for cable in cluster.cables]
+    file = Path(cluster.head.env["HOME"]) / ".config" / "vllama" / "config.toml"
+    file.parent.mkdir(parents=True)
+    urls = json.dumps([cable.url for cable in cluster.cables])
+    assert cluster.head.process
+    for name in names[::-1]:
+        file.write_text(f"nodes = {urls}\n[models.both]\nnodes = [{json.dumps(name)}]\n")
+        cluster.head.process.send_signal(signal.SIGHUP)
+        cluster.wait_for(
+            lambda name=name: cluster.head.get("/api/nodes?model=both")["choice"]["name"] == name
+        )
+        assert cluster.ask("both", stream=False)[0] == 200
+        cluster.wait_for(
+            lambda name=name: name in {row["node"] for row in cluster.head.get("/api/ps")["models"]}
+        )
+
+
+@pytest.mark.slow
+def test_the_nodes_are_read_again_with_the_settings(tmp_path) -> None:
+    key = tmp_path / "node.key"
+    key.write_text("sk-between-the-servers\n")
+    own = ("--node-key-file", str(key))
+    file = tmp_path / "head" / ".config" / "vllama" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('nodes = ["http://127.0.0.1:1"]\n')
+    with Server(tmp_path / "a", *own) as node, Server(tmp_path / "head", *own) as head:
+        node.model("only")
+        assert head.process
+        for urls, status in ((f'["{node.url}"]', 200), ("[]", 404)):
+            file.write_text(f"nodes = {urls}\n")
+            head.process.send_signal(signal.SIGHUP)
+            body = {"model": "only", "messages": [], "stream": False}
+            deadline_s = time.monotonic() + LIMIT_S
+            while head.request("POST", "/api/chat", body)[0] != status:
+                assert time.monotonic() < deadline_s, head.output
+                time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_the_plans_of_all_nodes_are_shown_beside_each_other(cluster) -> None:
+    cluster.nodes[0].model("only")
+    names = [cluster.name(cable) for cable in cluster.cables]
+    cluster.wait_for(lambda: "only:latest" in cluster.row(names[0])["models"])
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = cluster.head.env | {"OLLAMA_HOST": cluster.head.url}
+        command = [sys.executable, "-m", "vllama", "plan", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    told = json.loads(run("only", "--nodes", "--json").stdout)
+    assert told["choice"]["name"] == names[0]
+    assert told["plans"][names[0]]["engine"] == "fake"
+    assert "cannot find" in told["plans"][names[1]]["error"]
+    shown = run("only", "--nodes")
+    assert re.search(rf"{names[0]} +fake .* fits", shown.stdout), shown.stdout
+    assert f"the next request goes to {names[0]}" in shown.stdout + shown.stderr
+    refused = run("only", "both", "--nodes")
+    assert refused.returncode == 2
+    assert "name one model" in refused.stderr
+
+
+@pytest.mark.slow
 def test_rm_asks_which_node(cluster) -> None:
     cluster.add("both")
     status, _, data = cluster.head.request("DELETE", "/api/delete", {"model": "both"})

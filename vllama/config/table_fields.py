@@ -187,6 +187,8 @@ MODEL_FIELDS = tuple(
          _NOW),
         ("fallback_after_s", kinds.DURATION, "how long it, and each link, may take until the "
          "first token before the next is tried", '"30s"', _NOW),
+        ("nodes", kinds.many(kinds.NAME), "nodes of a cluster that may answer for it; \"here\" is "
+         "the head itself", '["10.0.0.5"]', _NOW),
     )
 )  # fmt: skip
 

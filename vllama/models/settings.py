@@ -29,7 +29,7 @@ class ModelSettings:
     `force` replaces what it says, and what `strip` names is taken out of it; their names are
     Ollama's. `pass_fields` are further fields of requests that its engine is sent. `fallback` are
     the links that are tried in order where this model cannot answer, each after at most
-    `fallback_after_s` without a token.
+    `fallback_after_s` without a token. `nodes` are those of a cluster that may answer for it.
 
     `origins` has the table that each field comes from, or the tables of one that is merged.
     """
@@ -56,6 +56,7 @@ class ModelSettings:
     draft: str | None = None
     fallback: tuple[str, ...] | None = None
     fallback_after_s: float | None = None
+    nodes: tuple[str, ...] | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property

@@ -75,9 +75,10 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     place = find_place(nodes, request, route, model, local)
     if asked.previous_response_id:  # only the server that has stored it can go on from it
         place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
+    only = find_pins(gateway, given)
     failure, tried = None, ""
     while True:
-        choice = nodes.choose(model, prefix, local, tried) if place is None else None
+        choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
         if name is None and failure is not None:
             raise failure
@@ -151,7 +152,13 @@ async def choose_now(gateway: Gateway, model: str) -> Choice | None:
     """Return which node would answer the next request for a model, and why."""
     assert gateway.nodes is not None
     local = await describe_here(gateway, gateway.nodes, model)
-    return gateway.nodes.choose(complete_name(model), None, local)
+    only = find_pins(gateway, model)
+    return gateway.nodes.choose(complete_name(model), None, local, only=only)
+
+
+def find_pins(gateway: Gateway, model: str) -> tuple[str, ...] | None:
+    """Return the nodes that may answer for a model, by the settings; None: any."""
+    return gateway.in_use.library.tables.find([model]).nodes
 
 
 def find_place(

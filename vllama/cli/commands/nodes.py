@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import format_ago, format_bytes_decimal, parse_rfc3339
+from vllama.base.units import format_bytes_binary as in_memory
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside, show_json, show_table
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client
 
 EXAMPLES = """\
 \b
@@ -90,3 +95,46 @@ def nodes(
             say_aside(f"{row['name']}: {row['trouble']}")
     if choice := reply.get("choice"):
         say_aside(f"{model} is answered by {choice['name']}: {choice['reason']}")
+
+
+def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:
+    """Print the plan of each node for a model, and the node that the next request would get."""
+    if len(models) != 1:
+        raise ConfigError("cannot plan several models on nodes", hint="name one model")
+    (model,) = models
+    with connect() as client:
+        told = client.get(f"/api/nodes?model={quote(model)}")
+        plans = {row["name"]: ask_node(client, row, model) for row in told["nodes"]}
+    if as_json:
+        show_json({"plans": plans, "choice": told["choice"]})
+        return 0
+    show_table(
+        ("NODE", "ENGINE", "QUANT", "CONTEXT", "MEMORY", "DOWNLOAD", "PLAN"),
+        [(name, *describe_plan(plan)) for name, plan in plans.items()],
+        optional=("QUANT", "DOWNLOAD", "CONTEXT"),
+    )
+    say_aside(f"the next request goes to {told['choice']['name']}: {told['choice']['reason']}")
+    return 0
+
+
+def ask_node(client: Client, row: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the plan of a node, or why it has none."""
+    if row["state"] == "lost":
+        return {"error": row["trouble"]}
+    try:
+        return client.post(f"/api/plan?node={quote(row['name'])}", {"model": model})
+    except VllamaError as error:
+        return {"error": error.message}
+
+
+def describe_plan(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a plan's row."""
+    need, load = plan.get("memory", {}).get("total_bytes"), plan.get("download_bytes")
+    return (
+        plan.get("engine") or "-",
+        plan.get("quantization") or "-",
+        str(plan.get("context_length") or "-"),
+        in_memory(need) if need else "-",
+        format_bytes_decimal(load) if load else "-",
+        plan.get("error") or "fits",
+    )

@@ -23,6 +23,7 @@ Examples:
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
   vllama plan Qwen/Qwen3-8B --helm-values > values.yaml
+  vllama plan qwen3:8b --nodes       on the machines of a cluster, and which is chosen
   vllama plan qwen3:8b gpt-oss:20b --for-nodes 3 --gpus-per-node 1 --gpu-memory 24GiB
 """
 
@@ -45,11 +46,18 @@ def plan(
         int | None,
         option("--gpus-per-node N", "Plan for a machine with so many NVIDIA GPUs.", min=0),
     ] = None,
+    on_nodes: Annotated[
+        bool, option("--nodes", "Ask each node of the cluster whose head is running here.")
+    ] = False,
     gpu_memory: Annotated[
         str | None, option("--gpu-memory SIZE", "The memory of each of them, as 24GiB.")
     ] = None,
 ) -> int:
     """Show what serve would do with a model, and why."""
+    if on_nodes:
+        from vllama.cli.commands.nodes import plan_on_nodes
+
+        return plan_on_nodes(models, as_json=as_json)
     from vllama.plan.helm_values import write_helm_values
     from vllama.plan.preview import preview_plan
     from vllama.scheduler.room import Room, find_free, plan_together, spread
@@ -75,9 +83,9 @@ def plan(
                 codes.append(error.exit_code)
         free = find_free(facts.platform, facts.reserve_bytes)
         told = plan_together(reports, Room(free=free, max_loaded=make_limits(facts).max_loaded))
-        nodes = spread(told["models"], free, for_nodes)
+        spreading = spread(told["models"], free, for_nodes)
         if for_nodes:
-            told["nodes"] = {"count": for_nodes, "models": nodes}
+            told["nodes"] = {"count": for_nodes, "models": spreading}
     except VllamaError as error:
         if as_json:
             show_json({"model": ", ".join(models), "error": error.message, "hint": error.hint})
@@ -88,8 +96,8 @@ def plan(
         return max(codes, default=0)
     if helm_values:
         if not codes:
-            fits = nodes is not None if for_nodes else told["together"]["fits"]
-            places = nodes or ((),) * for_nodes
+            fits = spreading is not None if for_nodes else told["together"]["fits"]
+            places = spreading or ((),) * for_nodes
             say(
                 write_helm_values(
                     told["models"], fit_together=fits, nodes=places, gpus_per_node=gpus_per_node
@@ -100,7 +108,7 @@ def plan(
     else:
         show(told["models"][0])
     if for_nodes and not helm_values:
-        show_nodes(nodes, for_nodes)
+        show_nodes(spreading, for_nodes)
     for report in told["models"]:
         if "error" in report:
             show_error(report["error"], report["hint"])

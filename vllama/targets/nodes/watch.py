@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -303,16 +303,27 @@ class Nodes:
         node.trouble, node.loaded, node.reasons = reason, {}, {}
 
     def choose(
-        self, model: str, prefix: object, local: Candidate | None, tried: str = ""
+        self,
+        model: str,
+        prefix: object,
+        local: Candidate | None,
+        tried: str = "",
+        only: Collection[str] | None = None,
     ) -> Choice | None:
-        """Return which node is to answer, but not the one `tried`; None: none has the model."""
+        """Return which node is to answer, but not the one `tried`; None: none has the model.
+
+        `only` are the nodes that may answer for it, None: any.
+        """
         usable = [
             node.describe(model)
             for node in self.nodes.values()
-            if node.is_up and not node.is_drained and node.name != tried
+            if node.is_up
+            and not node.is_drained
+            and node.name != tried
+            and (only is None or node.name in only)
         ]
         usable = [one for one in usable if self._may_try(one.name)] or usable
-        if local is not None:
+        if local is not None and (only is None or local.name in only):
             usable.append(local)
         return choose_node(usable, self.find_known(model, prefix))
 
