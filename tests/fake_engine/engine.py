@@ -4,7 +4,7 @@ A single file with nothing but the standard library: ``python tests/fake_engine/
 8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
 that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
 ``GET /__exit`` ends it (with --exit-code) at once, ``GET /__core_dies`` makes it answer from then
-on that its core is dead, and ``@core_dies`` in a message does so, too.
+on that its core is dead, and ``@core_dies`` in a message does so, too; ``@dies`` kills it.
 """
 
 from __future__ import annotations
@@ -423,6 +423,8 @@ class Handler(BaseHTTPRequestHandler):
         prompt = prompt_text(body, chat)
         if "@core_dies" in last_user(body, chat):
             self.server.kill_core()
+        if "@dies" in last_user(body, chat):
+            os.kill(os.getpid(), signal.SIGKILL)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
         said = options.say or ""
         total = int(found.get("tokens", -(-len(said) // 3) or DEFAULT_TOKENS))

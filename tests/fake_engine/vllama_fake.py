@@ -147,6 +147,7 @@ class FakeEngine:
             dead_line="^core: ",
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",
+            replays="replays" in bundle.name,
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,

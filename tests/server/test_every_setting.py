@@ -77,6 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reloaded]:
         running.model("slow", "--token-interval", "0.02")
         running.model("stalls", "--stall-after", "1")
         running.model("tight", "--fits", "2048")
+        running.model("replays")
         running.model("broken", "--exit-before-ready", "--exit-code", "3")
         yield running
 
@@ -155,6 +156,11 @@ def list_cases(
 
         return look
 
+    def ask_a_dying_engine() -> int:
+        server.model("replays", "--die-after", "3", once=True)
+        server.unload()
+        return server.chat("replays")["status"]
+
     with StandInHub() as hub:
         hub_port = int(hub.url.rpartition(":")[2])
     chat, numbers = server.chat, itertools.count()
@@ -226,6 +232,7 @@ def list_cases(
             'hang_timeout = "0.3s"\n', lambda: "error" in str(chat("stalls")), once=True,
             prepare=lambda: server.load("stalls"),
         ),
+        "resume": Case("resume = 0\n", ask_a_dying_engine, 500),
         "go_template": Case("go_template = false\n"),
         "flash_attention": Case("flash_attention = false\n", start("flash_attention"), False),
         "kv_cache_type": Case('kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"),

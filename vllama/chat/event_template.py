@@ -51,8 +51,8 @@ class EventTemplate:
     """What surrounds the text of a stream's plain events, with the engine and with the client.
 
     `tokens` and `last_ns` count the plain events and tell when the last one came (nobody asks that
-    of a stream whose events pass as they are but for their beginning); to `kept` their
-    texts are added as UTF-8, unless it is None.
+    of a stream whose events pass as they are but for their beginning); to `kept` and `taken` their
+    texts are added as UTF-8, unless they are None.
     """
 
     __slots__ = (
@@ -67,6 +67,7 @@ class EventTemplate:
         "last_ns",
         "skip",
         "tail",
+        "taken",
         "timestamp",
         "tokens",
     )
@@ -89,6 +90,7 @@ class EventTemplate:
         self.skip = 0
         self.tokens = self.last_ns = 0
         self.kept: bytearray | None = None
+        self.taken: bytearray | None = None
         self._is_fixed = bool(after)
         self._tries = tries
 
@@ -115,6 +117,8 @@ class EventTemplate:
         self.last_ns = now_ns
         if self.kept is not None:
             self.kept += b"".join(texts)
+        if self.taken is not None:
+            self.taken += b"".join(texts)
 
     def write(self, texts: Sequence[bytes], now_ns: int) -> bytes:
         """Return what the client gets for plain events; those of one read have one time."""

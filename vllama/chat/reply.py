@@ -31,6 +31,7 @@ from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
+from vllama.chat.replay import Taken
 from vllama.chat.request import Usage
 from vllama.chat.stops import StopFilter
 
@@ -244,6 +245,9 @@ class Reply:
         self._stops = stops
         self._failure: VllamaError | None = None
         self._is_done = False  # the engine has said so
+        self._taken: Taken | None = None
+        self._is_behind = False  # what comes has come before
+        self._on_new: Callable[[], None] = lambda: None
 
     @property
     def content_type(self) -> str:
@@ -260,6 +264,32 @@ class Reply:
         """Whether it may end the engine's answer before the engine does."""
         return self._stops is not None and self._stops.cuts
 
+    def make_resumable(self, on_new: Callable[[], None]) -> None:
+        """Keep what comes, so that it can be asked for again.
+
+        `on_new` is called when something new has come after that.
+        """
+        self._taken, self._on_new = Taken(), on_new
+        self.writer.template.taken = self._taken.text
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether it can be asked for again."""
+        return self._taken is not None and self._failure is None and not self.has_enough
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it has come that was kept."""
+        return self._taken is None or self._taken.is_empty
+
+    def begin_again(self) -> None:
+        """Expect the same answer from its beginning."""
+        assert self._taken is not None
+        self._reader = SseReader()
+        self.writer.template.forget()
+        self._taken.rewind()
+        self._is_behind = True
+
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what to send now.
 
@@ -274,7 +304,7 @@ class Reply:
         if self._failure is not None:
             raise self._failure
         plain = not self._reader.pending and self._stops is None
-        plain = plain and isinstance(self._reader, SseReader)
+        plain = plain and isinstance(self._reader, SseReader) and not self._is_behind
         plain = plain and not [step for step in self._filters if not step.is_idle]
         text: str | None = None  # of the first event
         out: list[bytes] = []
@@ -330,6 +360,8 @@ class Reply:
         if self._is_done:
             return None
         event = decode_event(payload)
+        if self._taken is not None and not self._is_new(event, self._taken):
+            return None
         if not self.has_enough:
             self.tally.count(event.chunk, now_ns)
         if self._stops is not None:
@@ -340,3 +372,16 @@ class Reply:
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):
             out.append(data)
         return event
+
+    def _is_new(self, event: Event, taken: Taken) -> bool:
+        """Keep what comes; return whether anything of it has not come before."""
+        is_new = True
+        if was_behind := taken.is_behind:
+            is_new = taken.swallow(event.chunk)
+            event.changed, event.text = True, None
+        else:
+            taken.add(event.chunk)
+        if self._is_behind and is_new and not (was_behind and taken.is_behind):
+            self._is_behind = False
+            self._on_new()
+        return is_new

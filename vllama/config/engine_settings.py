@@ -87,6 +87,12 @@ class EngineSettings:
         "how long an engine may be silent during an answer before it is restarted; 0: never",
         example="30s", flag="--hang-timeout", remote=True,
     )  # fmt: skip
+    resume: int = setting(
+        2, kinds.number(0, 10),
+        "how often an answer whose engine has died is asked for again, and goes on where it was; "
+        "0: it ends with an error",
+        example="2", flag="--resume", remote=True,
+    )  # fmt: skip
     models: tuple[tuple[str, ModelSettings], ...] = setting(
         (), tables.MODELS,
         'settings of single models, or of all that a pattern matches: tables [models."NAME"]',

@@ -45,7 +45,7 @@ class RewritePath(FastPath):
 
     __slots__ = (
         "_after", "_before", "_connection", "_count", "_end", "_head", "_kept", "_last_ns",
-        "_table", "_template", "_timestamp", "_write",
+        "_table", "_taken", "_template", "_timestamp", "_write",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class RewritePath(FastPath):
         """Copy the values of `template`."""
         template = self._template
         self._head, self._kept, self._timestamp = template.head, template.kept, template.timestamp
+        self._taken = template.taken
         # with the line feed that ends an HTTP chunk
         self._end = share(template.tail and template.tail + b"\r\n")
         self._before, self._after = template.before, share(template.after + b"\r\n")
@@ -101,6 +102,8 @@ class RewritePath(FastPath):
         self._count += 1
         if self._kept is not None:
             self._kept += text
+        if self._taken is not None:
+            self._taken += text
         self._last_ns = now_ns = EPOCH_NS + _clock_ns()
         timestamp = self._timestamp
         if now_ns >= timestamp.until_ns:
@@ -132,6 +135,8 @@ class RewritePath(FastPath):
                 self._last_ns = now_ns = EPOCH_NS + _clock_ns()
                 if self._kept is not None:
                     self._kept += b"".join(texts)
+                if self._taken is not None:
+                    self._taken += b"".join(texts)
                 body = template.write(texts, now_ns)
                 self._write(b"%b%b\r\n" % (FRAME[len(body)], body))
                 return
@@ -181,6 +186,8 @@ class ForwardPath(RewritePath):
         self._count += 1
         if self._kept is not None:
             self._kept += text
+        if self._taken is not None:
+            self._taken += text
         write = self._write
         write(begin + data[start:])
 

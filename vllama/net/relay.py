@@ -17,20 +17,26 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
+from typing import Protocol
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
-from vllama.chat.reply import Reply
+from vllama.chat.reply import EVENT_STREAM, Reply
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.net.fast_path import make_fast_path
 from vllama.net.http.request import ClientGone, Request
-from vllama.net.upstream.connection import Connection
+from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 
 COUNT_HEADER = "x-vllama-token-count"
 ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
+KEEP_ALIVE, KEEP_ALIVE_S = b": waiting for the engine\n\n", 15.0
+
+
+Finish = Callable[[Upstream], Awaitable[None]]
+"""What is still to be asked of the engine that has answered."""
 
 
 class RelayState(StrEnum):
@@ -42,14 +48,18 @@ class RelayState(StrEnum):
     DRAINING = "draining"  # the engine has finished; the end is still to be sent
     DONE = "done"
     ABORTED = "aborted"  # the client has disconnected
+    RESUMING = "resuming"  # the engine has died, and is asked again
 
 
 TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
     RelayState.CONNECTING: frozenset({RelayState.AWAITING_HEAD, RelayState.ABORTED}),
     RelayState.AWAITING_HEAD: frozenset(
-        {RelayState.STREAMING, RelayState.DRAINING, RelayState.ABORTED}
+        {RelayState.STREAMING, RelayState.DRAINING, RelayState.RESUMING, RelayState.ABORTED}
     ),
-    RelayState.STREAMING: frozenset({RelayState.DRAINING, RelayState.ABORTED}),
+    RelayState.STREAMING: frozenset({RelayState.DRAINING, RelayState.RESUMING, RelayState.ABORTED}),
+    RelayState.RESUMING: frozenset(
+        {RelayState.AWAITING_HEAD, RelayState.DRAINING, RelayState.ABORTED}
+    ),
     RelayState.DRAINING: frozenset({RelayState.DONE, RelayState.ABORTED}),
     RelayState.DONE: frozenset(),
     RelayState.ABORTED: frozenset(),
@@ -59,6 +69,21 @@ TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
 _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
 
 
+class Resumer(Protocol):
+    """Finds what an answer goes on with when its engine has died."""
+
+    async def resume(self, error: EngineError, reply: Reply) -> Upstream:
+        """Wait for an engine that may be asked for the same answer; return it.
+
+        Raises VllamaError if none may, and ClientGone.
+        """
+        ...
+
+    def note_progress(self) -> None:
+        """Note that something new has come of an answer that was asked for again."""
+        ...
+
+
 class Relay:
     """The relay of one answer; the sink of its upstream connection."""
 
@@ -66,8 +91,8 @@ class Relay:
 
     __slots__ = (
         "_before_finish", "_connection", "_deliver", "_error", "_error_body", "_error_headers",
-        "_failure", "_headers", "_request", "_state", "_status", "_tail", "_upstream", "_waiter",
-        "_whole", "reply",
+        "_failure", "_headers", "_request", "_resumer", "_state", "_status", "_tail", "_upstream",
+        "_waiter", "_whole", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -93,11 +118,12 @@ class Relay:
         self._upstream: Upstream | None = None
         self._connection: Connection | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._before_finish: Callable[[], Awaitable[None]] | None = None
+        self._before_finish: Finish | None = None
         self._status = 0
         self._error_body = b""
         self._error_headers: Mapping[str, str] = {}
         self._error: VllamaError | None = None
+        self._resumer: Resumer | None = None
         self._failure: Exception | None = (
             None  # raised by `_conclude` in a callback; `run` raises it
         )
@@ -107,21 +133,24 @@ class Relay:
         self,
         upstream: Upstream,
         call: Call,
-        before_finish: Callable[[], Awaitable[None]] | None = None,
+        before_finish: Finish | None = None,
+        resumer: Resumer | None = None,
     ) -> None:
         """Send `call` and relay its answer.
 
         `before_finish` is awaited after the engine has finished, before the last bytes are made.
-        Raises ClientGone, and the errors that occur before the commit point.
+        With a `resumer` an answer whose engine dies is asked for again, and what has been taken of
+        it before is left out. Raises ClientGone, and the errors that occur before the commit point.
         """
+        self._resumer = resumer
         span = upstream.begin_call(call)
         if span is None:
-            await self._run(upstream, upstream.encode(call), before_finish)
+            await self._run(upstream, call, upstream.encode(call), before_finish)
             return
         sent_ns = now_ns()
         with span:
             try:
-                await self._run(upstream, upstream.encode(call, span), before_finish)
+                await self._run(upstream, call, upstream.encode(call, span), before_finish)
             finally:
                 first_ns = self.reply.tally.first_token_ns
                 first_s = None if first_ns is None else (first_ns - sent_ns) / 1e9
@@ -130,8 +159,9 @@ class Relay:
     async def _run(
         self,
         upstream: Upstream,
+        call: Call,
         data: bytes,
-        before_finish: Callable[[], Awaitable[None]] | None,
+        before_finish: Finish | None,
     ) -> None:
         request = self._request
         self._upstream = upstream
@@ -146,9 +176,11 @@ class Relay:
                 self._enter(RelayState.AWAITING_HEAD)
                 most_bytes = upstream.most_answer_bytes if self._whole else math.inf
                 connection.request(data, self, most_bytes)
-            if self._state in _OPEN:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+            await self._wait()
+            while self._state is RelayState.RESUMING:
+                connection.release()
+                connection = self._connection = await self._ask_again(call, connection)
+                await self._wait()
             if self._failure is not None:
                 raise self._failure
             if self._state is RelayState.DRAINING:
@@ -162,13 +194,56 @@ class Relay:
             request.unwatch(self._client_left)
             connection.release()
 
+    async def _wait(self) -> None:
+        """Wait until the engine has finished, or is lost."""
+        if self._state in _OPEN:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def _ask_again(self, call: Call, lost: Connection) -> Connection:
+        """Send the call to an engine that is alive; return its connection, or the one `lost`."""
+        error, self._error = self._error, None
+        assert self._resumer is not None and isinstance(error, EngineError)
+        try:
+            upstream = self._upstream = await self._wait_for_engine(self._resumer, error)
+            connection = await upstream.connect()
+        except VllamaError as failure:
+            if isinstance(failure, ConnectionLost) and failure.unsent and failure is not error:
+                self._error = failure  # the engine has ended again
+                return lost
+            if self._state is RelayState.RESUMING:
+                self._error = failure
+                self._drain()
+            return lost
+        if self._state is not RelayState.RESUMING:
+            return connection  # the client has left
+        self.reply.begin_again()
+        if upstream.begin_counts is not None:
+            self.reply.tally.counts = upstream.begin_counts()
+        self._status, self._error_body, self._tail = 0, b"", b""
+        self._enter(RelayState.AWAITING_HEAD)
+        most_bytes = upstream.most_answer_bytes if self._whole else math.inf
+        connection.request(upstream.encode(call), self, most_bytes)
+        return connection
+
+    async def _wait_for_engine(self, resumer: Resumer, error: EngineError) -> Upstream:
+        """Wait for an engine, and keep proxies from closing an event stream meanwhile."""
+        waiting = asyncio.ensure_future(resumer.resume(error, self.reply))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S))[0]:
+                if self._request.status and self.reply.content_type == EVENT_STREAM:
+                    self._request.write(KEEP_ALIVE)
+        finally:
+            waiting.cancel()
+        return waiting.result()
+
     def _enter(self, state: RelayState) -> None:
         assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
         self._state = state
 
     def _drain(self) -> None:
         """Accept nothing more from the engine, and wake `run` to send the end."""
-        if self._state in _OPEN:
+        if self._state in _OPEN or self._state is RelayState.RESUMING:
             self._enter(RelayState.DRAINING)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -267,6 +342,11 @@ class Relay:
         """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:
             self._error = error
+            if self._resumer is not None and self._state in _OPEN and self.reply.is_resumable:
+                self._enter(RelayState.RESUMING)
+                if self._waiter is not None and not self._waiter.done():
+                    self._waiter.set_result(None)
+                return
         self._drain()
 
     def cut(self) -> None:
@@ -323,7 +403,7 @@ class Relay:
 
     # -- the end ------------------------------------------------------------------------------
 
-    async def _before_end(self, before_finish: Callable[[], Awaitable[None]]) -> None:
+    async def _before_end(self, before_finish: Finish) -> None:
         """Send everything that is ready, then await `before_finish`."""
         if self._tail:
             if not self._request.status:
@@ -332,7 +412,8 @@ class Relay:
             self._tail = b""
         if self._error is None and self._status == 200:
             try:
-                await before_finish()
+                assert self._upstream is not None
+                await before_finish(self._upstream)
             except VllamaError as error:
                 self._error = error
 

@@ -19,6 +19,7 @@ from vllama.plan.types import Need, Plan
 from vllama.scheduler.fair_queue import FairQueue
 from vllama.scheduler.hooks import Part, Process, Sleeper
 from vllama.scheduler.policy import Pools
+from vllama.scheduler.readmission import Readmission
 from vllama.supervise.spec import Endpoint, State
 from vllama.targets.choice import choose_target
 
@@ -133,6 +134,7 @@ class Instance:
     measured: bool = False
 
     # its requests
+    readmission: Readmission = field(default_factory=Readmission)
     queue: FairQueue[Waiter] = field(default_factory=FairQueue)
     leases: int = 0
     leases_at: dict[Endpoint, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,7 @@ def put_sampling(body: dict[str, Any], sampling: Sampling, traits: Traits) -> No
             kept.clear()
         found = kept[sampling] = _sampling(sampling, traits)
     body.update(found)
+    put_seed(body, sampling.seed, traits)
 
 
 @remember_for_traits
@@ -80,9 +82,6 @@ def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
     for name in _SENT:
         if name in traits.parameters and name not in sampling.left_out:
             body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
-    seed = mask_seed(sampling.seed, traits)
-    if seed is not None and "seed" in traits.parameters:
-        body[traits.parameters["seed"]] = seed
     if sampling.stop and "stop" in traits.parameters:
         body[traits.parameters["stop"]] = list(sampling.stop)
     return body
@@ -113,6 +112,15 @@ def clamp(name: str, value: float) -> float:
 def mask_seed(seed: int, traits: Traits) -> int | None:
     """Cut a seed to the engine's width (never its sign bit at 64); None for -1, random."""
     return None if seed == -1 else seed & ((1 << min(traits.seed_bits, 63)) - 1)
+
+
+def put_seed(body: dict[str, Any], seed: int, traits: Traits) -> None:
+    """Send a seed; a random one is chosen here if the engine may be asked for the answer again."""
+    if seed == -1 and traits.replays:
+        seed = secrets.randbits(31)
+    masked = mask_seed(seed, traits)
+    if masked is not None and "seed" in traits.parameters:
+        body[traits.parameters["seed"]] = masked
 
 
 def make_response_format(

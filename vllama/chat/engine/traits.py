@@ -82,6 +82,8 @@ class Traits:
     # the dict that it is given. `engines.request_body` has the common steps.
     finish_body: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     seed_bits: int = 64
+    # the same request with the same seed gets the same answer, so that it can be asked for again
+    replays: bool = False
     takes_nulls: bool = True  # a field, or the content of a message, may be null
     takes_n: bool = False  # it makes several choices of one request
     takes_logprobs: bool = True

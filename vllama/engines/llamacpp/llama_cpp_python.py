@@ -204,6 +204,7 @@ TRAITS = Traits(
         tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize", drops_control=True
     ),
     seed_bits=32,
+    replays=True,
     completes_chats=True,
     completion_grammar="grammar",
     passed_fields=LLAMACPP,

@@ -342,6 +342,7 @@ TRAITS = Traits(
     chats_by_completion=True,
     reasoning_field="reasoning_content",
     seed_bits=32,
+    replays=True,
     tokenizer=LLAMACPP_TOKENIZER,
     refused_fields=frozenset(),
     passed_fields=LLAMACPP | {"grammar"},

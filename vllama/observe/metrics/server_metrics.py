@@ -172,6 +172,11 @@ class Metrics:
             "token, so that the next link was tried.",
             ("model", "link", "reason"),
         )
+        self.resumed = Counter(
+            "vllama_resumed",
+            "Answers that went on after their engine had died, by model.",
+            by_model,
+        )
         self.load_time = Histogram(
             "vllama_model_load_time_seconds",
             "Time from the start of an engine to the first moment at which it could serve.",

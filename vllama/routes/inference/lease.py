@@ -10,10 +10,12 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllama.base import log_context
+from vllama.base.clock import now_ns
 from vllama.base.errors import (
     BadRequest,
     EngineCrashed,
@@ -26,7 +28,7 @@ from vllama.chat.engine.context import bound_traits
 from vllama.chat.engine.traits import Traits, learn_from_refusal
 from vllama.models.types import Bundle
 from vllama.net.http.departure import unless_gone
-from vllama.net.http.request import Request
+from vllama.net.http.request import ClientGone, Request
 from vllama.net.upstream.connection import AnswerTooLarge, ConnectionLost
 from vllama.net.upstream.pool import CrashReports, Upstream
 from vllama.plan.draft_model import wants_draft
@@ -39,8 +41,10 @@ from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue
 from vllama.scheduler.instance import Lease
+from vllama.scheduler.readmission import Returning
 
 if TYPE_CHECKING:
+    from vllama.chat.reply import Reply
     from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ Use = Callable[[Lease, Upstream], Awaitable[None]]
 """Works with a lease."""
 
 SERVED_BY_HEADER = "x-vllama-served-by"
+RESUMED_HEADER = "x-vllama-resumed"
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -71,6 +76,9 @@ def with_lease(
     has to have left.
 
     Until a byte of an answer has been sent, a failure may be made good in three ways:
+
+    An answer whose engine dies, before or after that, is asked for again where the engine gives it
+    again (`_Work.resume`); the client gets the rest.
 
     1. An engine that could not be reached at all (it has just ended and its supervisor is about to
        notice), or was dead before the request was sent, is waited for, ahead of all others.
@@ -101,6 +109,8 @@ class _Work:
     use: Use
     size: Callable[[Traits | None], int]
     lease: Lease = field(init=False)
+    returning: Returning | None = None
+    pools: ExitStack = field(default_factory=ExitStack)
     crashes: CrashReports | None = None
     was_dead: Callable[[], bool] | None = None  # the engine, before the request was sent
     has_moved: bool = False
@@ -117,8 +127,8 @@ class _Work:
         try:
             for pause_s in (*RETRY_PAUSES_S, None):
                 try:
-                    with gateway.upstreams.use_pool(self.lease.endpoint) as upstream:
-                        await self._begin(upstream)
+                    with self.pools:
+                        await self._begin(self._open_pool())
                     break
                 except TemplateRefused:
                     raise  # what may help was tried
@@ -133,10 +143,69 @@ class _Work:
                 self.gateway.scheduler.note_failure(self.lease, self.request.failure)
         finally:
             lease = self.lease
+            if self.returning is not None:
+                self.returning.leave()
             was_alone = lease.instance.leases == 1 and lease.instance.served == count_before
             self.gateway.scheduler.release(lease)  # before anything that could be cancelled
             if was_alone and wants_draft(bundle):
                 await record_speed(gateway, running, lease)
+
+    @property
+    def most_resumed(self) -> int:
+        """How often the answer may be asked for again."""
+        return self.gateway.in_use.config.resume
+
+    def _open_pool(self) -> Upstream:
+        """Return the pool of the lease's endpoint, to be used until `pools` is closed."""
+        return self.pools.enter_context(self.gateway.upstreams.use_pool(self.lease.endpoint))
+
+    async def resume(self, error: EngineError, reply: Reply) -> Upstream:
+        """Wait for an engine that may be asked for the same answer; return it (`net.relay`).
+
+        Raises ClientGone, and `error`, explained, if none may: then the answer has been resumed
+        as often as it may be, is the cause of the death, or is better given by another target.
+        """
+        failed, chain, scheduler = self.lease, current.get(), self.gateway.scheduler
+        unsent = isinstance(error, ConnectionLost) and error.unsent
+        explained = self._note_failure(error) if isinstance(error, EngineCrashed) else error
+        moves = not self.request.status and (
+            scheduler.has_other(failed) or (chain is not None and chain.may_pass_on)
+        )
+        if moves or self.gateway.stopping or not isinstance(explained, EngineCrashed):
+            raise explained
+        answer = self.returning
+        if answer is None:
+            gate = failed.instance.readmission
+            answer = self.returning = Returning(gate, self.request.started_ns)
+        answer.is_empty = reply.is_empty
+        if (not unsent and answer.note_death()) or answer.deaths > self.most_resumed:
+            raise explained
+        died_ns = now_ns()
+        self.pools.close()
+        try:
+            for pause_s in RETRY_PAUSES_S:  # an engine that hangs is still to be ended
+                await self._renew_lease(pause_s)
+                if unsent or self.lease.endpoint != failed.endpoint:
+                    break
+        except ClientGone:
+            raise
+        except VllamaError as failure:
+            raise (explained if self.request.status else failure) from None
+        await unless_gone(self.request, answer.wait_for_turn())
+        name = self.wanted.bundle.name
+        pause_s = (now_ns() - died_ns) / 1e9
+        log.info("%s: its engine has ended; the answer goes on after %.1f s", name, pause_s)
+        self.gateway.metrics.resumed.add((name,))
+        if not self.request.status:
+            self.request.set_header(RESUMED_HEADER, str(answer.deaths))
+        upstream = self._open_pool()
+        self._prepare(upstream)
+        return upstream
+
+    def note_progress(self) -> None:
+        """Let the next interrupted answer come back (`net.relay`)."""
+        if self.returning is not None:
+            self.returning.pass_on()
 
     def _measure(self) -> int:
         """Return the most tokens that the request can take, as far as its model is known."""
@@ -185,11 +254,10 @@ class _Work:
         if more := bundle.settings.pass_fields:
             passed = lease.traits.passed_fields.union(more)
             lease.traits = replace(lease.traits, passed_fields=passed)
-        upstream.request_id_header = lease.traits.request_id_header
-        if lease.traits.dead_words or not lease.traits.usage_in_stream:
-            prepare_pool(upstream, lease)
-        self.crashes = upstream.crashes
-        self.was_dead = self.crashes.begin() if self.crashes else None
+        self._prepare(upstream)
+        may_resume = lease.traits.replays and not lease.endpoint.is_elsewhere
+        may_resume &= self.most_resumed > 0
+        self.running.resumer = self if may_resume else None
         self.running.read_tokens = 0
         may_move = not self.has_moved and self.gateway.scheduler.has_other(lease)
         if may_move or (chain is not None and chain.may_pass_on):
@@ -198,6 +266,15 @@ class _Work:
         if may_move and lease.patience_s is not None:
             return self._use_until_late(upstream, lease.patience_s)
         return self.use(lease, upstream)
+
+    def _prepare(self, upstream: Upstream) -> None:
+        """Have the engine's answers understood."""
+        lease = self.lease
+        upstream.request_id_header = lease.traits.request_id_header
+        if lease.traits.dead_words or not lease.traits.usage_in_stream:
+            prepare_pool(upstream, lease)
+        self.crashes = upstream.crashes
+        self.was_dead = self.crashes.begin() if self.crashes else None
 
     async def _use_until_late(self, upstream: Upstream, limit_s: float) -> None:
         async with first_token_in_time(self.running) as begin:
@@ -236,15 +313,12 @@ class _Work:
         Raises ClientGone, and the errors of `Scheduler.acquire`.
         """
         scheduler, failed, running = self.gateway.scheduler, self.lease, self.running
+        running.resumer = None
         unsent = isinstance(error, ConnectionLost) and error.unsent
         # a request that has crashed an engine must not crash the next one
         late = isinstance(error, EngineCrashed) and self.was_dead is not None and self.was_dead()
         if unsent or late:
-            # the lease is kept meanwhile: nobody else is sent there, and the turn is not lost
-            enter_queue()
-            await asyncio.sleep(pause_s)
-            await self._take(scheduler.renew(failed, *self.wanted, running.flow))
-            leave_queue(self.lease)
+            await self._renew_lease(pause_s)
             return
         # another target may have the request, once: no byte of an answer has been sent
         if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
@@ -256,6 +330,17 @@ class _Work:
         running.is_running = True
         if self.lease.endpoint == failed.endpoint:  # the others have failed while it waited
             raise error from None
+
+    async def _renew_lease(self, pause_s: float) -> None:
+        """Wait for the engine's restart.
+
+        The lease is kept meanwhile: nobody else is sent there, and the turn is not lost.
+        """
+        enter_queue()
+        await asyncio.sleep(pause_s)
+        flow = self.running.flow
+        await self._take(self.gateway.scheduler.renew(self.lease, *self.wanted, flow))
+        leave_queue(self.lease)
 
 
 def name_server(request: Request, bundle: Bundle, lease: Lease, chain: Chain | None) -> None:

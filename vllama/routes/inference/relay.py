@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from vllama.chat.request import Call
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
-from vllama.net.relay import Relay
+from vllama.net.relay import Finish, Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 
@@ -23,7 +22,7 @@ async def run_relay(
     relay: Relay,
     upstream: Upstream,
     call: Call,
-    before_finish: Callable[[], Awaitable[None]] | None = None,
+    before_finish: Finish | None = None,
     *,
     new_prompt: bool = True,
 ) -> None:
@@ -37,9 +36,11 @@ async def run_relay(
     if running.recorder is not None:
         running.recorder.call = call
     end_stage()
-    tally = relay.reply.tally
+    tally, resumer = relay.reply.tally, running.resumer
+    if resumer is not None:
+        relay.reply.make_resumable(resumer.note_progress)
     try:
-        await relay.run(upstream, call, before_finish)
+        await relay.run(upstream, call, before_finish, resumer)
     finally:
         count_prompt = relay.reply.count_prompt
         if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:

@@ -163,13 +163,13 @@ def relay_turn(
     reply = turn.make_reply(writer, as_chat=False)
     headers = make_dropped_header(turn.prompt)
 
-    async def add_context() -> None:
+    async def add_context(upstream: Upstream) -> None:
         if isinstance(writer, GenerateWriter) and not checked.asked.raw:
-            writer.context = await turn.prompt.context(writer.text)
+            writer.context = await turn.prompt.context(writer.text, upstream)
 
     async def answer_nothing() -> None:
         """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
-        await add_context()
+        await add_context(upstream)
         reply.feed(NOTHING, now_ns())
         request.respond(200, reply.finish(now_ns()), reply.content_type.encode(), headers)
 

@@ -231,11 +231,14 @@ class Prompt:
         """Whether the prompt ends inside the thinking, so that the answer begins with it."""
         return ends_open(self.text or "") or self._thought_begun
 
-    async def context(self, answer: str) -> list[int] | None:
-        """Return the tokens of prompt and answer together, for `context`."""
+    async def context(self, answer: str, upstream: Upstream) -> list[int] | None:
+        """Return the tokens of prompt and answer together, for `context`.
+
+        `upstream` has answered; it may have been started since the prompt was made.
+        """
         if self.text is None:
             return None
-        return await tokenize(self._upstream, self._traits, self.text + answer)
+        return await tokenize(upstream, self._traits, self.text + answer)
 
     def _may_be_long(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> bool:
         """Whether the texts could fill the context: a token is one byte at least.

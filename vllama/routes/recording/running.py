@@ -18,7 +18,7 @@ from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
 from vllama.dialects.events import EndedRow, RequestRow
 from vllama.net.http.request import Request
-from vllama.net.relay import Relay
+from vllama.net.relay import Relay, Resumer
 from vllama.routes.route import Route
 from vllama.scheduler.fair_queue import Flow
 
@@ -40,7 +40,7 @@ class RunningRequest:
     __slots__ = (
         "_ended", "_relays", "_started_at", "_task", "_with_prompt", "access", "id", "is_metered",
         "is_running", "key", "lease", "model", "read_tokens", "recorder", "request", "reserved",
-        "route",
+        "resumer", "route",
         "waits_for_tokens",
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class RunningRequest:
         self.model = ""
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
         self.lease: Lease | None = None  # the last one, even after it was released
+        self.resumer: Resumer | None = None  # while its engine is one that may be asked again
         self.recorder: AnswerRecorder | None = None
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
         self.is_metered = False  # what it takes is still to be counted; see `routes.metering`

@@ -1,0 +1,144 @@
+"""Answers whose engine is killed go on: real processes, the fake engine, all dialects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.chaos.asks import CHATS, TEXTS, read
+from tests.server_process import LIMIT_S, Server
+
+pytestmark = pytest.mark.slow
+
+SLOW = "@tokens=60 @delay=0.02"
+WHOLE = "".join(f"tok{number} " for number in range(60))
+NAME = "wide-replays"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("resume"), "--strict") as server:
+        server.model(NAME)
+        yield server
+
+
+def load(server) -> None:
+    """Load the model anew, and forget how often its engine has ended."""
+    server.post("/api/generate", {"model": NAME, "keep_alive": 0})
+    deadline_s = time.monotonic() + LIMIT_S
+    while server.get("/api/ps")["models"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    assert server.post("/api/generate", {"model": NAME})[0] == 200
+
+
+def kill_at(server, tokens: int) -> threading.Thread:
+    """Kill the engine as soon as a request has so many tokens."""
+
+    def kill() -> None:
+        deadline_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline_s:
+            rows = server.get("/api/requests")["requests"]
+            if any(row["generated_tokens"] >= tokens for row in rows):
+                server.engine(NAME).kill()
+                return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def ask(server, dialect, text=SLOW, *, stream=True, model=NAME):
+    body = {"model": model, **dialect.ask(text, 1000)} | {"stream": stream}
+    with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
+        reply = client.post(dialect.path, json=body)
+    return reply, read(dialect, reply, reply.text, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: one.path)
+def test_an_answer_goes_on_after_its_engine_was_killed(server, dialect, stream) -> None:
+    load(server)
+    killing = kill_at(server, 5)
+    reply, answer = ask(server, dialect, stream=stream)
+    killing.join()
+    assert (answer.text, answer.done, answer.error, answer.odd) == (WHOLE, True, "", "")
+    assert (reply.headers.get("x-vllama-resumed") == "1") is not stream
+    counts = re.findall(r'"(?:eval_count|completion_tokens|output_tokens)": ?(\d+)', reply.text)
+    assert set(counts[-1:]) <= {"60"}  # an OpenAI stream tells it on request
+
+
+def test_an_answer_goes_on_after_a_hang(tmp_path) -> None:
+    with Server(tmp_path, "--strict", "--hang-timeout", "1s") as server:
+        server.model(NAME)
+        server.post("/api/generate", {"model": NAME})
+        with server.open("/api/chat", {"model": NAME, **CHATS[0].ask(SLOW, 1000)}) as answer:
+            begun = answer.readline() + answer.readline()
+            server.engine(NAME).send_signal(signal.SIGSTOP)
+            lines = [json.loads(line) for line in (begun + answer.read()).splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == WHOLE
+    assert lines[-1]["done"]
+
+
+def test_without_resume_it_ends_with_an_error(tmp_path) -> None:
+    with Server(tmp_path, "--strict", "--resume", "0") as server:
+        server.model(NAME)
+        server.post("/api/generate", {"model": NAME})
+        killing = kill_at(server, 5)
+        _, answer = ask(server, CHATS[0])
+        killing.join()
+    assert "the connection to the engine was lost" in answer.error
+    assert WHOLE.startswith(answer.text)
+
+
+def test_many_answers_go_on_and_a_random_seed_is_sent(server) -> None:
+    load(server)
+    killing = kill_at(server, 5)
+    found = []
+
+    def run(dialect) -> None:
+        found.append(ask(server, dialect)[1])
+
+    threads = [threading.Thread(target=run, args=(one,)) for one in (*CHATS, *TEXTS)]
+    for thread in threads:
+        thread.start()
+    for thread in (*threads, killing):
+        thread.join()
+    assert [(one.text, one.error) for one in found] == [(WHOLE, "")] * len(threads)
+    assert server.post("/api/chat", {"model": NAME, "messages": [], "stream": False})[0] == 200
+    body = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    seeds = set()
+    for _ in range(2):
+        assert server.post("/api/chat", body)[0] == 200
+        seeds.add(server.sent(NAME)["seed"])
+    assert len(seeds) == 2
+
+
+def test_a_request_that_kills_its_engine_ends_alone(server) -> None:
+    """It is asked for again, and the others, which it interrupts, have their whole answers."""
+    load(server)
+    found = {}
+
+    async def play() -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT_S) as client:
+
+            async def run(number: int, text: str) -> None:
+                body = {"model": NAME, **CHATS[0].ask(text, 1000), "stream": True}
+                reply = await client.post("/api/chat", json=body)
+                found[number] = read(CHATS[0], reply, reply.text, stream=True)
+
+            others = [asyncio.create_task(run(number, SLOW)) for number in range(4)]
+            await asyncio.sleep(0.2)
+            await asyncio.gather(run(9, "@dies"), *others)
+
+    asyncio.run(play())
+    assert [found[number].text for number in range(4)] == [WHOLE] * 4
+    assert found[9].error
