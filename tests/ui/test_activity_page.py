@@ -166,6 +166,7 @@ def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_pa
 
 def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page):
     ask = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
+    server.request("POST", "/api/chat", {"model": "plain", **ask})
     server.request("POST", "/api/chat", {"model": "lost", **ask}, {"x-request-id": "the-old-one"})
     for number in range(110):  # more than a snapshot has
         server.request("DELETE", "/api/delete", {"model": f"none-{number}"})
@@ -187,6 +188,26 @@ def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page
     ended.get_by_role("button", name="Show all").click()
     expect(ended.get_by_role("row")).to_have_count(51)
     assert page.evaluate("location.hash") == "#/activity"
+
+
+def test_changes_of_the_filter_before_it_is_drawn_again_all_hold(server, open_page):
+    ask = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
+    server.request("POST", "/api/chat", {"model": "quick", **ask})
+    page = open_page(server, "activity?text=quick")
+    ended = page.get_by_role("region", name="Recent requests")
+    expect(ended.get_by_role("rowheader").first).to_have_text("quick")
+    page.evaluate("""() => {
+      const form = document.querySelector(".filters");
+      const change = (field, value, name) => {
+        field.value = value;
+        field.dispatchEvent(new Event(name, { bubbles: true }));
+      };
+      change(form.querySelector("select"), "quick", "change");
+      change(form.querySelector("input"), "", "input");
+    }""")
+    expect(ended.get_by_label("Text")).to_have_value("")
+    assert page.evaluate("location.hash") == "#/activity?model=quick"
+    expect(ended.get_by_role("rowheader").first).to_have_text("quick")
 
 
 def test_older_requests_are_on_further_pages(server, open_page):

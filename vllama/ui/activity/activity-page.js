@@ -61,7 +61,7 @@ class ActivityPage extends View {
     const update = () => this.update();
     return html`<section aria-labelledby="ended-title">
       <h2 id="ended-title">Recent requests</h2>
-      <div class="tools">${filterForm(rows, this.filter, (filter) => this.setFilter(filter, true))} ${columnChoice(update)}</div>
+      <div class="tools">${filterForm(rows, this.filter, (part) => this.setFilter({ ...this.filter, ...part }, true))} ${columnChoice(update)}</div>
       ${found.length
         ? endedTable(found.slice(this.start, this.start + PAGE), update)
         : html`<p class="muted">No request matches. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}

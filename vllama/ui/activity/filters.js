@@ -38,9 +38,9 @@ export function filterRows(rows, { text, model, key, errors }) {
   });
 }
 
-/** Return the form; `change` is called with the new filter. */
+/** Return the form; `change` is called with what has changed: more may have since this was drawn. */
 export function filterForm(rows, filter, change) {
-  const set = (name, value) => change({ ...filter, [name]: value });
+  const set = (name, value) => change({ [name]: value });
   const list = (values) => [...new Set(values)].filter(Boolean).sort();
   return html`<form class="filters row" role="search" aria-label="Filter the requests" @submit=${(event) => event.preventDefault()}>
     <input
