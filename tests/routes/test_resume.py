@@ -73,6 +73,8 @@ def test_an_answer_goes_on_after_its_engine_was_killed(server, dialect, stream) 
     assert (answer.text, answer.done, answer.error, answer.odd) == (WHOLE, True, "", "")
     assert (reply.headers.get("x-vllama-resumed") == "1") is not stream
     counts = re.findall(r'"(?:eval_count|completion_tokens|output_tokens)": ?(\d+)', reply.text)
+    ended = server.get("/api/requests/ended?limit=9")["requests"]
+    assert ("ok", 1) in {(row["outcome"], row["resumed"]) for row in ended}
     assert set(counts[-1:]) <= {"60"}  # an OpenAI stream tells it on request
 
 

@@ -63,6 +63,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None
     generated_tokens: int
     first_token_s: float | None
+    resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
 
 
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     tokens_per_s: float | None
     first_token_s: float | None
+    resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
     error: Annotated[str | None, says("what went wrong; null if nothing did")]
     capture: Annotated[str | None, says("the id of its capture; null without one")]
 

@@ -23,6 +23,7 @@ def make_row(number: int) -> RequestRow:
         prompt_tokens=None,
         generated_tokens=0,
         first_token_s=None,
+        resumed=0,
     )
 
 

@@ -196,6 +196,7 @@ class _Work:
         pause_s = (now_ns() - died_ns) / 1e9
         log.info("%s: its engine has ended; the answer goes on after %.1f s", name, pause_s)
         self.gateway.metrics.resumed.add((name,))
+        self.running.resumed = answer.deaths
         if not self.request.status:
             self.request.set_header(RESUMED_HEADER, str(answer.deaths))
         upstream = self._open_pool()

@@ -40,7 +40,7 @@ class RunningRequest:
     __slots__ = (
         "_ended", "_relays", "_started_at", "_task", "_with_prompt", "access", "id", "is_metered",
         "is_running", "key", "lease", "model", "read_tokens", "recorder", "request", "reserved",
-        "resumer", "route",
+        "resumed", "resumer", "route",
         "waits_for_tokens",
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class RunningRequest:
         self.model = ""
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
         self.lease: Lease | None = None  # the last one, even after it was released
+        self.resumed = 0  # how often it has gone on after the end of its engine
         self.resumer: Resumer | None = None  # while its engine is one that may be asked again
         self.recorder: AnswerRecorder | None = None
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
@@ -206,6 +207,7 @@ class RunningRequest:
             prompt_tokens=self.prompt_tokens,
             generated_tokens=self.generated_tokens,
             first_token_s=self._compute_first_token_s(),
+            resumed=self.resumed,
         )
 
     def describe_end(self, seconds: float, outcome: Outcome) -> EndedRow:
@@ -230,6 +232,7 @@ class RunningRequest:
             generated_tokens=self.generated_tokens,
             tokens_per_s=round(rate, 1) if rate else None,
             first_token_s=self._compute_first_token_s(),
+            resumed=self.resumed,
             error=failure.sentence()[:MAX_ERROR] if failure else None,
             capture=request.number if self.recorder is not None else None,
         )

@@ -75,7 +75,7 @@ function endedRow(row, { columns, captured, width, update }) {
     if (!opened.delete(id)) opened.add(id);
     update();
   };
-  const why = row.error ? forBrowser(row.error) : row.outcome === "ok" ? "" : row.status ? `status ${row.status}` : "";
+  const why = row.error ? forBrowser(row.error) : row.outcome === "ok" ? (row.resumed ? "resumed" : "") : row.status ? `status ${row.status}` : "";
   return html`<tr class=${isOpen ? "open" : ""}>
       <th scope="row">
         <button class="disclosure" aria-expanded=${isOpen} @click=${toggle}>${nameModel(row) || row.path}</button>
