@@ -4,7 +4,8 @@ A single file with nothing but the standard library: ``python tests/fake_engine/
 8000``. Its answer is "tok0 tok1 …", 8 tokens long; directives in the last user message change
 that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
 ``GET /__exit`` ends it (with --exit-code) at once, ``GET /__core_dies`` makes it answer from then
-on that its core is dead, and ``@core_dies`` in a message does so, too; ``@dies`` kills it.
+on that its core is dead, and ``@core_dies`` in a message does so, too; ``@dies=N`` kills
+it after N tokens.
 """
 
 from __future__ import annotations
@@ -277,6 +278,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Server
+    dies_after: int | None = None
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -423,7 +425,9 @@ class Handler(BaseHTTPRequestHandler):
         prompt = prompt_text(body, chat)
         if "@core_dies" in last_user(body, chat):
             self.server.kill_core()
-        if "@dies" in last_user(body, chat):
+        dies = re.search(r"@dies=([0-9]+)", last_user(body, chat))
+        self.dies_after = int(dies[1]) if dies else None
+        if self.dies_after == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
         said = options.say or ""
@@ -547,6 +551,8 @@ class Handler(BaseHTTPRequestHandler):
             raise ConnectionResetError
         if self.server.core_died.is_set():
             raise CoreDead
+        if sent == self.dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
         if options.die_after == sent:
             if options.exit_code is not None:
                 os._exit(options.exit_code)

@@ -124,10 +124,11 @@ def test_many_answers_go_on_and_a_random_seed_is_sent(server) -> None:
     assert len(seeds) == 2
 
 
-def test_a_request_that_kills_its_engine_ends_alone(server) -> None:
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_a_request_that_kills_its_engine_ends_alone(server, tokens) -> None:
     """It is asked for again, and the others, which it interrupts, have their whole answers."""
     load(server)
-    found = {}
+    found, before = {}, server.output.count("restarting")
 
     async def play() -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT_S) as client:
@@ -139,8 +140,9 @@ def test_a_request_that_kills_its_engine_ends_alone(server) -> None:
 
             others = [asyncio.create_task(run(number, SLOW)) for number in range(4)]
             await asyncio.sleep(0.2)
-            await asyncio.gather(run(9, "@dies"), *others)
+            await asyncio.gather(run(9, f"{SLOW} @dies={tokens}"), *others)
 
     asyncio.run(play())
     assert [found[number].text for number in range(4)] == [WHOLE] * 4
     assert found[9].error
+    assert server.output.count("restarting") - before <= 3

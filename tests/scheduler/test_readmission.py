@@ -45,6 +45,23 @@ async def play() -> None:
     # it dies again while the last one has nothing new: that one was it
     assert not found["early"].note_death()
     assert found["empty"].note_death()
+    assert not found["late"].note_death()
+    found["empty"].leave()
+    tasks = await come({name: found[name] for name in ("early", "late")})
+    found["early"].pass_on()  # they need not run to their ends: the cause is gone
+    await settle()
+    assert back(tasks) == ["early", "late"]
+
+
+async def come_again() -> None:
+    gate = Readmission()
+    (answer,) = interrupt(gate, ("a", 1, False)).values()
+    await come({"a": answer})
+    await answer.wait_for_turn()  # its engine ended before it was sent
+
+
+def test_one_whose_turn_it_is_does_not_wait_for_itself() -> None:
+    asyncio.run(asyncio.wait_for(come_again(), 5))
 
 
 def test_they_come_back_one_at_a_time_and_the_cause_is_found() -> None:
@@ -68,6 +85,7 @@ async def play_again() -> None:
     await settle()
     assert back(tasks) == ["a", "b"]
     assert found["b"].note_death()  # it was alone
+    found["b"].leave()
     fresh = interrupt(gate, ("c", 3, False), ("d", 4, False))
     tasks = await come(fresh)
     fresh["c"].pass_on()

@@ -72,9 +72,10 @@ _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
 class Resumer(Protocol):
     """Finds what an answer goes on with when its engine has died."""
 
-    async def resume(self, error: EngineError, reply: Reply) -> Upstream:
+    async def resume(self, error: EngineError, reply: Reply, *, was_sent: bool) -> Upstream:
         """Wait for an engine that may be asked for the same answer; return it.
 
+        `was_sent`: the request was written to a connection before `error`.
         Raises VllamaError if none may, and ClientGone.
         """
         ...
@@ -92,7 +93,7 @@ class Relay:
     __slots__ = (
         "_before_finish", "_connection", "_deliver", "_error", "_error_body", "_error_headers",
         "_failure", "_headers", "_request", "_resumer", "_state", "_status", "_tail", "_upstream",
-        "_waiter", "_whole", "reply",
+        "_waiter", "_was_sent", "_whole", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +125,7 @@ class Relay:
         self._error_headers: Mapping[str, str] = {}
         self._error: VllamaError | None = None
         self._resumer: Resumer | None = None
+        self._was_sent = False  # before the last error
         self._failure: Exception | None = (
             None  # raised by `_conclude` in a callback; `run` raises it
         )
@@ -203,9 +205,11 @@ class Relay:
     async def _ask_again(self, call: Call, lost: Connection) -> Connection:
         """Send the call to an engine that is alive; return its connection, or the one `lost`."""
         error, self._error = self._error, None
+        was_sent, self._was_sent = self._was_sent, False
         assert self._resumer is not None and isinstance(error, EngineError)
         try:
-            upstream = self._upstream = await self._wait_for_engine(self._resumer, error)
+            resuming = self._resumer.resume(error, self.reply, was_sent=was_sent)
+            upstream = self._upstream = await self._wait_for_engine(resuming)
             connection = await upstream.connect()
         except VllamaError as failure:
             if isinstance(failure, ConnectionLost) and failure.unsent and failure is not error:
@@ -226,9 +230,9 @@ class Relay:
         connection.request(upstream.encode(call), self, most_bytes)
         return connection
 
-    async def _wait_for_engine(self, resumer: Resumer, error: EngineError) -> Upstream:
+    async def _wait_for_engine(self, resuming: Awaitable[Upstream]) -> Upstream:
         """Wait for an engine, and keep proxies from closing an event stream meanwhile."""
-        waiting = asyncio.ensure_future(resumer.resume(error, self.reply))
+        waiting = asyncio.ensure_future(resuming)
         try:
             while not (await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S))[0]:
                 if self._request.status and self.reply.content_type == EVENT_STREAM:
@@ -341,7 +345,7 @@ class Relay:
     def on_lost(self, error: EngineError) -> None:
         """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:
-            self._error = error
+            self._error, self._was_sent = error, True
             if self._resumer is not None and self._state in _OPEN and self.reply.is_resumable:
                 self._enter(RelayState.RESUMING)
                 if self._waiter is not None and not self._waiter.done():

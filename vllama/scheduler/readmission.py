@@ -42,17 +42,15 @@ class Returning:
 
     def note_death(self) -> bool:
         """Note that its engine has ended; return whether that was the doing of this answer."""
-        gate = self._gate
         self.deaths += 1
-        if gate.admitted is self:
-            gate.admitted = None
-            gate.admit()
-            return True
-        gate.is_one_by_one |= self.deaths > 1
-        return False
+        if self._gate.admitted is None:  # else it is known whose doing it was
+            self._gate.is_one_by_one |= self.deaths > 1
+        return self._gate.admitted is self
 
     async def wait_for_turn(self) -> None:
-        """Wait until it may be asked for again."""
+        """Wait until it may be asked for again; it may be that already."""
+        if self._gate.admitted is self:
+            return
         self.turn.clear()
         self._gate.waiting.append(self)
         self._gate.admit()

@@ -159,7 +159,7 @@ class _Work:
         """Return the pool of the lease's endpoint, to be used until `pools` is closed."""
         return self.pools.enter_context(self.gateway.upstreams.use_pool(self.lease.endpoint))
 
-    async def resume(self, error: EngineError, reply: Reply) -> Upstream:
+    async def resume(self, error: EngineError, reply: Reply, *, was_sent: bool) -> Upstream:
         """Wait for an engine that may be asked for the same answer; return it (`net.relay`).
 
         Raises ClientGone, and `error`, explained, if none may: then the answer has been resumed
@@ -178,7 +178,7 @@ class _Work:
             gate = failed.instance.readmission
             answer = self.returning = Returning(gate, self.request.started_ns)
         answer.is_empty = reply.is_empty
-        if (not unsent and answer.note_death()) or answer.deaths > self.most_resumed:
+        if not unsent and self._may_not_resume(answer):
             raise explained
         died_ns = now_ns()
         self.pools.close()
@@ -191,6 +191,12 @@ class _Work:
             raise
         except VllamaError as failure:
             raise (explained if self.request.status else failure) from None
+        # an engine that has only closed the connection is asked on another one; else it has ended
+        has_ended = unsent and was_sent and self.lease.endpoint != failed.endpoint
+        if has_ended and self._may_not_resume(answer):
+            if isinstance(explained, ConnectionLost):
+                explained.unsent = False  # or it would be sent again as one that never was
+            raise explained
         await unless_gone(self.request, answer.wait_for_turn())
         name = self.wanted.bundle.name
         pause_s = (now_ns() - died_ns) / 1e9
@@ -202,6 +208,10 @@ class _Work:
         upstream = self._open_pool()
         self._prepare(upstream)
         return upstream
+
+    def _may_not_resume(self, answer: Returning) -> bool:
+        """Note the death of the engine; return whether the answer ends with it."""
+        return answer.note_death() or answer.deaths > self.most_resumed
 
     def note_progress(self) -> None:
         """Let the next interrupted answer come back (`net.relay`)."""
