@@ -18,7 +18,7 @@ import pytest
 
 from tests.cable import Cable
 from tests.server.test_tls import Pair, TlsServer
-from tests.server_process import LIMIT_S, Server
+from tests.server_process import FAKE, LIMIT_S, Server
 from vllama.base.errors import ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
@@ -109,6 +109,19 @@ def test_a_file_without_certificates_is_refused(tmp_path) -> None:
     file.write_text("nothing")
     with pytest.raises(ConfigError, match="it has no certificate"):
         Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
+
+
+@pytest.mark.slow
+def test_a_server_with_a_wrong_file_of_certificates_says_so(tmp_path) -> None:
+    file = tmp_path / "nodes.pem"
+    file.write_text("nothing")
+    flags = ["--node", "https://127.0.0.1:1", "--node-certs", str(file), "--port", "0"]
+    env = {"HOME": str(tmp_path), "PYTHONPATH": str(FAKE), "PATH": "/usr/bin"}
+    command = [sys.executable, "-m", "vllama", "serve", *flags]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "it has no certificate" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.slow

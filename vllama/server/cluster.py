@@ -15,6 +15,7 @@ from vllama.config import Config, environ, read_node_key
 from vllama.config.address import find_network_host, is_loopback
 from vllama.routes.context import Gateway
 from vllama.server.reporter import Reporter
+from vllama.supervise.probe import trust_only
 
 Keep = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 """Runs something until the server ends, by a name."""
@@ -23,7 +24,7 @@ Keep = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 def follow_nodes(gateway: Gateway, keep: Keep, reporter: Reporter) -> list[asyncio.Task[None]]:
     """Use the nodes that the settings name, or those that Ray finds; after a reload, those of then.
 
-    Returns what runs for it from now on. Raises ConfigError.
+    Returns what runs for it from now on.
     """
     config = gateway.in_use.config
     if gateway.nodes is not None:
@@ -48,14 +49,33 @@ def follow_nodes(gateway: Gateway, keep: Keep, reporter: Reporter) -> list[async
     return running
 
 
+def check_cluster(config: Config) -> None:
+    """Raise ConfigError for what would keep the nodes from being used."""
+    if config.node_certs:
+        trust_only(str(config.node_certs))
+    if config.cluster:
+        from vllama.targets.ray.cluster import check_ray
+
+        check_ray("start a cluster")
+        find_own_address(config)
+
+
+def find_own_address(config: Config) -> str:
+    """Return the address of this machine in a Ray cluster. Raises ConfigError."""
+    is_open = config.host not in ("", "0.0.0.0", "::") and not is_loopback(config.host)
+    own = config.host if is_open else find_network_host()
+    if own is None:
+        raise ConfigError(
+            "cannot start a cluster: this machine has no address that others could reach",
+            hint="name one with --host",
+        )
+    return own
+
+
 def prepare_ray(config: Config) -> Config:
-    """Return the settings with a key for the nodes, which is made at the first start.
+    """Return the settings with a key for the nodes, which is made at the first start."""
+    from vllama.targets.ray.cluster import make_token
 
-    Raises ConfigError.
-    """
-    from vllama.targets.ray.cluster import check_ray, make_token
-
-    check_ray("start a cluster")
     folder = config.cluster_dir
     make_token(folder)
     key = folder / "node.key"
@@ -67,17 +87,11 @@ def prepare_ray(config: Config) -> Config:
 def open_ray(
     config: Config, key: Path, use: Callable[[Iterable[str]], None], reporter: Reporter
 ) -> Callable[[], Awaitable[None]]:
-    """Return what keeps a Ray cluster and tells `use` of its servers. Raises ConfigError."""
+    """Return what keeps a Ray cluster and tells `use` of its servers."""
     from vllama.targets.ray.cluster import PORT, TOKEN, find_nodes
 
     folder, address = config.cluster_dir, config.ray_address
-    is_open = config.host not in ("", "0.0.0.0", "::") and not is_loopback(config.host)
-    own = config.host if is_open else find_network_host()
-    if own is None:
-        raise ConfigError(
-            "cannot start a cluster: this machine has no address that others could reach",
-            hint="name one with --host",
-        )
+    own = find_own_address(config)
     where = address if address and address != "auto" else f"{own}:{PORT}"
     reporter.note(
         f"to add a machine, copy {folder / TOKEN} there: vllama join {where} --token-file {TOKEN}"

@@ -41,6 +41,7 @@ from vllama.observe.tracing.setup import open_tracing
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse, Snapshot
+from vllama.server.cluster import check_cluster
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_engine,
@@ -144,6 +145,7 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     facts = gather_facts(config)
     check_upstreams(config)
     check_engine(config, facts)
+    check_cluster(config)
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))
