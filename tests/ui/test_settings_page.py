@@ -101,6 +101,7 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     page.keyboard.press("Escape")
     row = keys.get_by_role("row").filter(has_text="team")
     expect(row).to_contain_text("60 requests/min")
+    expect(dialog).to_have_count(0)
     assert secret not in page.content()
 
     row.get_by_role("button", name="Change team").click()
@@ -117,6 +118,7 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     assert dialog.locator(".secret").inner_text() != secret
     assert ask(server, "GET", "/api/keys", key=secret)[0] == 401
     page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
 
     row.get_by_role("button", name="Revoke team").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
