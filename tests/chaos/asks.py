@@ -27,6 +27,7 @@ class Answer:
     odd: str = ""
     retry_after: str | None = None
     queue_position: int = 0
+    counts: str = ""  # of tokens, where a reader wants to compare them
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Kills:
                     last_s = now_s
         raw = b"".join(parts).decode()
         answer = read(question.dialect, reply, raw, stream=True)
-        answer.retry_after = self.count(raw)
+        answer.counts = self.count(raw)
         return answer
 
     def find_pid(self) -> int:

@@ -98,6 +98,8 @@ class ClusterMix(Mix):
     machines: list[Machine] = field(default_factory=list)
     kinds: tuple[str, ...] = KINDS
     ray: bool = False
+    patience: float = 1.0
+    """What the limits are multiplied by, for a machine that has other work."""
     faults: list[Fault] = field(default_factory=list)
     silent_s: float = 0.0
     """The longest time in which nothing came of an answer."""
@@ -176,7 +178,7 @@ class ClusterMix(Mix):
     async def wait_for_all(self) -> None:
         """Wait until the head uses all machines again."""
         begun_s = time.monotonic()
-        while time.monotonic() < begun_s + BACK_S:
+        while time.monotonic() < begun_s + BACK_S * self.patience:
             nodes = (await asyncio.to_thread(self.server.get, "/api/nodes"))["nodes"]
             if [row["state"] for row in nodes] == ["up"] * len(self.machines):
                 return
@@ -187,7 +189,7 @@ class ClusterMix(Mix):
         """Note processes that are left without their server."""
         begun_s = time.monotonic()
         while left := machine.find_processes():
-            if time.monotonic() > begun_s + SEEN_WITHIN_S:
+            if time.monotonic() > begun_s + SEEN_WITHIN_S * self.patience:
                 self.wrong.append(f"left on {machine.name} without its server: {left}")
                 return
             await asyncio.sleep(0.1)
@@ -196,7 +198,8 @@ class ClusterMix(Mix):
         """Every failure must be that of a request under way when something had just broken."""
         for failure in self.failures:
             if not any(
-                failure.began_s <= fault.at_s + find_limit(fault) and failure.ended_s >= fault.at_s
+                fault.at_s <= failure.ended_s
+                and failure.began_s <= fault.at_s + find_limit(fault) * self.patience
                 for fault in self.faults
             ):
                 since = [failure.began_s - one.at_s for one in self.faults]
@@ -328,7 +331,7 @@ def find_engines(machine: Machine) -> list[tuple[str, psutil.Process]]:
 
 def run(
     home: Path, seconds: float, seed: int, *, every_s: float, kinds: tuple[str, ...],
-    real: tuple[Path, ...], ray: bool,
+    real: tuple[Path, ...], ray: bool, patience: float,
 ) -> ClusterMix:  # fmt: skip
     """Run it; nothing may be left when all have stopped."""
     open_lan()
@@ -360,7 +363,14 @@ def run(
         for machine in machines if ray else ():
             machine.boot()
         mix = ClusterMix(
-            head, names, seed, real=bool(real), machines=machines, kinds=kinds, ray=ray
+            head,
+            names,
+            seed,
+            real=bool(real),
+            machines=machines,
+            kinds=kinds,
+            ray=ray,
+            patience=patience,
         )
         asyncio.run(mix.wait_for_all())
         asyncio.run(mix.run(seconds, every_s))
@@ -383,6 +393,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--real", nargs="+", type=Path, default=(), metavar="GGUF")
     parser.add_argument("--faults", nargs="+", choices=(*KINDS, *RAY_KINDS), metavar="FAULT")
+    parser.add_argument("--patience", type=float, default=1.0, metavar="FACTOR")
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--enclosed", action="store_true", help=argparse.SUPPRESS)
@@ -400,6 +411,7 @@ def main() -> None:
         mix = run(
             home, options.seconds, options.seed, every_s=options.every,
             kinds=tuple(options.faults), real=tuple(options.real), ray=options.ray,
+            patience=options.patience,
         )  # fmt: skip
     for name, count in sorted(mix.seen.items()):
         print(f"{count:8} {name}")

@@ -17,8 +17,9 @@ def run_storm(*arguments: str) -> None:
     """Run it; what it must not show fails the test."""
     if find_enclosure() is None:
         lacking("namespaces cannot be made here: that takes util-linux, iproute2, and the right to")
+    usual = ("--seed", "1", "--patience", "20")
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.storm", "--seed", "1", *arguments],
+        [sys.executable, "-m", "tests.cluster.storm", *usual, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout

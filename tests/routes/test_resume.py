@@ -29,31 +29,19 @@ def server(tmp_path_factory):
         yield server
 
 
-def load(server) -> None:
-    """Load the model anew, and forget how often its engine has ended."""
+def load(server, *first: str) -> None:
+    """Load the model anew, and forget its failures; its first engine has the switches `first`."""
     server.post("/api/generate", {"model": NAME, "keep_alive": 0})
     deadline_s = time.monotonic() + LIMIT_S
     while server.get("/api/ps")["models"]:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
+    if first:
+        server.model(NAME, *first, once=True)
     assert server.post("/api/generate", {"model": NAME})[0] == 200
 
 
-def kill_at(server, tokens: int) -> threading.Thread:
-    """Kill the engine as soon as a request has so many tokens."""
-
-    def kill() -> None:
-        deadline_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline_s:
-            rows = server.get("/api/requests")["requests"]
-            if any(row["generated_tokens"] >= tokens for row in rows):
-                server.engine(NAME).kill()
-                return
-            time.sleep(0.01)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    return thread
+DIES = ("--die-after", "5")
 
 
 def ask(server, dialect, text=SLOW, *, stream=True, model=NAME):
@@ -66,10 +54,8 @@ def ask(server, dialect, text=SLOW, *, stream=True, model=NAME):
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: one.path)
 def test_an_answer_goes_on_after_its_engine_was_killed(server, dialect, stream) -> None:
-    load(server)
-    killing = kill_at(server, 5)
+    load(server, *DIES)
     reply, answer = ask(server, dialect, stream=stream)
-    killing.join()
     assert (answer.text, answer.done, answer.error, answer.odd) == (WHOLE, True, "", "")
     assert (reply.headers.get("x-vllama-resumed") == "1") is not stream
     counts = re.findall(r'"(?:eval_count|completion_tokens|output_tokens)": ?(\d+)', reply.text)
@@ -93,17 +79,14 @@ def test_an_answer_goes_on_after_a_hang(tmp_path) -> None:
 def test_without_resume_it_ends_with_an_error(tmp_path) -> None:
     with Server(tmp_path, "--strict", "--resume", "0") as server:
         server.model(NAME)
-        server.post("/api/generate", {"model": NAME})
-        killing = kill_at(server, 5)
+        load(server, *DIES)
         _, answer = ask(server, CHATS[0])
-        killing.join()
     assert "the connection to the engine was lost" in answer.error
     assert WHOLE.startswith(answer.text)
 
 
 def test_many_answers_go_on_and_a_random_seed_is_sent(server) -> None:
-    load(server)
-    killing = kill_at(server, 5)
+    load(server, *DIES)
     found = []
 
     def run(dialect) -> None:
@@ -112,7 +95,7 @@ def test_many_answers_go_on_and_a_random_seed_is_sent(server) -> None:
     threads = [threading.Thread(target=run, args=(one,)) for one in (*CHATS, *TEXTS)]
     for thread in threads:
         thread.start()
-    for thread in (*threads, killing):
+    for thread in threads:
         thread.join()
     assert [(one.text, one.error) for one in found] == [(WHOLE, "")] * len(threads)
     assert server.post("/api/chat", {"model": NAME, "messages": [], "stream": False})[0] == 200
