@@ -198,13 +198,8 @@ class _Work:
                 explained.unsent = False  # or it would be sent again as one that never was
             raise explained
         await unless_gone(self.request, answer.wait_for_turn())
-        name = self.wanted.bundle.name
-        pause_s = (now_ns() - died_ns) / 1e9
-        log.info("%s: its engine has ended; the answer goes on after %.1f s", name, pause_s)
-        self.gateway.metrics.resumed.add((name,))
-        self.running.resumed = answer.deaths
-        if not self.request.status:
-            self.request.set_header(RESUMED_HEADER, str(answer.deaths))
+        if has_ended or not unsent:
+            self._tell_resumed(answer, (now_ns() - died_ns) / 1e9)
         upstream = self._open_pool()
         self._prepare(upstream)
         return upstream
@@ -212,6 +207,15 @@ class _Work:
     def _may_not_resume(self, answer: Returning) -> bool:
         """Note the death of the engine; return whether the answer ends with it."""
         return answer.note_death() or answer.deaths > self.most_resumed
+
+    def _tell_resumed(self, answer: Returning, pause_s: float) -> None:
+        """Tell operators, and a client whose answer is whole."""
+        name = self.wanted.bundle.name
+        log.info("%s: its engine has ended; the answer goes on after %.1f s", name, pause_s)
+        self.gateway.metrics.resumed.add((name,))
+        self.running.resumed = answer.deaths
+        if not self.request.status:
+            self.request.set_header(RESUMED_HEADER, str(answer.deaths))
 
     def note_progress(self) -> None:
         """Let the next interrupted answer come back (`net.relay`)."""
