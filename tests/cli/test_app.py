@@ -64,7 +64,6 @@ def test_help_of_a_command(
         (["upgrade"], "No such command 'upgrade'", "vllama engines install ENGINE --upgrade"),
         (["rmi", "x"], "No such command 'rmi'", "a model: vllama rm MODEL"),
         (["top"], "No such command 'top'", "vllama ps --requests"),
-        (["inspect", "x"], "No such command 'inspect'", "vllama show MODEL"),
         (["lsit"], "No such command 'lsit'", "did you mean 'vllama list'?"),
         (["zzzzz"], "No such command 'zzzzz'", "see 'vllama --help'"),
         (["models"], "No such command 'models'", "vllama list"),

@@ -18,6 +18,7 @@ from vllama.engines.install import Offer, install, make_offers, uninstall
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import (
     MachineKind,
+    Plugin,
     Recipe,
     Wheels,
     advise_installation,
@@ -26,7 +27,7 @@ from vllama.engines.recipe import (
 )
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
-from vllama.machine.environments.layout import Step, find_existing
+from vllama.machine.environments.layout import Step, find_existing, list_requirements
 from vllama.machine.probe import make_install_hint
 from vllama.machine.types import Accelerator, Platform, Vendor
 
@@ -208,6 +209,55 @@ def test_another_python(tmp_path: Path) -> None:
     there.unlink()
     chosen = make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
     assert chosen.python == f"3.{minor + 1}"  # uv gets one
+
+
+def test_pyenv_s_shims_are_followed(tmp_path: Path) -> None:
+    """They fail unless their version is switched on; where none is installed uv gets one."""
+    minor = sys.version_info.minor + 1
+    painter = Painter(Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor))),)))
+    shim = tmp_path / "shims" / f"python3.{minor}"
+    shim.parent.mkdir()
+    shim.touch(mode=0o755)
+    search = str(shim.parent)
+    assert make_offer(painter, CPU, tmp_path, search=search).python == f"3.{minor}"
+    real = tmp_path / "versions" / f"3.{minor}.2" / "bin" / shim.name
+    real.parent.mkdir(parents=True)
+    real.touch(mode=0o755)
+    assert make_offer(painter, CPU, tmp_path, search=search).python == real
+
+
+def test_a_plug_in_comes_with_the_packages(tmp_path: Path) -> None:
+    minor = sys.version_info.minor
+    brush = Plugin(
+        name="brush",
+        steps=(Step(requirements=("brush>=1",), extra_args=("--no-deps",)),),
+        python=((3, minor), (3, minor)),
+        check=("python", "-c", "import brush"),
+        note="it has bristles",
+    )
+    painter = Painter(Recipe(wheels=(wheels("paint==1", note="a pot"),), plugins=(brush,)))
+    offer = make_offer(painter, CPU, tmp_path, plugins=["brush"])
+    assert list_requirements(offer.steps) == ["paint==1", "brush>=1"]
+    assert (offer.wheels.check, offer.wheels.note) == (brush.check, "a pot. it has bristles")
+    assert list_requirements(make_offer(painter, CPU, tmp_path).steps) == ["paint==1"]
+    with pytest.raises(EngineMissing, match="with 'comb': it is not a plug-in") as caught:
+        make_offer(painter, CPU, tmp_path, plugins=["comb"])
+    assert caught.value.hint == "there is: brush"
+    newer = replace(brush, python=((3, minor + 1), (3, minor + 1)))
+    painter = replace(painter, install=replace(painter.install, plugins=(newer,)))
+    with pytest.raises(EngineMissing, match=rf"it needs Python 3.{minor + 1} to"):
+        make_offer(painter, CPU, tmp_path, plugins=["brush"], search=str(tmp_path))
+
+
+def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
+    uv = Fake(tmp_path / "uv")
+    home = tmp_path / "environments"
+    old = home / "painter" / "lib" / "python3.4" / "site-packages" / "old.py"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    painter = Painter(RECIPE)
+    asyncio.run(install(make_offer(painter, CPU, home), environ=uv.environ))
+    assert not old.exists()
 
 
 def test_installed_found_and_removed(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from typing import Any
 DEFAULT_TOKENS = 8
 DIMENSIONS = 8
 CHILD_LIFE_S = 600
+WIDTH = 64  # of what is collected
 METRICS = """\
 # HELP fake:requests_total Requests.
 # TYPE fake:requests_total counter
@@ -279,6 +280,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Server
     dies_after: int | None = None
+    steered = ""  # what an answer begins with
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -427,6 +429,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.kill_core()
         dies = re.search(r"@dies=([0-9]+)", last_user(body, chat))
         self.dies_after = int(dies[1]) if dies else None
+        self.steered = describe_steering(body.get("vllm_xargs") or {})
         if self.dies_after == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
@@ -452,10 +455,14 @@ class Handler(BaseHTTPRequestHandler):
             self.fault(number)
         self.server.count(tokens=tokens)
         text = options.say or "".join(f"tok{n} " for n in range(tokens))
+        text = self.steered + text
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         kind = "chat.completion" if chat else "text_completion"
-        self.answer(200, self.head(chat, kind) | {"choices": [choice], "usage": usage})
+        answer = self.head(chat, kind) | {"choices": [choice], "usage": usage}
+        if layers := (body.get("vllm_xargs") or {}).get("output_residual_stream"):
+            answer |= collect(layers, prompt, text, choice)
+        self.answer(200, answer)
 
     def head(self, chat: bool, kind: str) -> dict[str, Any]:
         """Return the fields that every chunk and answer begins with."""
@@ -510,6 +517,8 @@ class Handler(BaseHTTPRequestHandler):
 
         if chat:
             yield choice({"role": "assistant", "content": ""})
+        if self.steered:
+            yield choice({"content": self.steered})
         for number in range(tokens):
             if delay_s:
                 time.sleep(delay_s)
@@ -625,9 +634,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"text": json.dumps(words)})
 
     def tokenize(self, path: str, body: dict[str, Any]) -> None:
-        """Answer the three /extras paths; a token is a Unicode code point."""
+        """Answer the three /extras paths; a token is a code point, or a byte above all of them."""
         if path.endswith("/detokenize"):
-            self.answer(200, {"text": "".join(map(chr, body.get("tokens", [])))})
+            data = b"".join(map(write_token, body.get("tokens", [])))
+            self.answer(200, {"text": data.decode(errors="replace")})
         elif path.endswith("/count"):
             self.answer(200, {"count": len(body.get("input", ""))})
         else:
@@ -637,6 +647,49 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a thousand tokens for each message."""
         count = 1000 * len(body["messages"])
         self.answer(200, {"input_tokens": count} if "count" in path else {"count": count})
+
+
+BYTE = 0x110000
+
+
+def read_tokens(text: str) -> list[int]:
+    """Return tokens of which characters beyond ASCII take several, as in many vocabularies."""
+    return [byte if byte < 128 else BYTE + byte for byte in text.encode()]
+
+
+def write_token(token: int) -> bytes:
+    """Return what a token stands for."""
+    return bytes([token - BYTE]) if token >= BYTE else chr(token).encode(errors="replace")
+
+
+def describe_steering(told: dict[str, Any]) -> str:
+    """Return the vectors of vllm-lens that a request has, as text: all that they do here."""
+    words = ""
+    for each in json.loads(told.get("apply_steering_vectors", "[]")):
+        data = base64.b64decode(each["activations"]["data"])
+        rows, width = each["activations"]["shape"]
+        first = struct.unpack(f"<{rows * width}f", data)[::width]
+        words += f"{each['scale']:g}*{first}@{each['layer_indices']} "
+    return words
+
+
+def collect(layers: list[int], prompt: str, text: str, choice: dict[str, Any]) -> dict[str, Any]:
+    """Return what vllm-lens adds: a number says its layer, its token and its place."""
+    asked, choice["token_ids"] = read_tokens(prompt), read_tokens(text)
+    count = len(asked) + len(choice["token_ids"]) - 1
+    numbers = [
+        1000 * layer + token + place / DIMENSIONS
+        for layer in sorted(layers)
+        for token in range(count)
+        for place in range(WIDTH)
+    ]
+    tensor = {
+        "data": base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode(),
+        "dtype": "float32",
+        "original_dtype": "torch.float32",
+        "shape": [len(layers), count, WIDTH],
+    }
+    return {"activations": {"residual_stream": tensor}, "prompt_token_ids": asked}
 
 
 def print_timings(n_prompt: int, runs: int) -> None:

@@ -19,6 +19,7 @@ from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.vllm.lens import Lens
 from vllama.machine.environments.layout import Step
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
@@ -108,6 +109,10 @@ class FakeEngine:
             diagnose=compile_failures(self.failures),
         )  # fmt: skip
 
+    def lacks_for_inspection(self, installation):
+        """It has a lens unless it is an old one."""
+        return "a lens" if installation.version == "0.9" else None
+
     def sleeps(self, settings):
         """One that dozes can sleep."""
         return "dozes" in settings.alias
@@ -147,6 +152,7 @@ class FakeEngine:
             dead_line="^core: ",
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",
+            inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,

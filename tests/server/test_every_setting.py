@@ -161,6 +161,9 @@ def list_cases(
         server.unload()
         return server.chat("replays")["status"]
 
+    def inspect() -> int:
+        return server.chat(inspect={"collect": {"residual": [0]}})["status"]
+
     with StandInHub() as hub:
         hub_port = int(hub.url.rpartition(":")[2])
     chat, numbers = server.chat, itertools.count()
@@ -236,6 +239,12 @@ def list_cases(
         "go_template": Case("go_template = false\n"),
         "flash_attention": Case("flash_attention = false\n", start("flash_attention"), False),
         "kv_cache_type": Case('kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"),
+        "inspect": Case("inspect = true\n", lambda: (server.unload(), inspect())[1], 200),
+        "inspect_limit": Case(
+            'inspect = true\ninspect_limit = "1KiB"\n',
+            lambda: (server.unload(), inspect())[1], 400,
+            before="inspect = true\n",
+        ),
         "gpu_overhead": Case('gpu_overhead = "1GiB"\n'),
         "engine_paths": Case(f'engine_paths = {{ fake = "{FAKE}" }}\n'),
         "engine_args": Case(
@@ -264,6 +273,9 @@ def list_cases(
         ),
         "models.kv_cache_type": Case(
             plain + 'kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"
+        ),
+        "models.inspect": Case(
+            plain + "inspect = true\n", lambda: (server.unload(), inspect())[1], 200
         ),
         "models.strict": Case(
             "[models.tight]\nstrict = true\n",

@@ -31,6 +31,7 @@ from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
+from vllama.chat.inspect import Inspected, WholeReader
 from vllama.chat.replay import Taken
 from vllama.chat.request import Usage
 from vllama.chat.stops import StopFilter
@@ -75,6 +76,7 @@ class Tally:
         self.counts: CountsReader | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
+        self.collected: dict[str, Inspected] = {}  # `inspect`, as the answer has it
         self._template = template  # counts the events that are not decoded
         self.prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
@@ -230,7 +232,7 @@ class Reply:
         stops: StopFilter | None = None,
         prompt_tokens: int | None = None,
         max_tokens: int | None = None,
-        reader: GenerateReader | None = None,
+        reader: GenerateReader | WholeReader | None = None,
     ) -> None:
         """`filters` in order; `stops` comes first, and tells the tally of an end that it makes.
 
@@ -240,6 +242,8 @@ class Reply:
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         self.count_prompt: Callable[[], Awaitable[int]] | None = None
         """Counts the prompt of an answer that ended before the engine told how long it is."""
+        self.collect: Callable[[Any], Awaitable[None]] | None = None
+        """Reads what the engine has collected, with its connections, before the end is written."""
         self._reader = reader or SseReader()
         self._filters = filters
         self._stops = stops

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from vllama.chat.go_json import encode_json
+from vllama.chat.inspect import Inspect
 from vllama.chat.parsers.call_values import ToolCall, Toolset
 
 Think: TypeAlias = bool | str | None
@@ -104,8 +105,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `options` are Ollama's, for loading and for sampling. `parameters` are what the dialect's own
     fields say of `Sampling`; they win. `assumed` are the dialect's values of those that are absent.
     `response_format` has OpenAI's form. `keep_alive` is in seconds, `math.inf` for ever, None not
-    given. `template` is a Modelfile's, in place of the model's own. `extra` are the fields that
-    only engines understand: they are passed on.
+    given. `template` is a Modelfile's, in place of the model's own. `inspect`: what to collect
+    inside the model, and how to steer it. `extra` are the fields that only engines understand: they
+    are passed on.
     """
 
     model: str
@@ -133,6 +135,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     include_usage: bool = False
     debug_render_only: bool = False
+    inspect: Inspect | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property

@@ -46,7 +46,7 @@ OTHER_WORDS = {
     "a request loads its model; at the start: vllama serve MODEL": "load preload warmup",
     "unload a model: vllama stop MODEL": "unload eject kill",
     "a model: vllama rm MODEL; an engine: vllama engines remove E": "remove delete uninstall rmi",
-    "see what a model is: vllama show MODEL": "inspect info describe",
+    "see what a model is: vllama show MODEL": "info describe",
     "make a model from a Modelfile: vllama create MODEL -f Modelfile": "build",
     "give a model a second name: vllama cp MODEL NAME": "copy rename tag mv",
     "make a smaller GGUF: vllama convert MODEL -q QUANT": "quantize quantise",

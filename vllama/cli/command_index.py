@@ -26,6 +26,8 @@ GROUPS = {
         "convert": "Convert safetensors to GGUF, or make a GGUF smaller.",
         "cp": "Give a model a second name; the files are shared.",
         "rm": "Unload and remove models.",
+        "inspect": "Collect what a model computes for a prompt, layer by layer.",
+        "vectors": "Manage the vectors that answers can be steered by.",
     },
     "Watch": {
         "events": "Show what the server does, as it happens.",
@@ -61,6 +63,7 @@ ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout
 _PLACES = {
     "config": "config:configure",
     "import": "import_:import_",
+    "inspect": "inspect_:inspect_",
     "list": "models.list:list_models",
     "push": "account:push",
     "signin": "account:signin",

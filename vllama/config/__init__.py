@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ANSWERING = (
     "engine", "context_length", "max_tokens", "gpu_layers", "threads", "num_parallel", "replicas",
-    "go_template", "flash_attention", "kv_cache_type", "engine_args",
+    "go_template", "flash_attention", "kv_cache_type", "inspect", "engine_args",
 )  # fmt: skip
 """Settings that may change what a model answers; none of them is a secret."""
 

@@ -111,6 +111,15 @@ class EngineSettings:
         None, kinds.auto(kinds.choice(*kinds.KV_CACHE_TYPES)), "number format of the KV cache",
         example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=Effect.NEXT_LOAD, remote=True,
     )  # fmt: skip
+    inspect: bool = setting(
+        False, kinds.SWITCH,
+        "let requests collect activations and steer answers, with engines that can; slower",
+        example="true", flag="--inspect", effect=Effect.NEXT_LOAD, remote=True,
+    )  # fmt: skip
+    inspect_limit_bytes: int = setting(
+        64 * 1024 * 1024, kinds.SIZE, "most bytes that a request may collect",
+        example="64MiB", remote=True,
+    )  # fmt: skip
     gpu_overhead_bytes: int = setting(
         0, kinds.SIZE, "memory to leave free on each GPU",
         example="1GiB", foreign="OLLAMA_GPU_OVERHEAD", effect=Effect.RESTART,

@@ -159,6 +159,8 @@ MODEL_FIELDS = tuple(
          '"q8_0"', _LOAD),
         ("strict", kinds.SWITCH, "refuse it rather than try another plan, or run it on the CPU "
          "where there are GPUs", "true", _LOAD),
+        ("inspect", kinds.SWITCH, "let requests collect its activations and steer it; slower",
+         "true", _LOAD),
         ("keep_alive_s", kinds.DURATION, "how long it stays loaded when idle; negative: forever",
          '"30m"', _NOW),
         ("pin", kinds.SWITCH, "keep it loaded, whatever requests say", "true", _NOW),

@@ -54,7 +54,7 @@ class Installation:
 
     `python` runs it as a module and `executable` runs it directly; at least one of them is set.
     `offloads` says whether this build can use an accelerator, `backend` by what ("Vulkan"), empty
-    where that is not told.
+    where that is not told. `plugins` are the packages in its environment that its adapter asks for.
     """
 
     engine: str
@@ -64,6 +64,7 @@ class Installation:
     offloads: bool = False
     backend: str = ""
     origin: Origin = Origin.HERE
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,8 @@ class Settings:
     vllama supplies because the files have none; `turn_end` is then the token that ends an answer,
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
-    `gpu_shares` the percentage of the model that each holds. `tuned_args` are what the engine's own
+    `gpu_shares` the percentage of the model that each holds. `inspect`: requests may look inside
+    the model (`capabilities.Inspecting`). `tuned_args` are what the engine's own
     `tune` decided; `extra_args` are the user's and come last, so that they win.
     """
 
@@ -106,6 +108,7 @@ class Settings:
     parallel: int | None = None
     logprobs: bool = False
     ranks: bool = False
+    inspect: bool = False
     draft_kind: str | None = None
     stall_timeout_s: float | None = 300.0
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})

@@ -172,6 +172,21 @@ class Adapting(Protocol):
 
 
 @runtime_checkable
+class Inspecting(Protocol):
+    """An engine that can show what is inside a model while it answers, and be steered.
+
+    One that was started with `Settings.inspect` names an `Inspector` in its traits.
+    """
+
+    def lacks_for_inspection(self, installation: Installation, /) -> str | None:
+        """Return what has to be installed before it can, None if nothing.
+
+        The words complete "it needs …", and say how to get it.
+        """
+        ...
+
+
+@runtime_checkable
 class Attachable(Protocol):
     """An engine whose servers run already: vllama watches them but never starts or stops them."""
 

@@ -12,13 +12,21 @@ from vllama.base import executors, private
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
-from vllama.engines.recipe import Archive, Recipe, Wheels, format_install_command, get_recipe
+from vllama.engines.recipe import (
+    Archive,
+    Plugin,
+    Recipe,
+    Wheels,
+    format_install_command,
+    get_recipe,
+)
 from vllama.engines.registry import ask_preference, locate_engine
 from vllama.engines.release import Tell, install_build, list_builds, open_releases
 from vllama.machine.environments.installer import choose_python
 from vllama.machine.environments.layout import (
     Step,
     find_existing,
+    find_version,
     list_arguments,
     list_requirements,
     mark_complete,
@@ -76,6 +84,7 @@ def make_offers(
     release: str | None = None,
     releases_url: str | None = None,
     extra_args: Sequence[str] = (),
+    plugins: Sequence[str] = (),
     search: str | None = None,
 ) -> list[Offer]:
     """Return the ways to install an engine on this machine, in order, without fetching anything.
@@ -86,12 +95,14 @@ def make_offers(
 
     `compiled`: only what is built from source. `packages`: only packages of the index, as also with
     `extra_args` for its installer. `release`: only the project's own build of that tag, or
-    "latest". `releases_url` is a mirror of its releases. `search` is PATH for compilers and Pythons
+    "latest". `releases_url` is a mirror of its releases. `plugins` are names of its recipe's, to be
+    installed with its packages. `search` is PATH for compilers and Pythons
     (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if nothing can be
     installed here.
     """
     recipe = get_recipe(engine)
     suiting, misfit = _list_ways(recipe, platform, engine, release), recipe.explain_misfit(platform)
+    added = [_find_plugin(engine, name) for name in plugins]
     if compiled and suiting and not any(one.compiled for one in suiting):
         raise EngineMissing(
             f"cannot compile {engine.title}: its packages come ready-made",
@@ -99,7 +110,7 @@ def make_offers(
         )
     if compiled:
         suiting = [one for one in suiting if one.compiled]
-    elif packages or extra_args:
+    elif packages or extra_args or plugins:
         suiting = [one for one in suiting if one.archive is None]
     if not suiting:
         what = "nothing for this machine" if recipe.wheels else "no package of it is known"
@@ -118,12 +129,22 @@ def make_offers(
     for wheels in _take_one_of_each_kind(buildable):
         if wheels.archive is not None and releases_url is not None:
             wheels = replace(wheels, archive=replace(wheels.archive, releases=releases_url))
+        for plugin in added:
+            wheels = plugin.add_to(wheels)
+        python = choose_python(*wheels.python, search=search)
+        if added and isinstance(python, str):
+            lowest, highest = (".".join(map(str, version)) for version in wheels.python)
+            raise EngineMissing(
+                f"cannot install {engine.title} with {' and '.join(plugins)}: it needs Python "
+                f"{lowest} to {highest}, and there is none on PATH",
+                hint=f"install one, for example: uv python install {highest}",
+            )
         offer = Offer(
             engine=engine,
             reason=reason if suits else "",
             folder=environments / engine.name,
             wheels=wheels,
-            python=choose_python(*wheels.python, search=search),
+            python=python,
             extra_args=tuple(extra_args),
             instead=misfit,
             faster=suggest_compilation(engine, wheels, buildable, platform),
@@ -131,6 +152,17 @@ def make_offers(
         wanted = list_requirements(offer.steps), list_arguments(offer.steps)
         offers.append(replace(offer, done=find_existing(offer.folder, *wanted) is not None))
     return offers
+
+
+def _find_plugin(engine: Engine, name: str) -> Plugin:
+    """Return a plug-in of an engine's recipe. Raises EngineMissing for an unknown name."""
+    known = {plugin.name: plugin for plugin in get_recipe(engine).plugins}
+    if name in known:
+        return known[name]
+    raise EngineMissing(
+        f"cannot install {engine.title} with '{name}': it is not a plug-in that is known here",
+        hint=f"there is: {', '.join(known)}" if known else "leave out --with",
+    )
 
 
 def _list_ways(
@@ -201,6 +233,10 @@ async def install(
     if chosen.wheels.archive is not None:
         await _install_archive(chosen.wheels.archive, chosen.folder, tell)
     else:
+        lowest, highest = chosen.wheels.python
+        made_with = find_version(chosen.folder)
+        if made_with is not None and not lowest <= made_with <= highest:
+            remove(chosen.folder)  # of another Python: nothing in it can be used
         await install_steps(
             chosen.folder,
             chosen.steps,

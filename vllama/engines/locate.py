@@ -54,11 +54,16 @@ class PackageLocation:
         return Path(spec.origin).parent if spec and spec.origin else None
 
     def installation(
-        self, *, offloads: bool = False, backend: str = "", version: str = ""
+        self,
+        *,
+        offloads: bool = False,
+        backend: str = "",
+        version: str = "",
+        plugins: Sequence[str] = (),
     ) -> Installation:
         """Return what the planner works with; `version` where only the adapter can tell it.
 
-        With a `backend` it `offloads`.
+        With a `backend` it `offloads`. `plugins` are packages that may be in its environment.
         """
         return Installation(
             engine=self.engine,
@@ -68,6 +73,7 @@ class PackageLocation:
             offloads=offloads or bool(backend),
             backend=backend,
             origin=self.origin,
+            plugins=tuple(filter(self.has, plugins)),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from platform import libc_ver
@@ -134,11 +134,36 @@ class Wheels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A package that can be installed beside an engine; the fields are those of `Wheels`."""
+
+    name: str
+    steps: tuple[Step, ...]
+    python: tuple[tuple[int, int], tuple[int, int]]
+    check: tuple[str, ...]
+    note: str
+
+    def add_to(self, wheels: Wheels) -> Wheels:
+        """Return a way to install an engine with this beside it."""
+        return replace(
+            wheels,
+            steps=(*wheels.steps, *self.steps),
+            python=(max(wheels.python[0], self.python[0]), min(wheels.python[1], self.python[1])),
+            check=self.check,
+            note=". ".join(filter(None, (wheels.note, self.note))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All ways to install an engine, best first; `by_hand` tells how to get it without vllama."""
+    """All ways to install an engine, best first; `by_hand` tells how to get it without vllama.
+
+    `plugins` can be installed with those of its packages.
+    """
 
     wheels: tuple[Wheels, ...] = ()
     by_hand: str = ""
+    plugins: tuple[Plugin, ...] = ()
 
     def wheels_for(self, platform: Platform) -> tuple[Wheels, ...]:
         """Return those that suit the machine, and whose programs run on it."""

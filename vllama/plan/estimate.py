@@ -7,7 +7,14 @@ from dataclasses import replace
 import msgspec
 
 from vllama.engines.base import Engine, Memory, Mode, Settings
-from vllama.engines.capabilities import Slotted, Splitting, Tunable, Tuning, TuningRequest
+from vllama.engines.capabilities import (
+    Inspecting,
+    Slotted,
+    Splitting,
+    Tunable,
+    Tuning,
+    TuningRequest,
+)
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import (
@@ -133,6 +140,7 @@ def draft_settings(
         flash_attention=facts.settings.flash_attention is not False and need.mode is Mode.CHAT,
         kv_cache_type=facts.settings.kv_cache_type,
         parallel=facts.settings.num_parallel,
+        inspect=facts.settings.inspect and isinstance(engine, Inspecting),
         logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
         extra_args=facts.settings.engine_args,
     )

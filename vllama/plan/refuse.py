@@ -14,7 +14,7 @@ from vllama.base.errors import (
 )
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Mode
-from vllama.engines.capabilities import Adapting
+from vllama.engines.capabilities import Adapting, Inspecting
 from vllama.engines.recipe import advise_installation
 from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
@@ -51,7 +51,19 @@ def refuse_by_engine(
             "-- --tokenizer ORG/REPO",
         )
     refuse_adapters(bundle, engine)
+    refuse_inspection(facts, bundle, engine)
     refuse_port(facts)
+
+
+def refuse_inspection(facts: Facts, bundle: Bundle, engine: Engine) -> None:
+    """Raise EngineMissing if the engine could look inside the model, but for what is missing."""
+    if not (facts.settings.inspect and isinstance(engine, Inspecting)):
+        return
+    if lacking := engine.lacks_for_inspection(facts.found.installations[engine.name]):
+        raise EngineMissing(
+            f"cannot serve '{bundle.name}' with --inspect: {engine.title} needs {lacking}",
+            hint="or leave out --inspect",
+        )
 
 
 def explain_no_tokenizer(facts: Facts, format_: Format, paths: Sequence[str]) -> str | None:

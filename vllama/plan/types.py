@@ -71,6 +71,7 @@ class Facts:
             "kv_cache_type": own.kv_cache_type,
             "engine_args": own.engine_args,
             "strict": own.strict,
+            "inspect": own.inspect,
         }
         given = {name: value for name, value in given.items() if value is not None}
         if bundle.format is Format.REMOTE:

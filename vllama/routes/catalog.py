@@ -19,15 +19,26 @@ from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
 from vllama.dialects.ollama.options import resolve_options
+from vllama.engines.capabilities import Inspecting
 from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.types import Bundle, ModelInfo
+from vllama.models.vectors import VectorStore
 from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0
 STALE_S = 30.0
 MAX_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectRules:
+    """What holds for requests that look inside a model; `engines` are those that can, by title."""
+
+    most_bytes: int
+    vectors: VectorStore
+    engines: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +48,7 @@ class Entry:
     bundle: Bundle
     info: ModelInfo
     max_tokens: int | None = None
+    inspect_rules: InspectRules | None = None
     _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
@@ -173,8 +185,18 @@ class Catalog:
             # the template in the model's own file comes first
             own = replace(bundle, template=None)
             if (info := self.library.info(own)).chat_template:
-                return Entry(own, info, config.max_tokens)
-        return Entry(bundle, self.library.info(bundle), config.max_tokens)
+                return Entry(own, info, config.max_tokens, self._make_inspect_rules())
+        return Entry(
+            bundle, self.library.info(bundle), config.max_tokens, self._make_inspect_rules()
+        )
+
+    def _make_inspect_rules(self) -> InspectRules:
+        config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
+        return InspectRules(
+            most_bytes=config.inspect_limit_bytes,
+            vectors=VectorStore(config.data_dir),
+            engines=tuple(each.title for each in engines if isinstance(each, Inspecting)),
+        )
 
     def _find(self, name: str) -> Bundle:
         if self.library.stored.find_link(name):

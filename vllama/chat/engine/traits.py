@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.request_fields import HARMLESS
+from vllama.chat.inspect import Inspector
 
 MAX_KEPT = 64
 T = TypeVar("T")
@@ -94,6 +95,9 @@ class Traits:
     # a client may not send these through /v1: llama.cpp's Python server crashes on a bad grammar
     refused_fields: frozenset[str] = frozenset({"grammar"})
     request_id_header: str | None = None  # where it takes an id of any form
+
+    # how it shows what is inside the model; None: it does not
+    inspector: Inspector | None = None
 
     # -- messages --
     roles: frozenset[str] | None = None  # None: any; `developer` becomes `system` if need be

@@ -82,6 +82,10 @@ def engines(
             "With remove: only that one.",
         ),
     ] = None,
+    plugins: Annotated[
+        list[str] | None,
+        option("--with PLUGIN", "With install: a package that the engine can use."),
+    ] = None,
     as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
 ) -> int:
     """List, install or remove the engines."""
@@ -112,6 +116,7 @@ def engines(
                 upgrade=upgrade,
                 compiled=compiled,
                 release=version,
+                plugins=plugins or (),
                 extra_args=context.obj or (),
             )
         else:
@@ -167,6 +172,7 @@ def install_one(
     upgrade: bool,
     compiled: bool,
     release: str | None,
+    plugins: Sequence[str],
     extra_args: Sequence[str],
 ) -> None:
     """Install one engine, after saying what will be downloaded. Raises VllamaError.
@@ -187,6 +193,7 @@ def install_one(
         compiled=compiled,
         release=release,
         releases_url=settings.releases_url,
+        plugins=plugins,
     )
     offers = find(extra_args=extra_args)
     if upgrade and offers[0].wheels.archive is None:

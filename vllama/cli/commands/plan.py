@@ -28,7 +28,7 @@ Examples:
 """
 
 
-@with_settings("engine", "context_length", "gpu_layers", "strict")
+@with_settings("engine", "context_length", "gpu_layers", "strict", "inspect")
 def plan(
     flags: Flags,
     models: Annotated[

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.meaning import says
+from vllama.chat.inspect import Inspected, MaybeInspected
 from vllama.dialects.errors import AnthropicError
 
 
@@ -67,6 +68,7 @@ class Message(Struct, kw_only=True):
     stop_reason: StopReason | UnsetType | None = UNSET
     stop_sequence: str | UnsetType | None = UNSET
     usage: MessageUsage
+    inspect: MaybeInspected = UNSET
 
 
 class MessageStart(Struct, tag="message_start"):
@@ -139,8 +141,21 @@ class MessageStop(Struct, tag="message_stop"):
     """The last event."""
 
 
+class InspectEvent(Struct, tag="inspect"):
+    """What was asked for with `inspect`: vllama's own event, before the end."""
+
+    inspect: Annotated[Inspected, says("what was collected inside the model")]
+
+
 MessageEvent: TypeAlias = (
-    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | AnthropicError
+    MessageStart
+    | BlockStart
+    | BlockDelta
+    | BlockStop
+    | InspectEvent
+    | MessageDelta
+    | MessageStop
+    | AnthropicError
 )
 
 

@@ -95,7 +95,8 @@ class MessagesWriter(BlockWriter):
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
         delta = answers.MessageDelta(answers.EndOfMessage(*self._reason(tally)), self._count(tally))
-        return _event(delta) + _event(answers.MessageStop())
+        out = b"".join(map(_event, map(answers.InspectEvent, tally.collected.values())))
+        return out + _event(delta) + _event(answers.MessageStop())
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         reason, sequence = self._reason(tally)
@@ -104,7 +105,8 @@ class MessagesWriter(BlockWriter):
             isinstance(part, answers.ToolUseBlock) for part in content
         ):
             reason = "end_turn"
-        return _encode(self._message(content, reason, sequence, self._count(tally)))
+        message = self._message(content, reason, sequence, self._count(tally))
+        return _encode(msgspec.structs.replace(message, **tally.collected))
 
     def _count(self, tally: Tally) -> answers.MessageUsage:
         usage = tally.usage

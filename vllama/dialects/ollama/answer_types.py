@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from vllama.base.meaning import says
+from vllama.chat.inspect import MaybeInspected
 
 
 class CalledFunction(Struct):
@@ -83,6 +84,7 @@ class Generated(Struct, kw_only=True):
     logprobs: Annotated[
         list[GeneratedToken] | UnsetType, says("the log probabilities of the tokens")
     ] = UNSET
+    inspect: MaybeInspected = UNSET
     _debug_info: Annotated[DebugInfo | UnsetType, says("what `_debug_render_only` asks for")] = (
         UNSET
     )

@@ -17,6 +17,7 @@ import msgspec
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.request_fields import check_tools_run_here
 from vllama.chat.go_json import encode_json
+from vllama.chat.inspect import read_inspect
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import ChatRequest, Message
@@ -89,6 +90,7 @@ def _read_common(given: InferenceBody) -> dict[str, Any]:
         "debug_render_only": given.debug_render_only,
         "logprobs": given.logprobs,
         "top_logprobs": given.top_logprobs if given.logprobs else 0,
+        "inspect": read_inspect(given.inspect),
     }
 
 

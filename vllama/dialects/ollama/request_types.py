@@ -199,6 +199,7 @@ class InferenceBody(GoStruct):
     debug_render_only: bool = msgspec.field(name="_debug_render_only", default=False)
     logprobs: bool = False
     top_logprobs: Int = 0
+    inspect: Any = None
 
 
 class ChatBody(InferenceBody):

@@ -130,9 +130,11 @@ class OllamaWriter(ABC):
         if self.streams:
             if calls:
                 out += self._line(now_ns, self._body("", "", calls), [])
+            if tally.collected:
+                out += self._line(now_ns, self._body("", "", []) | tally.collected, [])
             return out + self._line(now_ns, self._body("", "", []), [], last)
         body = self._body(self.text, "".join(self._thoughts), calls)
-        return self._line(now_ns, body, self._logprobs, last).rstrip(b"\n")
+        return self._line(now_ns, body, self._logprobs, last | tally.collected).rstrip(b"\n")
 
     def fail(self, error: VllamaError) -> bytes:
         """Return the line that ends a stream with an error."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from vllama.base.meaning import says
+from vllama.chat.inspect import MaybeInspected
 from vllama.dialects.ollama.answer_types import NUMBERS
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
@@ -77,6 +78,7 @@ class ChatCompletion(Struct):
     choices: Annotated[list[ChatChoice], says("the answers")]
     usage: Usage
     system_fingerprint: str | UnsetType | None = UNSET
+    inspect: MaybeInspected = UNSET
 
 
 class ChatDelta(Struct):
@@ -108,6 +110,7 @@ class ChatChunk(Struct):
     usage: Usage | UnsetType | None = UNSET
     timings: Annotated[dict[str, Any] | UnsetType, says("llama-server's own measurements")] = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
+    inspect: MaybeInspected = UNSET
 
 
 class TextChoice(Struct):
@@ -129,6 +132,7 @@ class TextCompletion(Struct):
     choices: Annotated[list[TextChoice], says("the completions")]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
+    inspect: MaybeInspected = UNSET
 
 
 class Embedding(Struct):

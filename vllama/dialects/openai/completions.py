@@ -158,14 +158,16 @@ class TextWriter:
         usage, part = tally.usage_object, self._part
         if not self.streams:
             choice = make_choice("".join(self._texts), self._finish_reason, self._logprobs or None)
-            return _encode({**self._head, "choices": [choice], "usage": usage})
+            return _encode({**self._head, "choices": [choice], "usage": usage, **tally.collected})
         if part is not None:
             usage = part.add(tally.usage)
             if not part.is_last:
                 return b""
         out = b""
+        if tally.collected:
+            out = frame_event(_encode({**self._head, "choices": [], **tally.collected}))
         if self._options.include_usage:
-            out = frame_event(_encode({**self._head, "choices": [], "usage": usage}))
+            out += frame_event(_encode({**self._head, "choices": [], "usage": usage}))
         return out + frame_event(DONE)
 
     def fail(self, error: VllamaError) -> bytes:

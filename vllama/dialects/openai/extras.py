@@ -3,7 +3,8 @@
 They have the right type, or are refused in OpenAI's words.
 
 Ollama's own are `options`, `num_ctx`, `keep_alive`, `think`, `truncate` and `shift`. Ollama ignores
-them there, and its users ask for them. What OpenAI's own field says wins over an option.
+them there, and its users ask for them. What OpenAI's own field says wins over an option. `inspect`
+is vllama's (`chat.inspect`).
 
 See docs/reference/api.md#ollamas-fields-on-v1.
 """
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from vllama.base.errors import BadRequest
 from vllama.base.units import parse_keep_alive
 from vllama.chat.go_json import kind
+from vllama.chat.inspect import Inspect, read_inspect
 from vllama.chat.request import Think
 from vllama.dialects.ollama.request_types import THINK_LEVELS
 
@@ -28,7 +30,9 @@ EFFORTS = {
 """OpenAI's levels of effort, and Ollama's word for each; `none` is no level."""
 # the two that are 1.0 when absent, so that an option must stand in their place
 _FORCED = ("temperature", "top_p")
-_NAMES = frozenset(("options", "num_ctx", "keep_alive", "think", "truncate", "shift"))
+_NAMES = frozenset((
+    "options", "num_ctx", "keep_alive", "think", "truncate", "shift", "inspect",
+))  # fmt: skip
 
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
@@ -72,6 +76,7 @@ class Extras:
     think: Think = None
     truncate: bool | None = None
     shift: bool = True
+    inspect: Inspect | None = None
 
 
 NOTHING = Extras()
@@ -110,6 +115,7 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
         think=think,
         truncate=truncate,
         shift=shift is not False,
+        inspect=read_inspect(rest.pop("inspect", None)),
     )
 
 

@@ -108,6 +108,7 @@ def read_chat(
         keep_alive=extras.keep_alive,
         truncate=truncate,
         shift=extras.shift,
+        inspect=extras.inspect,
         extra=rest,
     )
 

@@ -96,10 +96,11 @@ class StreamWriter:
             usage = part.add(tally.usage)
             if not part.is_last:
                 return b""
-        out = b""
+        out, head = b"", self._head(self._last or Chunk())
+        if tally.collected:
+            out = frame_event(_encode({**head, "choices": [], **tally.collected}))
         if self._options.include_usage and not self._usage_sent:
-            head = self._head(self._last or Chunk())
-            out = frame_event(_encode({**head, "choices": [], "usage": usage}))
+            out += frame_event(_encode({**head, "choices": [], "usage": usage}))
         return out + frame_event(DONE)
 
     def _head(self, chunk: Chunk) -> dict[str, Any]:
@@ -222,6 +223,7 @@ class WholeWriter:
                 "system_fingerprint": FINGERPRINT,
                 "choices": [write_choice(*item) for item in sorted(self._choices.items())],
                 "usage": tally.usage_object,
+                **tally.collected,
             }
         )
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.meaning import says
+from vllama.chat.inspect import MaybeInspected
 
 
 class OutputPart(Struct):
@@ -107,6 +108,7 @@ class WholeResponse(Struct):
     tools: list[dict[str, Any]]
     truncation: str
     user: Annotated[Any | UnsetType, says("as in the request")] = UNSET
+    inspect: MaybeInspected = UNSET
 
 
 class ResponseEvent(Struct):
@@ -128,6 +130,7 @@ class ResponseEvent(Struct):
     ] = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
+    inspect: MaybeInspected = UNSET
 
 
 class InputItems(Struct):

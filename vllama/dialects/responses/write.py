@@ -117,12 +117,13 @@ class ResponsesWriter(BlockWriter):
         response = self._ended(tally, now_ns)
         if not (response["output"] or tally.usage.completion_tokens):
             response = response | {"output": None}  # as Ollama answers a request without input
-        return self._event("response.completed", {"response": response})
+        told = self._event("response.inspect", tally.collected) if tally.collected else b""
+        return told + self._event("response.completed", {"response": response})
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         if all(block.kind is BlockKind.THINKING for block in self._blocks):
             self._blocks.append(Block(kind=BlockKind.TEXT, index=len(self._blocks)))
-        return _encode(self._ended(tally, now_ns))
+        return _encode({**self._ended(tally, now_ns), **tally.collected})
 
     def _ended(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""

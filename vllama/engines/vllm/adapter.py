@@ -30,7 +30,7 @@ from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
 from vllama.engines.package_server import PARAMETERS, PROMPT_TOKENIZER, explain_mlx_only
-from vllama.engines.recipe import Recipe
+from vllama.engines.recipe import Recipe, format_install_command
 from vllama.engines.request_body import VLLM, add_fields
 from vllama.engines.vllm.arguments import (
     SPECULATION,
@@ -39,6 +39,7 @@ from vllama.engines.vllm.arguments import (
     choose_reasoning_parser,
     choose_tool_parser,
 )
+from vllama.engines.vllm.lens import PLUGIN, SWITCH, Lens
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.tables import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE, RECIPE
 from vllama.machine.types import Platform, Vendor
@@ -86,7 +87,13 @@ class Vllm:
         if for_cpus and found.python and not found.has("vllm"):
             # its command fails, because it asks for the version of a package named "vllm"
             found = replace(found, executable=None)
-        return found.installation(offloads=not for_cpus)
+        return found.installation(offloads=not for_cpus, plugins=(PLUGIN,))
+
+    def lacks_for_inspection(self, installation: Installation) -> str | None:
+        """Name the plug-in that is not in its environment."""
+        if PLUGIN in installation.plugins:
+            return None
+        return f"{PLUGIN}, which brings: {format_install_command(self.name)} --with {PLUGIN}"
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come first on Linux with a GPU that it supports, last on a CPU."""
@@ -103,8 +110,12 @@ class Vllm:
 
     def tune(self, request: TuningRequest) -> Tuning:
         """Choose memory options and layout (`memory`), format, and parsers (`parsers`)."""
+        inspects = request.settings.inspect
+        request = replace(request, eager=request.eager or inspects)
         tuning, info, given = tune(request), request.info, request.settings.extra_args
         args, reasons = list(tuning.settings.tuned_args), list(tuning.reasons)
+        if inspects:
+            reasons.append("eager mode: slower, because --inspect")
         if formats := choose_formats(info, given):
             args += formats
             reasons.append("its files are in Mistral's own format")
@@ -168,6 +179,8 @@ class Vllm:
             "DO_NOT_TRACK": "1",
             "VLLM_MAX_STOP_STRINGS": "1024",  # the default is four; Ollama takes any number
         }
+        if PLUGIN in installation.plugins:  # it makes every request of its environment slower
+            extra[SWITCH] = "0" if settings.inspect else "1"
         if endpoint.api_key:
             extra["VLLM_API_KEY"] = endpoint.api_key
         if has_flag(given, SLEEP):
@@ -194,7 +207,10 @@ class Vllm:
         embeds = settings.mode is Mode.EMBED
         return Traits(
             context_length=settings.context_length,
-            request_id_header="x-request-id",
+            # the plug-in finds a request's vectors by the beginning of its id, so that ids which
+            # clients choose could bring one request the vectors of another
+            request_id_header=None if settings.inspect else "x-request-id",
+            inspector=Lens() if settings.inspect else None,
             metrics_path="/metrics",
             max_concurrency=flag_number(
                 given, SEQUENCES, default=settings.parallel or MAX_GPU_SEQUENCES

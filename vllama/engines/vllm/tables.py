@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from vllama.engines.base import FailurePattern
 from vllama.engines.failures import GENERAL, make_patterns
-from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.recipe import MachineKind, Plugin, Recipe, Wheels
+from vllama.engines.vllm.lens import PLUGIN, TRIAL
 from vllama.machine.environments.layout import Step
 from vllama.supervise.spec import Fault
 
@@ -73,6 +74,19 @@ RECIPE = Recipe(
             env=TORCH,
             check=("python", "-I", "-c", "import vllm"),
             note="a community build of vLLM for CPUs; a GPU is what vLLM is made for",
+        ),
+    ),
+    plugins=(
+        Plugin(
+            name=PLUGIN,
+            # it asks for one version of vLLM: the trial below tells whether it works with this one
+            steps=(
+                Step(requirements=(f"{PLUGIN}>=1.3",), extra_args=("--no-deps",)),
+                Step(requirements=("cloudpickle>=3.0.0", "pydantic>=2.0", "zstandard>=0.23.0")),
+            ),
+            python=((3, 12), (3, 13)),
+            check=("python", "-I", "-c", TRIAL),
+            note=f"{PLUGIN} collects activations and steers, where the server runs with --inspect",
         ),
     ),
     by_hand="pip install vllm, in an environment of its own (AMD: see vLLM's documentation)",

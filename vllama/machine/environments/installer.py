@@ -44,9 +44,18 @@ def choose_python(lowest: Version, highest: Version, *, search: str | None = Non
     if lowest <= sys.version_info[:2] <= highest:
         return Path(sys.executable)
     for minor in range(highest[1], lowest[1] - 1, -1):
-        if found := shutil.which(f"python3.{minor}", path=search):
-            return Path(found)
+        found = shutil.which(f"python3.{minor}", path=search)
+        if found and (python := _skip_shim(Path(found), minor)):
+            return python
     return f"{highest[0]}.{highest[1]}"
+
+
+def _skip_shim(python: Path, minor: int) -> Path | None:
+    """Return what pyenv's shim stands for: it only starts the versions that are switched on."""
+    if python.parent.name != "shims":
+        return python
+    versions = python.parent.parent.glob(f"versions/3.{minor}.*/bin/python3.{minor}")
+    return max(versions, default=None)
 
 
 def venv_command(uv_path: Path, folder: Path, python: Path | str) -> list[str]:

@@ -6,6 +6,7 @@ Every start of the server reads this, so it imports little.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ def get_python(folder: Path) -> Path:
 def list_site_packages(folder: Path) -> list[Path]:
     """Return where an environment has its packages; nothing if it is not there."""
     return [*sorted(folder.glob("lib/python3*/site-packages")), *folder.glob("Lib/site-packages")]
+
+
+def find_version(folder: Path) -> tuple[int, int] | None:
+    """Return the version of an environment's Python, None if there is no environment."""
+    for site in list_site_packages(folder):
+        if found := re.fullmatch(r"python(\d+)\.(\d+)", site.parent.name):
+            return int(found[1]), int(found[2])
+    return None
 
 
 def find_existing(

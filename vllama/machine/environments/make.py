@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 
 from filelock import FileLock, Timeout
 
@@ -105,7 +106,7 @@ async def install_steps(
                     await run.install(install_command(uv, folder, step.requirements, extra_args))
                     changed()
             if trial:
-                told(f"trying {' '.join(trial)}")
+                told(f"trying {shorten(' '.join(trial), 60, placeholder='…')}")
                 await try_command(folder, trial, environ=env)  # 4
             mark_complete(folder, steps)  # 5
     except OSError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +50,8 @@ _MAX_DIMS = 16
 _MAX_TENSORS = 131_072
 _AGAIN = "fetch the model again"
 _QUANT_NAMES = {"BF16": "BF16", "F16": "F16", "F32": "F32", "F8_E4M3": "FP8", "F8_E5M2": "FP8"}
+FLOATS = {"F64": "d", "F32": "f", "F16": "e", "BF16": "f"}
+"""Types of numbers that are read here, and `struct`'s codes for them."""
 _GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 _PACKED = (".qweight", ".weight_packed")  # GPTQ/AWQ and compressed-tensors
 
@@ -62,7 +64,7 @@ class _AddedToken(msgspec.Struct):
     content: str
 
 
-class _Entry(msgspec.Struct):
+class TensorEntry(msgspec.Struct):
     """A tensor's line in a header."""
 
     dtype: str
@@ -131,8 +133,8 @@ def read_folder(folder: Path) -> ModelInfo:
     )
 
 
-def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
-    """Return the entries of a file's tensors, and its own metadata.
+def read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, object]]:
+    """Return the entries of a file's tensors, and its own metadata; offsets count from its data.
 
     Raises OSError, and BadModelFile if its data is not all there.
     """
@@ -148,7 +150,9 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
     try:
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         about = msgspec.json.decode(parts.pop("__metadata__", b"{}"))
-        entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
+        entries = {
+            name: msgspec.json.decode(part, type=TensorEntry) for name, part in parts.items()
+        }
     except (ValueError, RecursionError) as error:
         raise _bad(path, "its header is damaged") from error
     wrong = next((n for n, entry in entries.items() if not _is_possible(entry)), None)
@@ -165,7 +169,34 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, object]]:
     return entries, about if isinstance(about, dict) else {}
 
 
-def _is_possible(entry: _Entry) -> bool:
+def read_tensor(path: Path, entry: TensorEntry) -> bytes:
+    """Return the numbers of a tensor, little-endian. Raises OSError."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        file.seek(8 + length + entry.data_offsets[0])
+        return file.read(entry.data_offsets[1] - entry.data_offsets[0])
+
+
+def read_floats(dtype: str, data: bytes) -> Sequence[float]:
+    """Return numbers of one of the types in `FLOATS`; what is left of a half one is ignored."""
+    if dtype == "BF16":  # the upper half of a float32
+        data = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2))
+    code = FLOATS[dtype]
+    count = len(data) // struct.calcsize(code)
+    return struct.unpack_from(f"<{count}{code}", data)
+
+
+def write_tensor(
+    name: str, dtype: str, shape: Sequence[int], data: bytes, about: Mapping[str, str]
+) -> bytes:
+    """Return a file with one tensor, and metadata of its own."""
+    entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [0, len(data)]}
+    header = msgspec.json.encode({"__metadata__": dict(about), name: entry})
+    header += b" " * (-len(header) % 8)  # so that the numbers are aligned
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def _is_possible(entry: TensorEntry) -> bool:
     begin, end = entry.data_offsets
     return begin <= end and math.prod(entry.shape) <= MOST_WEIGHTS
 
@@ -218,7 +249,7 @@ def is_mlx(folder: Path) -> bool:
         if isinstance(quantization, dict) and "group_size" in quantization:
             return True
         first = next(iter(list_weight_files(folder)), None)
-        return first is not None and _read_header(first)[1].get("format") == "mlx"
+        return first is not None and read_header(first)[1].get("format") == "mlx"
     except (OSError, BadModelFile):
         return False
 
@@ -231,7 +262,7 @@ def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
         raise _bad(folder, "there are no *.safetensors files in it")
     for path in files:
         try:
-            entries, _ = _read_header(path)
+            entries, _ = read_header(path)
         except OSError as error:
             raise _bad(path, error.strerror or str(error)) from error
         for name, entry in entries.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllama.chat.inspect import MOST_LAYERS
 from vllama.chat.logprobs import MAX_LOGPROBS
 from vllama.dialects.go_types import Schema, make_enum, make_nullable
 from vllama.dialects.go_values import BASE64, integer
@@ -87,6 +88,15 @@ OPTIONS: Schema = describe_options()
 TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_LOGPROBS}
 FORMAT: Schema = {"anyOf": [{"type": "object"}, *make_enum("json", "", None)["anyOf"]]}
 
+_LAYERS = make_array({"type": "integer", "minimum": 0, "maximum": MOST_LAYERS})
+_STEER = make_object(
+    {"strength": {"type": "number"}},
+    vector={"anyOf": [{"type": "string"}, make_array({"type": "number"})]},
+    layers=_LAYERS,
+)
+_INSPECT = {"collect": make_object(residual=_LAYERS), "steer": {"type": "array", "items": _STEER}}
+INSPECT: Schema = make_nullable(make_object(_INSPECT))
+
 OWN_FIELDS: dict[str, Schema] = {
     "options": OPTIONS,
     "num_ctx": {"type": ["number", "null"]},
@@ -94,5 +104,6 @@ OWN_FIELDS: dict[str, Schema] = {
     "think": make_enum(True, *THINK_LEVELS, None),
     "truncate": {"type": ["boolean", "null"]},
     "shift": {"type": ["boolean", "null"]},
+    "inspect": INSPECT,
 }
-"""Ollama's fields, which the requests of the other APIs may have as well."""
+"""Ollama's fields and our own, which the requests of the other APIs may have as well."""

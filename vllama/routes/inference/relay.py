@@ -37,6 +37,10 @@ async def run_relay(
         running.recorder.call = call
     end_stage()
     tally, resumer = relay.reply.tally, running.resumer
+    if (collect := relay.reply.collect) is not None:
+        # it tells as much as the prompt, and is of no use to those who read captures
+        running.recorder = request.recorder = None
+        before_finish = collect if before_finish is None else _both(before_finish, collect)
     if resumer is not None:
         relay.reply.make_resumable(resumer.note_progress)
     try:
@@ -54,6 +58,14 @@ async def run_relay(
                 cached=(usage.cached_tokens or 0) if new_prompt else 0,
                 estimated=usage.estimated,
             )
+
+
+def _both(first: Finish, second: Finish) -> Finish:
+    async def finish(upstream: Upstream) -> None:
+        await first(upstream)
+        await second(upstream)
+
+    return finish
 
 
 def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int) -> None:

@@ -10,6 +10,7 @@ from vllama.net.web.fetch import MAX_RESULTS
 from vllama.routes.describe.fields import (
     EXAMPLE_MODEL,
     FORMAT,
+    INSPECT,
     MODEL,
     NEW_MODEL,
     OPTIONS,
@@ -25,6 +26,7 @@ from vllama.routes.route import Body, Parameter
 _INFERENCE: dict[str, Schema] = {
     "format": FORMAT,
     "top_logprobs": TOP_LOGPROBS,
+    "inspect": INSPECT,
 }
 _QUESTION = {"role": "user", "content": "Why is the sky blue?"}
 _TOOL: dict[str, Any] = {

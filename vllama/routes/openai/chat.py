@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import CapabilityMissing
+from vllama.chat.inspect import check_single
 from vllama.chat.reply import EVENT_STREAM
 from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, TextCompletion
 from vllama.dialects.openai.choices import Part, reseed
@@ -57,6 +58,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     """
     body, extras = take_extras(parse_openai(await request.body(), CHAT))
     asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
+    check_single(asked.inspect, asked.n)
     entry = await find_v1_model(gateway, asked.model)
     checked = check_request(entry, asked, "chat")
     options = make_options(asked)
@@ -98,6 +100,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
     """
     body, extras = take_extras(parse_openai(await request.body(), COMPLETION))
     asked = parse_completion(body)
+    check_single(extras.inspect, asked.n * len(asked.prompts))
     truncate = read_truncate(request, extras, default=True)
     try:
         entry = await find_text_model(gateway, asked.model)

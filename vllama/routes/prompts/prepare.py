@@ -9,9 +9,11 @@ would render it wrongly, is sent as a completion instead of a chat.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -21,6 +23,7 @@ from vllama.chat.engine.generate import GenerateReader, make_generate_call
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import CallSource, compose_filters
+from vllama.chat.inspect import Inspect
 from vllama.chat.prepare import leaves_choice, prepare_chat
 from vllama.chat.reply import Reply, Writer
 from vllama.chat.request import (
@@ -42,6 +45,7 @@ from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
+from vllama.routes.prompts.inspection import Inspection, prepare_inspection
 from vllama.routes.prompts.prompt import Prompt
 from vllama.routes.prompts.templates import find_style, find_template, insert_text, strip_bos
 from vllama.routes.prompts.tokenizer import decode_tokens, find_unknown
@@ -165,7 +169,7 @@ class Turn:
     `limit` bounds the tokens of the answer, None: the end of the engine's context does. `is_text`:
     the answer goes on a text, so that nothing in it is thinking. `keeps_thinking_end`: as Ollama's
     answers to prompts made with a Go template do. `source`: see `compose_filters`. `generate`: what
-    another Ollama is asked with.
+    another Ollama is asked with. `inspection`: what is collected, and how the model is steered.
     """
 
     chat: PreparedChat
@@ -177,9 +181,14 @@ class Turn:
     keeps_thinking_end: bool
     source: CallSource
     generate: Mapping[str, Any] | None = None
+    inspection: Inspection | None = None
 
     def make_call(self) -> Call:
         """Return the request to the engine. Raises BadRequest, CapabilityMissing."""
+        call = self._make_call()
+        return call if self.inspection is None else self.inspection.add_to(call)
+
+    def _make_call(self) -> Call:
         prompt, chat, traits = self.prompt, self.chat, self.prompt.traits
         if self.generate is not None:
             return make_generate_call(chat, self.generate, self.sampling, traits)
@@ -201,6 +210,8 @@ class Turn:
         `as_chat`: the writer wants the chunks of a chat, also where a completion is sent.
         """
         prompt, traits = self.prompt, self.prompt.traits
+        reader = None if self.generate is None else GenerateReader()
+        whole = None if self.inspection is None else self.inspection.make_reader()
         filters = compose_filters(
             traits,
             tools=self.chat.toolset or False,
@@ -217,8 +228,10 @@ class Turn:
             stops=stops or make_stop_filter(self.sampling.stop, traits),
             prompt_tokens=prompt.tokens,
             max_tokens=self.limit,
-            reader=None if self.generate is None else GenerateReader(),
+            reader=whole or reader,
         )
+        if self.inspection is not None and whole is not None:
+            reply.collect = partial(self.inspection.collect, whole, reply.tally)
         reply.count_prompt = self.count_or_guess
         return reply
 
@@ -312,7 +325,7 @@ async def prepare(
         if not asked.shift:
             sampling = replace(sampling, max_tokens=limit)
     name = traits.model_name or entry.bundle.name
-    return Turn(
+    turn = Turn(
         chat=chat,
         sampling=sampling,
         prompt=prompt,
@@ -323,6 +336,18 @@ async def prepare(
         source=upstream.call_sources.setdefault(name, CallSource(model=name)),
         generate=make_source(checked, prompt) if traits.generates else None,
     )
+    return turn if asked.inspect is None else await _inspect(turn, asked.inspect, entry, traits)
+
+
+async def _inspect(turn: Turn, asked: Inspect, entry: Entry, traits: Traits) -> Turn:
+    """Add what is asked about the model's inside; the answer is no longer than can be collected."""
+    inspection = await prepare_inspection(asked, entry, traits)
+    limit, sampling = turn.limit, turn.sampling
+    if inspection.layers:
+        tokens = await turn.count_or_guess()
+        limit = inspection.limit_answer(tokens, sampling.max_tokens, traits.window)
+        sampling = replace(sampling, max_tokens=limit)
+    return dataclasses.replace(turn, inspection=inspection, limit=limit, sampling=sampling)
 
 
 def make_source(checked: CheckedRequest, prompt: Prompt) -> dict[str, Any] | None:

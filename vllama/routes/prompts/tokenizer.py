@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import math
@@ -13,7 +14,7 @@ import msgspec
 from vllama.base import executors
 from vllama.base.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
 from vllama.chat.engine.claims import read_count
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.models.headers.info import control_tokens
@@ -29,6 +30,13 @@ COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 MAX_TEXT = 6_000_000
 """Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
 MAX_ANSWER_BYTES = 8 * MAX_TEXT  # a token a character
+
+_ANCHOR = "a"
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+_MOST_CUT = 4
+"""The bytes of a character in UTF-8, and so the tokens that it may be cut into."""
+_AT_ONCE = 16
+"""Questions to a tokenizer."""
 
 _T = TypeVar("_T")
 
@@ -124,6 +132,48 @@ async def count_conversation(
         if (count := read_count(counted, f"the answer of {path}")) is not None:
             return count
     return None
+
+
+@remember_for_traits
+def _pieces(traits: Traits) -> dict[int, str]:
+    """Return where the texts of an engine's tokens are kept."""
+    return {}
+
+
+async def name_tokens(upstream: Upstream, traits: Traits, tokens: Sequence[int]) -> list[str]:
+    """Return the text of each token; together they are the whole text.
+
+    A character that is cut into several tokens stands at the last of them. Raises BadRequest if
+    the engine cannot.
+    """
+    known = _pieces(traits)
+    before = await tokenize(upstream, traits, _ANCHOR) or []
+    anchor = before[-1:]  # without one, some tokenizers take away the space before a word
+    start = len(await detokenize(upstream, traits, anchor)) if anchor else 0
+
+    async def read(part: Sequence[int]) -> str:
+        return (await detokenize(upstream, traits, [*anchor, *part]))[start:]
+
+    new = [token for token in dict.fromkeys(tokens) if token not in known]
+    for first in range(0, len(new), _AT_ONCE):
+        batch = new[first : first + _AT_ONCE]
+        texts = await asyncio.gather(*(read([token]) for token in batch))
+        known.update(zip(batch, texts, strict=True))
+    pieces: list[str] = []
+    cut: list[int] = []  # tokens of a character that is not whole yet
+    for token in tokens:
+        piece = known[token]
+        if cut or _BROKEN in piece:
+            cut.append(token)
+            piece = await read(cut)
+            if piece.endswith(_BROKEN) and len(cut) < _MOST_CUT:
+                piece = ""
+            else:
+                cut = []
+        pieces.append(piece)
+    if cut:  # the text ends inside a character
+        pieces[-1] = await read(cut)
+    return pieces
 
 
 async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) -> str:

@@ -1,0 +1,198 @@
+"""Looking inside a model: what a request collects of it, and how it is steered.
+
+The `inspect` field is the same in all dialects. What it becomes for an engine, and how that engine
+reports what it has collected, is the business of an `Inspector`, which the engine's traits name.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+
+from vllama.base.errors import BadRequest, UpstreamError
+from vllama.base.meaning import says
+from vllama.chat.framing import DONE
+
+MOST_LAYERS = 4096
+MOST_VECTORS = 64
+Dtype = Literal["float32", "float16", "bfloat16"]
+ORDER = "layer, token, value"
+Layers = Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=MOST_LAYERS)]
+
+
+class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to return with the answer; `residual`: the residual stream after these layers."""
+
+    residual: Layers
+
+
+class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A vector, or the name of one, that is added `strength` times after each of `layers`."""
+
+    vector: str | tuple[float, ...]
+    layers: Layers
+    strength: float = 1.0
+
+
+class Inspect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The field `inspect` of a request."""
+
+    collect: Collect | None = None
+    steer: Annotated[tuple[Steer, ...], msgspec.Meta(max_length=MOST_VECTORS)] = ()
+
+
+def read_inspect(value: object) -> Inspect | None:
+    """Return the field of a decoded body, None if it asks for nothing. Raises BadRequest."""
+    if value is None:
+        return None
+    try:
+        asked = msgspec.convert(value, Inspect)
+    except msgspec.ValidationError as error:
+        raise BadRequest(
+            f"cannot read 'inspect': {error}",
+            hint='such as {"collect": {"residual": [10]}, "steer": [{"vector": "NAME", '
+            '"layers": [15], "strength": 0.3}]}',
+        ) from None
+    return asked if asked.collect or asked.steer else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """A checked `Steer`; `vector` is in float32, little-endian."""
+
+    vector: bytes
+    layers: tuple[int, ...]
+    strength: float
+
+
+class Residual(msgspec.Struct, frozen=True, kw_only=True):
+    """The residual stream after some layers, for the tokens of prompt and answer.
+
+    The last token of an answer is missing: it has been through no layer.
+    """
+
+    dtype: Annotated[Dtype, says("the format of each number in `data`")]
+    shape: Annotated[tuple[int, int, int], says("how many layers, tokens, and values of each")]
+    order: Annotated[str, says("the order of the numbers: `layer, token, value`")] = ORDER
+    layers: Annotated[Sequence[int], says("the layers, from 0")]
+    token_ids: Annotated[Sequence[int], says("the number of each token")]
+    tokens: Annotated[Sequence[str], says("the text of each token")]
+    data: Annotated[str, says("the numbers, little-endian, in base64")]
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """What was collected inside a model while it answered."""
+
+    residual: Annotated[Residual, says("the residual stream")]
+
+
+MaybeInspected = Annotated[
+    Inspected | msgspec.UnsetType, says("what was collected inside the model")
+]
+
+
+class Inspector(Protocol):
+    """How one engine is asked to collect and steer, and what it reports."""
+
+    def ask(self, layers: Sequence[int], steering: Sequence[Steering], /) -> Mapping[str, Any]:
+        """Return the fields to add to a request; no `layers`: nothing is collected."""
+        ...
+
+    def read(self, answer: bytes, layers: Sequence[int], /) -> Residual:
+        """Return what a whole answer has collected, without texts. Raises UpstreamError."""
+        ...
+
+
+def check_single(asked: Inspect | None, choices: int) -> None:
+    """Raise BadRequest if something is to be collected of several choices."""
+    if asked is not None and asked.collect is not None and choices > 1:
+        raise BadRequest(
+            f"cannot collect from {choices} choices", hint="ask for one prompt, and n = 1"
+        )
+
+
+def check_layers(layers: Sequence[int], count: int, model: str) -> tuple[int, ...]:
+    """Return layers in order, each once. Raises BadRequest for one that the model lacks."""
+    for layer in layers:
+        if not 0 <= layer < count:
+            raise BadRequest(f"cannot inspect layer {layer}: {model} has layers 0 to {count - 1}")
+    return tuple(sorted(set(layers)))
+
+
+def pack_vector(values: Sequence[float], width: int, model: str) -> bytes:
+    """Return a vector in float32. Raises BadRequest for a wrong length or size of numbers."""
+    if len(values) != width:
+        raise BadRequest(
+            f"cannot steer with a vector of {len(values)} numbers: {model} needs {width}"
+        )
+    try:
+        packed = struct.pack(f"<{width}f", *values)
+    except (OverflowError, struct.error):
+        packed = b""
+    if not packed or not all(map(math.isfinite, values)):
+        raise BadRequest("cannot steer: the vector has numbers that float32 cannot hold")
+    return packed
+
+
+class WholeReader:
+    """Keeps an answer that comes as one object, and makes the events of a stream of it.
+
+    Engines that trim what they have collected to the last piece of a stream collect all of it for
+    a whole answer only.
+    """
+
+    pending = False  # of a stream's event
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.body = bytearray()
+        self._limit = limit_bytes
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Keep bytes; once the answer is whole, return it as an event, and the end.
+
+        Raises UpstreamError for more than can have been asked for, or another form.
+        """
+        self.body += chunk
+        if len(self.body) > self._limit:
+            raise UpstreamError("the engine sent a longer answer than was asked for")
+        if not chunk.rstrip().endswith(b"}"):
+            return []
+        try:
+            whole = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
+        except (ValueError, RecursionError):  # the end of an inner object
+            return []
+        try:
+            choices = msgspec.json.decode(whole.pop("choices", b"[]"), type=list[dict[str, Any]])
+            kept = {name: whole[name] for name in _KEPT if name in whole}
+            event = {
+                "object": CHUNK,
+                **kept,
+                "choices": [_make_delta(choice) for choice in choices],
+            }
+        except (ValueError, RecursionError, AttributeError):
+            raise UpstreamError("the engine's answer is not of OpenAI's form") from None
+        return [msgspec.json.encode(event), DONE]
+
+    def close(self) -> list[bytes]:
+        """Return nothing: an answer that is not whole by now is none."""
+        return []
+
+
+CHUNK = "chat.completion.chunk"
+_KEPT = ("id", "created", "model", "usage", "error")
+
+
+def _make_delta(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice of a whole answer as a stream has it."""
+    known = ("index", "text", "logprobs", "finish_reason", "stop_reason")
+    part = {name: choice[name] for name in known if name in choice}
+    if "message" in choice:
+        part["delta"] = {name: x for name, x in choice["message"].items() if x is not None}
+        for number, call in enumerate(part["delta"].get("tool_calls", ())):
+            call["index"] = number
+    return part

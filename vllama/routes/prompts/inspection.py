@@ -1,0 +1,132 @@
+"""Requests that look inside a model: checked, sent with the engine's fields, and read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from vllama.base import executors
+from vllama.base.errors import BadRequest
+from vllama.base.units import format_bytes_decimal
+from vllama.chat.engine.traits import Traits
+from vllama.chat.go_json import decode_value
+from vllama.chat.inspect import (
+    Inspect,
+    Inspected,
+    Inspector,
+    Steer,
+    Steering,
+    WholeReader,
+    check_layers,
+    pack_vector,
+)
+from vllama.chat.reply import Tally
+from vllama.chat.request import Call
+from vllama.net.upstream.pool import Upstream
+from vllama.routes.catalog import Entry
+from vllama.routes.prompts.tokenizer import name_tokens
+
+NUMBER_BYTES = 4  # of float32; others take half of it
+BESIDE_BYTES = 1 << 20
+"""Of an answer, beside what was collected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What one request collects after `layers` of `width` numbers, none if it only steers."""
+
+    inspector: Inspector
+    traits: Traits
+    layers: tuple[int, ...]
+    width: int
+    steering: tuple[Steering, ...]
+    most_bytes: int
+
+    def limit_answer(self, prompt_tokens: int, asked: int | None, window: int) -> int | None:
+        """Return the most tokens of the answer, so that no more is collected than may be.
+
+        Raises BadRequest if the prompt, or an answer of `asked` tokens, is too long for that.
+        """
+        token_bytes = len(self.layers) * self.width * NUMBER_BYTES
+        most = self.most_bytes // token_bytes - prompt_tokens + 1  # the last has been in no layer
+        if most < max(1, asked or 0):
+            tokens = prompt_tokens + max(0, (asked or 1) - 1)
+            raise BadRequest(
+                f"cannot collect {len(self.layers)} layers of {tokens} tokens: that takes up to "
+                f"{format_bytes_decimal(tokens * token_bytes)}, and inspect_limit is "
+                f"{format_bytes_decimal(self.most_bytes)}",
+                hint="ask for fewer layers" + (f", or for {most} tokens" if most > 0 else ""),
+            )
+        if asked == 0:
+            raise BadRequest(
+                "cannot collect without an answer",
+                hint="with one token (num_predict, max_tokens) the prompt's tokens are collected",
+            )
+        return most if asked is None and most < window - prompt_tokens else asked
+
+    def add_to(self, call: Call) -> Call:
+        """Return the request to the engine with the fields that ask for it."""
+        body = decode_value(call.body)
+        body |= self.inspector.ask(self.layers, self.steering)
+        if not body["stream"]:
+            body.pop("stream_options", None)
+        return msgspec.structs.replace(call, body=msgspec.json.encode(body))
+
+    def make_reader(self) -> WholeReader | None:
+        """Return what reads the answer, None if nothing is collected and it is an ordinary one."""
+        return WholeReader(2 * self.most_bytes + BESIDE_BYTES) if self.layers else None
+
+    async def collect(self, reader: WholeReader, tally: Tally, upstream: Upstream) -> None:
+        """Read what the engine has collected into the answer. Raises VllamaError."""
+        answer = bytes(reader.body)
+        residual = await executors.codec.run(self.inspector.read, answer, self.layers)
+        tokens = await name_tokens(upstream, self.traits, residual.token_ids)
+        whole = msgspec.structs.replace(residual, tokens=tokens)
+        tally.collected = {"inspect": Inspected(residual=whole)}
+
+
+async def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> Inspection:
+    """Check what a request asks about a model's inside.
+
+    Raises BadRequest if its engine cannot, for layers and vectors that do not fit the model, and
+    for unknown names.
+    """
+    rules, info, name = entry.inspect_rules, entry.info, entry.bundle.name
+    layers, width = info.block_count, info.embedding_length
+    if traits.inspector is None or rules is None:
+        engines = " or ".join(rules.engines) if rules else ""
+        raise BadRequest(
+            f"cannot inspect {name}: its engine cannot, or was not started for it",
+            hint=f"{engines} can: start the server with --inspect" if engines else None,
+        )
+    if not (layers and width):
+        raise BadRequest(f"cannot inspect {name}: its files do not tell its layers")
+    wanted = asked.collect.residual if asked.collect else ()
+    steering = []
+    for steer in asked.steer:
+        vector = await _read_vector(steer, entry, width)
+        steering.append(
+            Steering(
+                vector=vector,
+                layers=check_layers(steer.layers, layers, name),
+                strength=steer.strength,
+            )
+        )
+    return Inspection(
+        inspector=traits.inspector,
+        traits=traits,
+        layers=check_layers(wanted, layers, name),
+        width=width,
+        steering=tuple(steering),
+        most_bytes=rules.most_bytes,
+    )
+
+
+async def _read_vector(steer: Steer, entry: Entry, width: int) -> bytes:
+    """Return a vector in float32. Raises BadRequest."""
+    if isinstance(steer.vector, str):
+        assert entry.inspect_rules is not None
+        store = entry.inspect_rules.vectors
+        return await executors.disk.run(store.read, entry.bundle, steer.vector)
+    return pack_vector(steer.vector, width, entry.bundle.name)
