@@ -175,8 +175,8 @@ $(STAMPS)/release: $(STAMPS)/venv
 
 # as a user would install it; gguf and accelerate are for making the model that it is tested with
 $(STAMPS)/vllm: $(STAMPS)/dev
-	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install vllm --yes
-	$(ALIVE) "installing what makes the test's model" -- $(PIP) --python .venv/data/environments/vllm/bin/python install gguf accelerate
+	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data bash -c '$(BIN)/vllama engines install vllm --with vllm-lens --yes || $(BIN)/vllama engines install vllm --yes'
+	$(ALIVE) "installing what makes the test's model, and draws" -- $(PIP) --python .venv/data/environments/vllm/bin/python install gguf accelerate matplotlib
 	touch $@
 
 $(STAMPS)/ray: $(STAMPS)/dev

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # nothing is fetched: what is pulled by name leads to a port where nobody listens
     nowhere = {"HF_ENDPOINT": "http://127.0.0.1:1", "VLLAMA_OLLAMA_REGISTRY": "http://127.0.0.1:1"}
-    with Server(tmp_path_factory.mktemp("fuzz"), env=nowhere) as running:
+    with Server(tmp_path_factory.mktemp("fuzz"), "--inspect", env=nowhere) as running:
         running.model("sea")
         yield running
         assert running.get("/api/version")
@@ -88,10 +88,18 @@ TOOL = {
 }
 OPTIONS = {"temperature": 0, "stop": ["x"], "num_predict": 2, "seed": 1}
 HERE = "http://127.0.0.1:1/library/x"
+INSPECT = {
+    "collect": {"residual": [0, 1]},
+    "steer": [
+        {"vector": [1.0] * 64, "layers": [1], "strength": 0.5},
+        {"vector": "v", "layers": [0]},
+    ],
+}
 SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/chat": [
         {"model": "sea", "messages": TALK, "options": OPTIONS, "stream": False},
         {"model": "sea", "messages": TALK, "format": {"type": "object"}, "think": False},
+        {"model": "sea", "messages": TALK, "inspect": INSPECT},
     ],
     "/api/generate": [
         {"model": "sea", "prompt": "x", "template": "{{ .Prompt }}", "options": OPTIONS},
@@ -115,7 +123,10 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
         },
     ],
-    "/v1/completions": [{"model": "sea", "prompt": ["x"], "n": 1, "echo": False, "logprobs": 1}],
+    "/v1/completions": [
+        {"model": "sea", "prompt": ["x"], "n": 1, "echo": False, "logprobs": 1},
+        {"model": "sea", "prompt": "x", "inspect": {"collect": INSPECT["collect"]}},
+    ],
     "/v1/embeddings": [{"model": "sea", "input": ["x", "y"], "encoding_format": "float"}],
     "/v1/responses": [
         {"model": "sea", "input": [{"role": "user", "content": "x"}], "instructions": "a"},

@@ -20,7 +20,7 @@ from vllama.models.headers.safetensors import write_tensor
 NAME = "wide"
 WIDTH = 64
 TEXT = "Grüße @tokens=3"
-COLLECT = {"collect": {"residual": [1, 0]}}
+COLLECT = {"collect": {"residual": [1, 0.0]}}
 ROW = [float(n) for n in range(WIDTH)]
 DIALECTS = pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: one.path)
 
@@ -129,7 +129,7 @@ REFUSED = {
     "layer to steer": ({"steer": [{"vector": ROW, "layers": [2]}]}, "has layers 0 to 1"),
     "no layer": ({"collect": {"residual": []}}, "collect.residual"),
     "words": ({"collect": {"residual": ["1"]}}, "collect.residual"),
-    "half": ({"collect": {"residual": [0.5]}}, "collect.residual"),
+    "half": ({"collect": {"residual": [0.5]}}, "layer 0.5"),
     "63 numbers": ({"steer": [{"vector": ROW[1:], "layers": [1]}]}, "needs 64"),
     "large": ({"steer": [{"vector": [1e39] * WIDTH, "layers": [1]}]}, "float32"),
     "no numbers": ({"steer": [{"vector": [None] * WIDTH, "layers": [1]}]}, "steer[0].vector"),

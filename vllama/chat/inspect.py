@@ -22,7 +22,8 @@ MOST_LAYERS = 4096
 MOST_VECTORS = 64
 Dtype = Literal["float32", "float16", "bfloat16"]
 ORDER = "layer, token, value"
-Layers = Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=MOST_LAYERS)]
+# JSON's 3.0 is a whole number, too
+Layers = Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=MOST_LAYERS)]
 
 
 class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,12 +117,12 @@ def check_single(asked: Inspect | None, choices: int) -> None:
         )
 
 
-def check_layers(layers: Sequence[int], count: int, model: str) -> tuple[int, ...]:
+def check_layers(layers: Sequence[float], count: int, model: str) -> tuple[int, ...]:
     """Return layers in order, each once. Raises BadRequest for one that the model lacks."""
     for layer in layers:
-        if not 0 <= layer < count:
-            raise BadRequest(f"cannot inspect layer {layer}: {model} has layers 0 to {count - 1}")
-    return tuple(sorted(set(layers)))
+        if not (0 <= layer < count and layer == int(layer)):
+            raise BadRequest(f"cannot inspect layer {layer:g}: {model} has layers 0 to {count - 1}")
+    return tuple(sorted(set(map(int, layers))))
 
 
 def pack_vector(values: Sequence[float], width: int, model: str) -> bytes:

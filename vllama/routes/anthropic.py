@@ -28,8 +28,8 @@ from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.describe.fields import (
-    OWN_FIELDS,
     TEXT,
+    TEXT_FIELDS,
     TEXT_OR_NULL,
     make_array,
     make_object,
@@ -124,7 +124,7 @@ def _identify(request: Request) -> str:
 
 
 _FIELDS: dict[str, Schema] = {
-    **OWN_FIELDS,
+    **TEXT_FIELDS,
     "messages": make_array(refer("anthropic.MessageParam")),
     "stop_sequences": {"items": TEXT},
     "system": {

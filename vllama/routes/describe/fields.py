@@ -89,13 +89,16 @@ TOP_LOGPROBS: Schema = {"type": ["integer", "null"], "minimum": 0, "maximum": MA
 FORMAT: Schema = {"anyOf": [{"type": "object"}, *make_enum("json", "", None)["anyOf"]]}
 
 _LAYERS = make_array({"type": "integer", "minimum": 0, "maximum": MOST_LAYERS})
-_STEER = make_object(
+_CLOSED: Schema = {"additionalProperties": False}
+_STEER = _CLOSED | make_object(
     {"strength": {"type": "number"}},
-    vector={"anyOf": [{"type": "string"}, make_array({"type": "number"})]},
+    vector={"anyOf": [TEXT, make_array({"type": "number"})]},
     layers=_LAYERS,
 )
-_INSPECT = {"collect": make_object(residual=_LAYERS), "steer": {"type": "array", "items": _STEER}}
-INSPECT: Schema = make_nullable(make_object(_INSPECT))
+_COLLECT = _CLOSED | make_object(residual=_LAYERS)
+INSPECT: Schema = make_nullable(
+    _CLOSED | make_object({"collect": _COLLECT, "steer": {"type": "array", "items": _STEER}})
+)
 
 OWN_FIELDS: dict[str, Schema] = {
     "options": OPTIONS,
@@ -104,6 +107,8 @@ OWN_FIELDS: dict[str, Schema] = {
     "think": make_enum(True, *THINK_LEVELS, None),
     "truncate": {"type": ["boolean", "null"]},
     "shift": {"type": ["boolean", "null"]},
-    "inspect": INSPECT,
 }
-"""Ollama's fields and our own, which the requests of the other APIs may have as well."""
+"""Ollama's fields, which the requests of the other APIs may have as well."""
+
+TEXT_FIELDS = OWN_FIELDS | {"inspect": INSPECT}
+"""Those of requests for text, with ours."""

@@ -17,6 +17,7 @@ from vllama.routes.describe.fields import (
     NUMBER,
     OWN_FIELDS,
     TEXT,
+    TEXT_FIELDS,
     TEXT_OR_NULL,
     TOP_LOGPROBS,
     WHOLE_NUMBER,
@@ -30,7 +31,7 @@ from vllama.routes.route import Body
 _EFFORT = make_enum("none", *EFFORTS, "", None)
 _TOKEN: Schema = WHOLE_NUMBER | {"minimum": 0}
 _SAMPLING: dict[str, Schema] = {
-    **OWN_FIELDS,
+    **TEXT_FIELDS,
     "n": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES},
     "top_k": INTEGER,
     "min_p": NUMBER,
@@ -143,7 +144,7 @@ RESPONSE = Body(
     type=RESPONSES,
     parts={"openai.ResponsesTool": make_object(type=TEXT)},
     fields={
-        **OWN_FIELDS,
+        **TEXT_FIELDS,
         "input": {
             "description": "a text, or items: messages, calls, results of calls, reasoning",
             "anyOf": [TEXT_OR_NULL, {"type": "array", "items": _ITEM}],
