@@ -41,11 +41,13 @@ def inspect_(
     steer: Annotated[
         list[str] | None, option("--steer VECTOR", "Steer: NAME@LAYERS, or NAME@LAYERS=STRENGTH.")
     ] = None,
-    tokens: Annotated[int, option("--tokens N", "Tokens of the answer. [1]")] = 1,
+    tokens: Annotated[int, option("--tokens N", "Tokens of the answer.")] = 1,
     chat: Annotated[bool, option("--chat", "Put the prompt into the model's template.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Collect what a model computes for a prompt, layer by layer."""
+    from vllama.cli.chat.session import Session
+
     with connect() as client:
         shown = client.post("/api/show", {"model": model})
         told = {name.split(".", 1)[-1]: x for name, x in shown["model_info"].items()}
@@ -58,6 +60,7 @@ def inspect_(
         text: dict[str, Any] = {"prompt": prompt, "raw": True}
         if chat:
             text = {"messages": [{"role": "user", "content": prompt}]}
+        Session(client=client, model=model).load()  # which shows how far it is
         options = {"num_predict": tokens, "temperature": 0}
         asked = {"model": model, "stream": False, "options": options, "inspect": wanted, **text}
         answer = client.post("/api/chat" if chat else "/api/generate", asked)
