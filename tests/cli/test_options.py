@@ -29,7 +29,7 @@ def test_serve_has_an_option_for_every_flag(setting: config.Setting) -> None:
 
 
 def test_other_commands_take_some() -> None:
-    taken = {"engine", "context_length", "gpu_layers", "strict"}
+    taken = {"engine", "context_length", "gpu_layers", "inspect", "strict"}
     assert options_of("plan").keys() & {each.field for each in config.SETTINGS} == taken
 
 
