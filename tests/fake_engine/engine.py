@@ -28,11 +28,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 DEFAULT_TOKENS = 8
 DIMENSIONS = 8
 CHILD_LIFE_S = 600
+SLOTS = 2
 WIDTH = 64  # of what is collected
 METRICS = """\
 # HELP fake:requests_total Requests.
@@ -67,6 +69,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--model", default="fake")
     p.add_argument("--owner", default="fake", help="`owned_by` of its model")
     p.add_argument("--metrics", choices=("good", "bad", "hang"), default="good")
+    p.add_argument("--slots", metavar="DIR", help="save and restore slots there")
     p.add_argument("--context", type=int, default=0, metavar="N", help="tokens, of no use")
     life = p.add_argument_group("start and end")
     life.add_argument("--ready-after", type=float, default=0.0, metavar="S")
@@ -236,6 +239,10 @@ class Server(ThreadingHTTPServer):
         self.counts["scrapes"] = 0
 
         self.asleep = False
+        self.table: list[dict[str, Any]] = [
+            {"id": number, "is_processing": False} for number in range(SLOTS)
+        ]
+        self.texts = [""] * SLOTS
         self.core_died = threading.Event()
         self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=20)
@@ -313,6 +320,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, (METRICS if options.metrics == "good" else "# TYPE x\n{").encode())
         elif path == "/metrics":
             time.sleep(CHILD_LIFE_S)
+        elif path == "/slots":
+            self.answer(200, self.server.table)
         elif path == "/is_sleeping":
             self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
@@ -347,6 +356,8 @@ class Handler(BaseHTTPRequestHandler):
             self.doze(asleep=path == "/sleep")
         elif self.server.asleep:
             self.answer(500, error("asleep", 500))
+        elif path.startswith("/slots/"):
+            self.act(int(path.removeprefix("/slots/")), json.loads(raw)["filename"])
         elif self.server.core_died.is_set():
             self.answer(500, error("the core is dead, see above", 500))
         elif path == "/v1/audio/transcriptions":
@@ -377,6 +388,37 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(500, error("the core is dead, see above", 500))
             finally:
                 self.server.count(active=-1)
+
+    def act(self, number: int, name: str) -> None:
+        """Save a slot or restore it; a file that is no text of a slot ends the engine."""
+        file, slot = Path(self.server.options.slots) / name, self.server.table[number]
+        if "action=save" in self.path:
+            file.write_text(json.dumps([slot["n_prompt_tokens"], self.server.texts[number]]))
+        else:
+            try:
+                slot["n_prompt_tokens"], self.server.texts[number] = json.loads(file.read_text())
+            except ValueError:
+                os.kill(os.getpid(), signal.SIGABRT)
+        self.answer(200, {"id_slot": number, "filename": name})
+
+    def take_slot(self, body: dict[str, Any], prompt: str, text: str, tokens: int) -> int:
+        """Put a conversation into a slot; return how many letters of it were there."""
+        table, texts = self.server.table, self.server.texts
+        number = body.get("id_slot", -1)
+        with self.server.lock:
+            if number < 0:
+                fits = [count_common(each, prompt) for each in texts]
+                best = max(range(SLOTS), key=fits.__getitem__)
+                oldest = min(range(SLOTS), key=lambda n: table[n].get("id_task", -1))
+                number = best if fits[best] else oldest
+            cached = count_common(texts[number], prompt)
+            texts[number] = prompt + text
+            table[number] |= {
+                "id_task": self.server.counts["requests"],
+                "n_prompt_tokens": tokens - 1,
+                "params": {"seed": body.get("seed", 0)},
+            }
+        return cached
 
     def doze(self, *, asleep: bool) -> None:
         """Fall asleep or wake up."""
@@ -429,6 +471,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.kill_core()
         dies = re.search(r"@dies=([0-9]+)", last_user(body, chat))
         self.dies_after = int(dies[1]) if dies else None
+        n_prompt = len(prompt.split())
         self.steered = describe_steering(body.get("vllm_xargs") or {})
         if self.dies_after == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -439,12 +482,15 @@ class Handler(BaseHTTPRequestHandler):
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         reason = "length" if limit is not None and limit <= total else "stop"
         tokens = min(total, limit) if limit is not None else total
-        n_prompt = len(prompt.split())
-        usage = {
+        usage: dict[str, Any] = {
             "prompt_tokens": n_prompt,
             "completion_tokens": tokens,
             "total_tokens": n_prompt + tokens,
         }
+        if options.slots:
+            text = "".join(f"tok{n} " for n in range(tokens))
+            cached = self.take_slot(body, prompt, text, n_prompt + tokens)
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
             last = usage if wanted and not options.no_usage else None
@@ -647,6 +693,12 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a thousand tokens for each message."""
         count = 1000 * len(body["messages"])
         self.answer(200, {"input_tokens": count} if "count" in path else {"count": count})
+
+
+def count_common(one: str, other: str) -> int:
+    """Return how many letters two texts have in common from their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 BYTE = 0x110000

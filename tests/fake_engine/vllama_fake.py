@@ -17,6 +17,7 @@ from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyl
 from vllama.engines.base import FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
+from vllama.engines.llamacpp.llama_server import SLOTS
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.vllm.lens import Lens
@@ -98,6 +99,7 @@ class FakeEngine:
                 str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
                 "--api-key", str(endpoint.api_key), "--model", settings.alias,
                 "--context", str(settings.context_length),
+                *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
                 "--started-with", describe_start(settings, installation, bundle.draft),
                 *(part for part in more if part),
             ),
@@ -108,6 +110,8 @@ class FakeEngine:
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
         )  # fmt: skip
+
+    saves_slots: bool = True
 
     def lacks_for_inspection(self, installation):
         """It has a lens unless it is an old one."""
@@ -154,6 +158,8 @@ class FakeEngine:
             request_id_header="x-request-id",
             inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
+            slots=SLOTS if settings.slot_dir else None,
+            chats_by_completion=settings.slot_dir is not None,
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,

@@ -27,7 +27,7 @@ DIALECTS = pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    env = {"VLLAMA_CAPTURE": "100", "VLLAMA_INSPECT_LIMIT": "512KiB"}
+    env = {"VLLAMA_CAPTURE": "1000", "VLLAMA_INSPECT_LIMIT": "512KiB"}
     home = tmp_path_factory.mktemp("inspect")
     with Server(home, "--inspect", env=env) as server:
         server.model(NAME)

@@ -239,6 +239,8 @@ def list_cases(
         "go_template": Case("go_template = false\n"),
         "flash_attention": Case("flash_attention = false\n", start("flash_attention"), False),
         "kv_cache_type": Case('kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"),
+        "cache_disk": Case('cache_disk = "1GB"\n'),
+        "cache_disk_writes_per_day": Case('cache_disk_writes_per_day = "1GB"\n'),
         "inspect": Case("inspect = true\n", lambda: (server.unload(), inspect())[1], 200),
         "inspect_limit": Case(
             'inspect = true\ninspect_limit = "1KiB"\n',
@@ -274,6 +276,7 @@ def list_cases(
         "models.kv_cache_type": Case(
             plain + 'kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"
         ),
+        "models.cache_disk": Case(plain + "cache_disk = false\n"),
         "models.inspect": Case(
             plain + "inspect = true\n", lambda: (server.unload(), inspect())[1], 200
         ),

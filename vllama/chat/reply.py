@@ -242,6 +242,9 @@ class Reply:
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         self.count_prompt: Callable[[], Awaitable[int]] | None = None
         """Counts the prompt of an answer that ended before the engine told how long it is."""
+        self.prompt_text: str | None = None
+        self.continues_prompt = False
+        """Whether its text goes on from `prompt_text` as the engine has both."""
         self.collect: Callable[[Any], Awaitable[None]] | None = None
         """Reads what the engine has collected, with its connections, before the end is written."""
         self._reader = reader or SseReader()
@@ -275,6 +278,14 @@ class Reply:
         """
         self._taken, self._on_new = Taken(), on_new
         self.writer.template.taken = self._taken.text
+
+    @property
+    def taken_text(self) -> str | None:
+        """The text that follows `prompt_text`, as far as it is known; None if it was cut."""
+        if self._taken is None or self.tally.finish_reason is None or self.has_enough:
+            return None
+        text = self._taken.text.decode(errors="surrogatepass")
+        return text if self.continues_prompt else ""
 
     @property
     def is_resumable(self) -> bool:

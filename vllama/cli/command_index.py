@@ -27,6 +27,7 @@ GROUPS = {
         "cp": "Give a model a second name; the files are shared.",
         "rm": "Unload and remove models.",
         "inspect": "Collect what a model computes for a prompt, layer by layer.",
+        "cache": "List or remove the conversations that are kept on disk.",
         "vectors": "Manage the vectors that answers can be steered by.",
     },
     "Watch": {

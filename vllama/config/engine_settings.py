@@ -87,6 +87,16 @@ class EngineSettings:
         "how long an engine may be silent during an answer before it is restarted; 0: never",
         example="30s", flag="--hang-timeout", remote=True,
     )  # fmt: skip
+    cache_disk_bytes: int = setting(
+        0, kinds.SIZE,
+        "disk space for conversations, so that they need not be read again after a model was "
+        "unloaded, stopped or killed; 0: none are kept",
+        example="20GB", flag="--cache-disk", effect=Effect.RESTART,
+    )  # fmt: skip
+    cache_disk_writes_per_day_bytes: int = setting(
+        50 * 1000**3, kinds.SIZE, "most bytes that saving conversations writes in a day",
+        example="50GB", flag="--cache-disk-writes-per-day", effect=Effect.RESTART,
+    )  # fmt: skip
     resume: int = setting(
         2, kinds.number(0, 10),
         "how often an answer whose engine has died is asked for again, and goes on where it was; "

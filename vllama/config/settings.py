@@ -279,6 +279,11 @@ class OutputSettings:
         return data + tuple(f for f in (self.log_dir, self.run_dir) if f.parent == self.data_dir)
 
     @property
+    def slot_dir(self) -> Path:
+        """The folder of the conversations, whether any are kept or not."""
+        return self.data_dir / "conversations"
+
+    @property
     def capture_dir(self) -> Path:
         """The folder of the captures, whether any are kept or not."""
         return self.capture if isinstance(self.capture, Path) else self.data_dir / "captures"

@@ -92,7 +92,8 @@ class Settings:
     vllama supplies because the files have none; `turn_end` is then the token that ends an answer,
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
-    `gpu_shares` the percentage of the model that each holds. `inspect`: requests may look inside
+    `gpu_shares` the percentage of the model that each holds. `slot_dir` is where the engine saves
+    slots (`capabilities.SavesSlots`). `inspect`: requests may look inside
     the model (`capabilities.Inspecting`). `tuned_args` are what the engine's own
     `tune` decided; `extra_args` are the user's and come last, so that they win.
     """
@@ -116,6 +117,7 @@ class Settings:
     template_family: str | None = None
     turn_end: tuple[str, int] | None = None
     prompt_cache_bytes: int = 0
+    slot_dir: Path | None = None
     gpus: tuple[int, ...] = ()
     gpu_shares: tuple[int, ...] = ()
     tuned_args: tuple[str, ...] = ()

@@ -152,6 +152,19 @@ class PromptCaching(Protocol):
 
 
 @runtime_checkable
+class SavesSlots(Protocol):
+    """An engine that can save a conversation from its slot to a file, and restore it.
+
+    One that was started with `Settings.slot_dir` names its routes in its traits.
+    """
+
+    @property
+    def saves_slots(self) -> bool:
+        """Whether it can."""
+        ...
+
+
+@runtime_checkable
 class Threaded(Protocol):
     """An engine whose arguments set the number of threads on the CPU."""
 

@@ -35,6 +35,8 @@ MAX_ERROR_BYTES = 64 * 1024
 KEEP_ALIVE, KEEP_ALIVE_S = b": waiting for the engine\n\n", 15.0
 
 
+Prepare = Callable[[Upstream, Call], Awaitable[Call]]
+"""Returns a request as it is sent, each time that it is."""
 Finish = Callable[[Upstream], Awaitable[None]]
 """What is still to be asked of the engine that has answered."""
 
@@ -91,9 +93,9 @@ class Relay:
     wants_headers = False  # but for those of failures
 
     __slots__ = (
-        "_before_finish", "_connection", "_deliver", "_error", "_error_body", "_error_headers",
-        "_failure", "_headers", "_request", "_resumer", "_state", "_status", "_tail", "_upstream",
-        "_waiter", "_was_sent", "_whole", "reply",
+        "_asked", "_before_finish", "_connection", "_deliver", "_error", "_error_body",
+        "_error_headers", "_failure", "_headers", "_prepare", "_request", "_resumer", "_state",
+        "_status", "_tail", "_upstream", "_waiter", "_was_sent", "_whole", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +127,7 @@ class Relay:
         self._error_headers: Mapping[str, str] = {}
         self._error: VllamaError | None = None
         self._resumer: Resumer | None = None
+        self._prepare: Prepare | None = None
         self._was_sent = False  # before the last error
         self._failure: Exception | None = (
             None  # raised by `_conclude` in a callback; `run` raises it
@@ -137,14 +140,19 @@ class Relay:
         call: Call,
         before_finish: Finish | None = None,
         resumer: Resumer | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         """Send `call` and relay its answer.
 
         `before_finish` is awaited after the engine has finished, before the last bytes are made.
+        `prepare` is awaited before each time that the call is sent.
         With a `resumer` an answer whose engine dies is asked for again, and what has been taken of
         it before is left out. Raises ClientGone, and the errors that occur before the commit point.
         """
-        self._resumer = resumer
+        self._resumer, self._prepare, asked = resumer, prepare, call
+        if prepare is not None:
+            call = await prepare(upstream, asked)
+        self._asked = asked
         span = upstream.begin_call(call)
         if span is None:
             await self._run(upstream, call, upstream.encode(call), before_finish)
@@ -181,7 +189,7 @@ class Relay:
             await self._wait()
             while self._state is RelayState.RESUMING:
                 connection.release()
-                connection = self._connection = await self._ask_again(call, connection)
+                connection = self._connection = await self._ask_again(self._asked, connection)
                 await self._wait()
             if self._failure is not None:
                 raise self._failure
@@ -221,6 +229,8 @@ class Relay:
             return lost
         if self._state is not RelayState.RESUMING:
             return connection  # the client has left
+        if self._prepare is not None:
+            call = await self._prepare(upstream, call)
         self.reply.begin_again()
         if upstream.begin_counts is not None:
             self.reply.tally.counts = upstream.begin_counts()

@@ -21,6 +21,7 @@ from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, r
 from vllama.plan.resources import (
     choose_threads,
     keep_named,
+    keep_slots,
     place,
     refuse_cpu,
     size_prompt_cache,
@@ -315,6 +316,7 @@ def draft_plan(
     cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.settings.parallel)
     memory = replace(memory, prompt_cache_bytes=cache_bytes)
     draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
+    slot_dir, kept = keep_slots(facts, engine, info, need)
     work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     words = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
@@ -327,7 +329,7 @@ def draft_plan(
     reasons = [*filter(None, words)]
     if need.mode is Mode.CHAT and (template := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {template}")
-    reasons += filter(None, (drafting, *describe_more_memory(memory), work.reason))
+    reasons += filter(None, (drafting, *describe_more_memory(memory), kept, work.reason))
     plan = Plan(
         bundle=bundle,
         info=info,
@@ -346,6 +348,7 @@ def draft_plan(
             template_family=info.template_family,
             turn_end=info.turn_end,
             prompt_cache_bytes=cache_bytes,
+            slot_dir=slot_dir,
         ),
         memory=memory,
         reasons=tuple(reasons),

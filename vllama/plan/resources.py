@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from vllama.base.errors import NoPlan
-from vllama.base.units import format_amount
+from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Mode
-from vllama.engines.capabilities import PromptCaching, Threaded
+from vllama.engines.capabilities import PromptCaching, SavesSlots, Threaded
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.settings import SPREAD
-from vllama.models.types import Format
+from vllama.models.types import Format, ModelInfo
 from vllama.plan.types import Facts, Need, Plan
 
 MOST_PER_CORE = 4
@@ -156,6 +157,24 @@ def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) ->
 
 def _count(number: int) -> str:
     return "1 thread" if number == 1 else f"{number} threads"
+
+
+RECURRENT = (".ssm.", ".shortconv.", ".wkv.", "rwkv")
+"""Parts of the names of what a recurrent model's file says of it."""
+
+
+def keep_slots(
+    facts: Facts, engine: Engine, info: ModelInfo, need: Need
+) -> tuple[Path | None, str]:
+    """Return where conversations are saved, None if nowhere, and a sentence for the plan."""
+    able = isinstance(engine, SavesSlots) and engine.saves_slots
+    if facts.slot_dir is None or not able or need.mode is not Mode.CHAT:
+        return None, ""
+    if info.sliding_window or any(word in name for name in info.metadata for word in RECURRENT):
+        # what is restored of these was measured to answer differently, or to help nothing
+        return None, "its conversations are not kept on disk: it has sliding windows or a state"
+    size = format_bytes_decimal(facts.settings.cache_disk_bytes)
+    return facts.slot_dir, f"conversations are kept on disk: up to {size} of all models"
 
 
 def size_prompt_cache(

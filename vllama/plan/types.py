@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,6 +50,7 @@ class Facts:
     # of the model that is planned: indices of the GPUs to use, "spread" for all of them
     gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
+    slot_dir: Path | None = None  # where conversations are kept, None: nowhere
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
 
@@ -77,7 +79,8 @@ class Facts:
         if bundle.format is Format.REMOTE:
             given["engine"] = None
         settings = replace(self.settings, **given) if given else self.settings
-        return replace(self, settings=settings, gpus=own.gpus or self.gpus)
+        slot_dir = None if own.cache_disk is False else self.slot_dir
+        return replace(self, settings=settings, gpus=own.gpus or self.gpus, slot_dir=slot_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

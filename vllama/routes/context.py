@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.memory import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
+    from vllama.scheduler.slot_cache.cache import SlotCache
     from vllama.targets.monitor import UpstreamMonitor
     from vllama.targets.nodes.watch import Nodes
 
@@ -82,6 +83,7 @@ class Gateway:
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
         self.captures: Captures | None = None
+        self.slot_cache: SlotCache | None = None
         self.nodes: Nodes | None = None  # where this server is the head of a cluster
         self.stopping = False  # a signal has told the server to stop; it may still serve
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()

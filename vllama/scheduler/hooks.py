@@ -50,6 +50,10 @@ async def probe_nothing(endpoint: Endpoint, model: str, mode: str) -> EngineErro
     return None
 
 
+async def save_nothing(endpoints: Sequence[Endpoint]) -> None:
+    """Let engines end at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Free memory less the reserve, and what each process holds, both measured together.
@@ -73,7 +77,7 @@ class Hooks:
     Processes: `start` makes a process that is not running yet; `make_sleeper` returns None for an
     engine that cannot sleep; `report_progress` is called again and again during a load, and
     `report_load` when a model is ready, with True if its process had ended and was started again;
-    `on_instance_end` after the end of an instance.
+    `before_end` before the processes of an instance are stopped, `on_instance_end` after its end.
 
     Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
     argument is true; `record_memory` stores the peak of a process for later loads.
@@ -102,6 +106,7 @@ class Hooks:
     find_trouble: Callable[[Endpoint], str] = lambda endpoint: ""
     make_sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
     on_instance_end: Callable[[], object] = lambda: None
+    before_end: Callable[[Sequence[Endpoint]], Awaitable[None]] = save_nothing
 
 
 class Part(Protocol):

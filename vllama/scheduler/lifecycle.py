@@ -205,6 +205,7 @@ class Lifecycle:
         assert process is not None
         if instance.loaded and process.state is State.READY:
             await self._admission.measure()
+            await self._hooks.before_end(process.endpoints)
         await process.stop()
         self._admission.note_exit(instance)
         self._hooks.on_instance_end()

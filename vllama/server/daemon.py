@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage.recorder import UsageRecorder
@@ -58,6 +59,9 @@ from vllama.server.signals import Stop
 from vllama.supervise.aio import keep_running
 from vllama.targets.monitor import UpstreamMonitor
 
+if TYPE_CHECKING:
+    from vllama.scheduler.slot_cache.cache import SlotCache
+
 log = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 20.0
@@ -91,6 +95,7 @@ class Daemon:
         gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)
+        gateway.slot_cache = open_slot_cache(config, gateway.upstreams, metrics, clock)
         gateway.responses = ResponseStore(config.data_dir / "responses")
         self._planner = Planner(in_use, gateway.renderer, reporter, gateway.draft_records)
         hooks = EngineHooks(gateway, reporter).make_hooks(self._planner)
@@ -145,6 +150,8 @@ class Daemon:
             gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
+            if gateway.slot_cache is not None:
+                helpers.append(keep("conversations", gateway.slot_cache.run))
 
             def use_nodes() -> None:
                 helpers.extend(follow_nodes(gateway, keep, self._reporter))
@@ -208,6 +215,8 @@ class Daemon:
         self._gateway.upstreams.mark_stopping()
         keeper.cancel()
         await asyncio.wait({keeper}, timeout=STOP_LIMIT_S)
+        if self._gateway.slot_cache is not None:
+            self._gateway.slot_cache.store.close()
         self._gateway.upstreams.close()
         self._gateway.renderer.close()
         server.stop(now=True)
@@ -261,6 +270,28 @@ def open_captures(in_use: InUse) -> Captures | None:
         return None
     most = config.capture if isinstance(config.capture, int) else None
     return Captures(CaptureFolder(config.capture_dir, most=most), in_use)
+
+
+def open_slot_cache(
+    config: Config, upstreams: Upstreams, metrics: Metrics, clock: Clock
+) -> SlotCache | None:
+    """Return what keeps conversations on disk, None if the settings want none kept.
+
+    Raises ConfigError if there is no room for them, or another server has the folder.
+    """
+    if not config.cache_disk_bytes:
+        return None
+    from vllama.scheduler.slot_cache.cache import SlotCache
+    from vllama.scheduler.slot_cache.store import SlotStore
+
+    store = SlotStore(
+        config.slot_dir,
+        config.cache_disk_bytes,
+        config.cache_disk_writes_per_day_bytes,
+        clock.time,
+    )
+    store.open()
+    return SlotCache(store, upstreams, metrics, clock)
 
 
 def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:

@@ -31,7 +31,7 @@ from vllama.plan.resources import leaves_gpus
 from vllama.plan.types import Facts, Need, Plan
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse
-from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper
+from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper, save_nothing
 from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
@@ -144,6 +144,7 @@ class EngineHooks:
         self._environ = gateway.environ
         self._upstreams = gateway.upstreams
         self._watch = gateway.watch
+        self._slot_cache = gateway.slot_cache
         self._reporter = reporter
         self._clock = RealClock()
         self._meter = MemoryMeter(in_use.facts.platform, in_use.facts.reserve_bytes)
@@ -166,6 +167,7 @@ class EngineHooks:
             probe=self._probe,
             find_trouble=self._watch.find_trouble,
             make_sleeper=self._make_sleeper,
+            before_end=self._slot_cache.end if self._slot_cache else save_nothing,
             on_instance_end=self._clean_up,
         )
 

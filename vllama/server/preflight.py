@@ -40,6 +40,7 @@ def gather_facts(config: Config) -> Facts:
         platform=hide_gpus(platform.result(), environ()),
         found=found.result(),
         settings=config,
+        slot_dir=config.slot_dir if config.cache_disk_bytes else None,
         draft_speeds=open_draft_records(config.data_dir).read(),
     )
 

@@ -59,6 +59,34 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot as an engine reports it: `seed` is that of its last request, `tokens` what it holds.
+
+    `last_task` grows from request to request.
+    """
+
+    number: int
+    seed: int
+    tokens: int
+    is_idle: bool
+    last_task: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRoutes:
+    """How an engine saves a slot to a file and restores it.
+
+    `act_path` has `{slot}` and `{action}`, which is "save" or "restore"; the body names the file.
+    `slot_field` of a request names the slot to use. `read` reads the answer of `list_path`.
+    """
+
+    list_path: str
+    act_path: str
+    slot_field: str
+    read: Callable[[bytes], Sequence[Slot]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """What one engine, launched one way, accepts and returns; vllama supplies the rest.
 
@@ -139,6 +167,7 @@ class Traits:
     speech_path: str | None = None
     images_path: str | None = None
     image_edits_path: str | None = None
+    slots: SlotRoutes | None = None  # None: it saves no slots, or was not started to
     metrics_path: str | None = None  # where it shows metrics in the text format of Prometheus
 
     # -- answers --

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.chat.engine.traits import Traits
+from vllama.chat.engine.traits import SlotRoutes, Traits
 from vllama.engines.argv import has_flag
 from vllama.engines.base import (
     FailurePattern,
@@ -106,7 +106,7 @@ class LlamaCpp:
     thinking of a chat template. `end_turn_at` returns the fields of a request that end the answer
     at a token (text and number), where that is not set at the start. `by_platform` holds preference
     and reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key,
-    since every user can read a command line.
+    since every user can read a command line. `slot_routes`: how it saves slots, None if it cannot.
     """
 
     name: str
@@ -130,6 +130,7 @@ class LlamaCpp:
     overhead: Overhead
     sets_threads: bool = True
     caches_prompts: bool = False
+    slot_routes: SlotRoutes | None = None
     default_slots: int = 1
     most_slots: int | None = None
     reads_projectors: bool = False
@@ -139,6 +140,11 @@ class LlamaCpp:
     rerank_path: str | None = None
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
     end_turn_at: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
+
+    @property
+    def saves_slots(self) -> bool:
+        """Tell whether it has routes for that."""
+        return self.slot_routes is not None
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for it in all the usual places."""
@@ -236,6 +242,7 @@ class LlamaCpp:
             takes_images=self.reads_projectors and bundle.projector is not None,
             logged_usage=None if drafts else self.base_traits.logged_usage,
             rerank_path=self.rerank_path if embeds else None,
+            slots=self.slot_routes if settings.slot_dir is not None else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),
             finish_body=partial(add_fields, defaults=self.end_turn_at(*settings.turn_end))

@@ -34,7 +34,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.chat.engine.traits import Traits
+import msgspec
+
+from vllama.chat.engine.traits import Slot, SlotRoutes, Traits
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import FAMILY_NAMES, MIB, Flag, LlamaCpp, Start, find_backend
 from vllama.engines.llamacpp.failures import build_failures
@@ -278,6 +280,47 @@ def _kv_type(start: Start) -> str | None:
     return kind if kind != "fp8" else None
 
 
+def _slot_dir(start: Start) -> str | None:
+    """Return the folder with the slash at its end, which names of files are appended to."""
+    return f"{start.settings.slot_dir}/" if start.settings.slot_dir is not None else None
+
+
+class _Params(msgspec.Struct):
+    seed: int = -1
+
+
+class _Slot(msgspec.Struct):
+    id: int
+    is_processing: bool
+    id_task: int = -1
+    n_prompt_tokens: int = 0
+    params: _Params = msgspec.field(default_factory=_Params)
+
+
+def read_slots(answer: bytes) -> list[Slot]:
+    """Read `GET /slots`; a slot that has not been used says little."""
+    try:
+        slots = msgspec.json.decode(answer, type=list[_Slot])
+    except ValueError:
+        return []
+    return [
+        Slot(
+            number=each.id,
+            seed=each.params.seed,
+            tokens=each.n_prompt_tokens,
+            is_idle=not each.is_processing,
+            last_task=each.id_task,
+        )
+        for each in slots
+    ]
+
+
+SLOTS = SlotRoutes(
+    list_path="/slots",
+    act_path="/slots/{slot}?action={action}",
+    slot_field="id_slot",
+    read=read_slots,
+)
 FLAGS: tuple[Flag, ...] = (
     ("--model", lambda start: start.bundle.path),
     ("--alias", lambda start: start.settings.alias),
@@ -300,6 +343,7 @@ FLAGS: tuple[Flag, ...] = (
     ("--cache-type-k", _kv_type),
     ("--cache-type-v", _kv_type),
     ("--cache-ram", lambda start: start.settings.prompt_cache_bytes // MIB),
+    ("--slot-save-path", _slot_dir),
     ("--lora", lambda start: start.bundle.adapters),
     ("--model-draft", _draft),
     # a draft model is loaded without it, but not used
@@ -384,6 +428,7 @@ ENGINE: Engine = LlamaCpp(
         repacks=True,
     ),
     caches_prompts=True,
+    slot_routes=SLOTS,
     default_slots=4,
     reads_projectors=True,
     takes_draft=True,

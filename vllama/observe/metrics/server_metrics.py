@@ -172,6 +172,14 @@ class Metrics:
             "token, so that the next link was tried.",
             ("model", "link", "reason"),
         )
+        self.slot_cache_written = Counter(
+            "vllama_slot_cache_written_bytes", "Bytes of conversations that were saved to disk."
+        )
+        self.slot_cache_restored = Counter(
+            "vllama_slot_cache_restored",
+            "Conversations that were restored from disk for a request.",
+            by_model,
+        )
         self.resumed = Counter(
             "vllama_resumed",
             "Answers that went on after their engine had died, by model.",

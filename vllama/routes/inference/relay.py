@@ -41,11 +41,19 @@ async def run_relay(
         # it tells as much as the prompt, and is of no use to those who read captures
         running.recorder = request.recorder = None
         before_finish = collect if before_finish is None else _both(before_finish, collect)
+    turn = None
+    if gateway.slot_cache is not None and relay.reply.prompt_text is not None:
+        turn = gateway.slot_cache.begin(running, relay.reply.prompt_text)
     if resumer is not None:
         relay.reply.make_resumable(resumer.note_progress)
+    elif turn is not None:
+        relay.reply.make_resumable(lambda: None)  # for its text
+    prepare = turn.prepare if turn is not None else None
     try:
-        await relay.run(upstream, call, before_finish, resumer)
+        await relay.run(upstream, call, before_finish, resumer, prepare)
     finally:
+        if turn is not None:
+            turn.end(call, relay.reply.taken_text, tally.usage)
         count_prompt = relay.reply.count_prompt
         if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:
             tally.prompt_tokens = await count_prompt()

@@ -282,6 +282,8 @@ async def delete(gateway: Gateway, request: Request) -> None:
     await executors.storage.run(gateway.catalog.library.remove, name, force=force)
     gateway.catalog.forget()
     gateway.scheduler.forget_name(bundle.name)
+    if gateway.slot_cache is not None:
+        await gateway.slot_cache.forget(model=bundle.name)
     request.respond(200, b"", b"")
 
 

@@ -233,6 +233,8 @@ class Turn:
         if self.inspection is not None and whole is not None:
             reply.collect = partial(self.inspection.collect, whole, reply.tally)
         reply.count_prompt = self.count_or_guess
+        reply.prompt_text = prompt.whole_text
+        reply.continues_prompt = prompt.finished or self.is_text
         return reply
 
     async def count_prompt(self, asked: Mapping[str, object] | None = None) -> int | None:
@@ -315,7 +317,7 @@ async def prepare(
             always=counts,
             # a completion's log probabilities say less; but only one continues an answer
             chat_only=(chat_only and not asked.template) or (chat.logprobs and not chat.continues),
-            text_wanted=text_wanted,
+            text_wanted=text_wanted or traits.slots is not None,
         )
         chat = replace(chat, messages=kept)
     limit = None

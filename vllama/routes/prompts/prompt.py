@@ -112,6 +112,11 @@ class Prompt:
         """What the engine is sent of a finished prompt: its text, or the tokens that were kept."""
         return (self.text or "") if self._cut is None else self._cut
 
+    @property
+    def whole_text(self) -> str | None:
+        """The text that the engine reads; None if it is not known, cut, or has images."""
+        return None if self._cut is not None or self._images else self.text
+
     async def fit(
         self,
         messages: Sequence[Message],

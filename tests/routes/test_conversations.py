@@ -1,0 +1,186 @@
+"""Conversations on disk: kept over an unload, a restart and a kill, and only for their key."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.server_process import LIMIT_S, Server
+
+NAME = "wide-replays-counts"
+LONG = " ".join(f"w{number % 97}" for number in range(800))
+DISK = ("--cache-disk", "10MB")
+
+
+@pytest.fixture
+def server(tmp_path):
+    with Server(tmp_path, *DISK) as server:
+        server.model(NAME)
+        yield server
+
+
+def ask(server, text=LONG, *, key="", **more):
+    """Return the answer; its cached tokens are the letters that were in the slot."""
+    body = {"model": NAME, "prompt": text, "raw": True, "stream": False, **more}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    status, _, data = server.request("POST", "/api/generate", body, headers)
+    told = json.loads(data)
+    assert status == 200, told
+    return told
+
+
+def unload(server, key="", model=NAME):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    server.request("POST", "/api/generate", {"model": model, "keep_alive": 0}, headers)
+    deadline_s = time.monotonic() + LIMIT_S
+    while json.loads(server.request("GET", "/api/ps", None, headers)[2])["models"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def files(server):
+    return sorted((server.home / "data" / "conversations").glob("*.slot"))
+
+
+def test_a_conversation_outlives_an_unload(server) -> None:
+    first = ask(server)
+    assert first["prompt_eval_cached_count"] == 0 and files(server) == []
+    unload(server)
+    (file,) = files(server)
+    assert file.stat().st_mode & 0o777 == 0o600
+    whole = LONG + first["response"]
+    again = ask(server, whole + "and on")
+    assert again["prompt_eval_cached_count"] == len(whole)
+    assert server.sent(NAME)["id_slot"] in (0, 1)
+    assert "vllama_slot_cache_restored_total" in server.request("GET", "/metrics")[2].decode()
+    ask(server, whole + "and on and on")
+    assert "id_slot" not in server.sent(NAME)  # the engine has it now
+    unload(server)
+    assert len(files(server)) == 1  # it went on from the one before
+
+
+def test_a_chat_outlives_an_unload(server) -> None:
+    talk = [{"role": "user", "content": LONG}]
+    body = {"model": NAME, "messages": talk, "stream": False}
+    said = server.post("/api/chat", body)[1]["message"]
+    unload(server)
+    talk += [said, {"role": "user", "content": "And now?"}]
+    told = server.post("/api/chat", body)[1]
+    assert told["prompt_eval_cached_count"] > len(LONG)
+
+
+def test_short_ones_and_other_texts_run_cold(server) -> None:
+    ask(server, "short")
+    unload(server)
+    assert files(server) == []
+    ask(server)
+    unload(server)
+    assert ask(server, f"x{LONG}")["prompt_eval_cached_count"] == 0
+    assert "id_slot" not in server.sent(NAME)
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "missing", "record"])
+def test_damage_is_found_before_the_engine_sees_it(server, damage) -> None:
+    ask(server)
+    unload(server)
+    (file,) = files(server)
+    match damage:
+        case "cut":
+            os.truncate(file, file.stat().st_size - 1)
+        case "noise":
+            file.write_bytes(file.read_bytes().replace(b"w7 ", b"w8 ", 1))
+        case "missing":
+            file.unlink()
+        case "record":
+            file.with_suffix(".json").write_text("{}")
+            os.truncate(file, 10)
+    assert ask(server, f"{LONG} more")["prompt_eval_cached_count"] == 0
+    assert server.get("/api/ps")["models"][0]["restarts"] == 0
+
+
+def test_it_outlives_the_server(tmp_path) -> None:
+    with Server(tmp_path, *DISK) as server:
+        server.model(NAME)
+        said = ask(server)["response"]
+    with Server(tmp_path, *DISK) as server:
+        assert ask(server, LONG + said)["prompt_eval_cached_count"] > len(LONG)
+
+
+def test_it_goes_with_its_model(server) -> None:
+    assert (
+        server.post(
+            "/api/create", {"model": "mine-wide-replays-counts", "from": NAME, "stream": False}
+        )[0]
+        == 200
+    )
+    ask(server, model="mine-wide-replays-counts")
+    unload(server, model="mine-wide-replays-counts")
+    assert len(files(server)) == 1
+    assert server.request("DELETE", "/api/delete", {"model": "mine-wide-replays-counts"})[0] == 200
+    assert files(server) == []
+
+
+@pytest.mark.slow
+def test_it_outlives_a_kill_after_ten_seconds_of_silence(tmp_path) -> None:
+    with Server(tmp_path, *DISK) as server:
+        server.model(NAME)
+        ask(server)
+        deadline_s = time.monotonic() + 2 * LIMIT_S
+        while not files(server):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        server.engine(NAME).send_signal(signal.SIGKILL)
+        assert ask(server, f"{LONG} more")["prompt_eval_cached_count"] >= len(LONG)
+
+
+def test_it_belongs_to_its_key(tmp_path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice-secret\nbob-secret\n")
+    env = {"VLLAMA_DATA_DIR": str(tmp_path / "data")}
+    names = {}
+    for name in ("alice", "bob"):
+        command = [sys.executable, "-m", "vllama", "keys", "add", name, "--json"]
+        base = Server(tmp_path).env | env
+        done = subprocess.run(command, env=base, capture_output=True, text=True, check=True)
+        names[name] = json.loads(done.stdout)["key"]
+    with Server(tmp_path, *DISK, env=env) as server:
+        server.model(NAME)
+        alice, bob = names["alice"], names["bob"]
+        ask(server, key=alice)
+        unload(server, alice)
+        assert ask(server, f"{LONG} more", key=bob)["prompt_eval_cached_count"] == 0
+        unload(server, alice)
+        assert ask(server, f"{LONG} more", key=alice)["prompt_eval_cached_count"] >= len(LONG)
+        listed = subprocess.run(
+            [sys.executable, "-m", "vllama", "cache", "--json"],
+            env=server.env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert {row["key_name"] for row in json.loads(listed.stdout)} == {"alice", "bob"}
+        subprocess.run(
+            [sys.executable, "-m", "vllama", "cache", "rm", "--key", "alice"],
+            env=server.env, check=True,
+        )  # fmt: skip
+        unload(server, alice)
+        assert ask(server, f"{LONG} more", key=alice)["prompt_eval_cached_count"] == 0
+
+
+def test_a_model_can_be_left_out_and_a_second_server_is_refused(tmp_path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[models."{NAME}"]\ncache_disk = false\n')
+    env = {"VLLAMA_CONFIG": str(config)}
+    with Server(tmp_path, *DISK, env=env) as server:
+        server.model(NAME)
+        ask(server)
+        unload(server)
+        assert files(server) == []
+        second = subprocess.run(
+            [sys.executable, "-m", "vllama", "serve", "--port", "0", *DISK],
+            env=server.env, capture_output=True, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert second.returncode != 0 and "another server does" in second.stderr

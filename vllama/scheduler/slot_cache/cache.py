@@ -1,0 +1,173 @@
+"""The saved conversations of all engines of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from vllama.accounts.keys.key import Key
+from vllama.base import executors
+from vllama.base.clock import Clock
+from vllama.base.errors import VllamaError
+from vllama.chat.request import Call, Usage
+from vllama.net.upstream.pool import Upstream, Upstreams
+from vllama.observe.metrics.server_metrics import Metrics
+from vllama.plan.types import Plan
+from vllama.scheduler.instance import Lease
+from vllama.scheduler.slot_cache.conversations import Conversations
+from vllama.scheduler.slot_cache.store import SlotStore
+from vllama.supervise.spec import Endpoint
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 10.0
+LOOK_S = 1.0
+END_LIMIT_S = 10.0
+"""How long the end of an engine may wait for its conversations."""
+
+
+class SlotCache:
+    """Restores conversations for requests, and saves them when engines are silent or end."""
+
+    def __init__(
+        self, store: SlotStore, upstreams: Upstreams, metrics: Metrics, clock: Clock
+    ) -> None:
+        self.store = store
+        self._upstreams, self._metrics, self._clock = upstreams, metrics, clock
+        self._engines: dict[Endpoint, Conversations] = {}
+
+    def find(self, lease: Lease) -> Conversations | None:
+        """Return the conversations of a lease's engine, None if it cannot save any."""
+        routes, plan = lease.traits.slots, lease.instance.plan
+        if routes is None or plan is None:
+            return None
+        found = self._engines.get(lease.endpoint)
+        if found is None:
+            slots = lease.traits.max_concurrency
+            capacity = plan.settings.context_length * slots
+            found = self._engines[lease.endpoint] = Conversations(
+                self.store,
+                make_key(plan, slots),
+                plan.bundle.name,
+                routes,
+                -(-plan.memory.kv_bytes // max(1, capacity)),
+            )
+        return found
+
+    async def run(self) -> None:
+        """Save what silent engines have, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = self._clock.monotonic()
+            for endpoint, each in list(self._engines.items()):
+                if each.running or now_s - each.silent_since_s < SILENT_S or not each.has_unsaved:
+                    continue
+                each.silent_since_s = now_s  # what cannot be saved is not tried all the time
+                await self._save(endpoint, each)
+
+    async def end(self, endpoints: Sequence[Endpoint]) -> None:
+        """Save what the engines at `endpoints` have, which are about to end."""
+        for endpoint in endpoints:
+            if (each := self._engines.pop(endpoint, None)) is not None and each.has_unsaved:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(END_LIMIT_S):
+                        await self._save(endpoint, each)
+
+    async def _save(self, endpoint: Endpoint, each: Conversations) -> None:
+        try:
+            with self._upstreams.use_pool(endpoint) as upstream:
+                written = await each.save(upstream)
+        except (VllamaError, TimeoutError) as error:
+            log.info("conversations were not saved: %s", error)
+            self._engines.pop(endpoint, None)  # it has ended
+            return
+        if written:
+            self._metrics.slot_cache_written.add((), written)
+
+    async def forget(self, *, model: str | None = None, owner: str = "") -> None:
+        """Remove the conversations of a model, or those of an API key."""
+        await executors.storage.run(
+            self.store.drop_where,
+            lambda each: each.model == model if model is not None else each.owner == owner,
+        )
+
+    def begin(self, running: Running, text: str) -> CachedTurn:
+        """Begin a request whose prompt is `text`."""
+        return CachedTurn(self, running, text)
+
+    def count_restored(self, model: str) -> None:
+        """Count a conversation that was restored."""
+        self._metrics.slot_cache_restored.add((model,))
+
+    @property
+    def now_s(self) -> float:
+        """The time, on a clock that never goes back."""
+        return self._clock.monotonic()
+
+
+class Running(Protocol):
+    """What is needed of a running request; `lease` changes when its engine is restarted."""
+
+    @property
+    def lease(self) -> Lease | None: ...
+
+    @property
+    def access(self) -> Key | None: ...
+
+
+class CachedTurn:
+    """One request on its way: its conversation is restored before it is sent, and noted after."""
+
+    def __init__(self, cache: SlotCache, running: Running, text: str) -> None:
+        self._cache, self._running, self._text = cache, running, text
+        self._each: Conversations | None = None
+        access = running.access
+        self._owner, self._key_name = (access.identity, access.name) if access else ("", "")
+
+    async def prepare(self, upstream: Upstream, call: Call) -> Call:
+        """Return the call as it is sent: to the slot that has its conversation now, or anywhere."""
+        self._leave()
+        lease = self._running.lease
+        each = self._each = self._cache.find(lease) if lease is not None else None
+        if lease is None or each is None:
+            return call
+        each.running += 1
+        restored = await each.restore(upstream, call, self._text, self._owner)
+        if restored is None:
+            return call
+        self._cache.count_restored(lease.instance.bundle.name)
+        return restored
+
+    def end(self, call: Call, said: str | None, usage: Usage) -> None:
+        """Note the end of the answer; `said` is its text as the engine made it, None if cut."""
+        if self._each is not None and said is not None:
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            self._each.note(call, self._text + said, tokens, self._owner, self._key_name)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._each is not None:
+            self._each.running -= 1
+            self._each.silent_since_s = self._cache.now_s
+            self._each = None
+
+
+def make_key(plan: Plan, slots: int) -> str:
+    """Return what a saved conversation depends on, beside its text."""
+    bundle, settings = plan.bundle, plan.settings
+    files = (*bundle.files, *bundle.adapters)
+    stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+    parts = (
+        bundle.digest,
+        stats,
+        (plan.installation.engine, plan.installation.version, plan.installation.backend),
+        (settings.kv_cache_type, settings.flash_attention, slots),
+        (settings.gpu_layers, *settings.tuned_args, *settings.extra_args),
+    )
+    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()

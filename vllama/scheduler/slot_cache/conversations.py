@@ -1,0 +1,206 @@
+"""The conversations of one engine's process: which slot has which, what is saved and restored.
+
+The engine chooses the slot of a request, and tells of each slot only the seed of its last request
+and how many tokens it holds; both are known here, too. A request names a slot only if a
+conversation was restored into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from vllama.base import executors
+from vllama.base.errors import VllamaError
+from vllama.chat.engine.traits import Slot, SlotRoutes
+from vllama.chat.request import Call
+from vllama.net.upstream.pool import Upstream
+from vllama.scheduler.slot_cache.store import Saved, SlotStore, count_common, hash_blocks
+
+log = logging.getLogger(__name__)
+
+LEAST_TOKENS = 512
+"""Fewer are read again sooner than they are restored."""
+GROWN_SHARE, GROWN_TOKENS = 0.25, 1000
+"""By how much a conversation has to have grown to be saved again."""
+LIMIT_S = 30.0
+SLACK_TOKENS = 3
+"""The last token of an answer is in no slot, and what ends it may be."""
+MOST_KEPT = 256
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Conversation:
+    """One that the engine has answered; `seed` is that of the last request."""
+
+    seed: int
+    tokens: int
+    blocks: tuple[str, ...]
+    owner: str
+    key_name: str
+    saved_tokens: int = 0
+
+
+class Conversations:
+    """What one engine's process has in its slots and in memory since its start."""
+
+    def __init__(
+        self, store: SlotStore, key: str, model: str, routes: SlotRoutes, token_bytes: int
+    ) -> None:
+        """`key`: see `Saved`. `token_bytes`: what a token takes in a slot, at most."""
+        self._store, self._key, self._model = store, key, model
+        self._routes, self._token_bytes = routes, token_bytes
+        self._known: deque[Conversation] = deque(maxlen=MOST_KEPT)
+        self._acting = asyncio.Lock()
+        self.running = 0  # requests
+        self.silent_since_s = 0.0
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether there is something to save."""
+        return any(map(_is_grown, self._known))
+
+    def note(self, call: Call, text: str, tokens: int, owner: str, key_name: str) -> None:
+        """Note an answer that has ended; `text` is that of prompt and answer."""
+        seed = _read_body(call).get("seed")
+        blocks = hash_blocks(text)
+        if not isinstance(seed, int) or not blocks:
+            return
+        saved_tokens = 0
+        for each in list(self._known):
+            if each.owner == owner and blocks[: len(each.blocks)] == each.blocks:
+                saved_tokens = max(saved_tokens, each.saved_tokens)
+                self._known.remove(each)  # this one goes on from it
+        self._known.append(
+            Conversation(
+                seed=seed,
+                tokens=tokens,
+                blocks=blocks,
+                owner=owner,
+                key_name=key_name,
+                saved_tokens=saved_tokens,
+            )
+        )
+
+    async def restore(self, upstream: Upstream, call: Call, text: str, owner: str) -> Call | None:
+        """Restore what is saved of a prompt; return the call with the slot that has it now.
+
+        None if nothing better is saved than what the engine has, or it cannot be restored.
+        """
+        blocks = hash_blocks(text)
+        if (found := self._store.find(self._key, owner, blocks)) is None:
+            return None
+        saved, common = found
+        here = max((count_common(x.blocks, blocks) for x in self._known), default=0)
+        if (common - here) * saved.tokens < LEAST_TOKENS * len(saved.blocks):
+            return None
+        async with self._acting:
+            try:
+                slot = _choose_idle(await self._list_slots(upstream))
+                if slot is None or not await executors.storage.run(self._store.check, saved):
+                    return None
+                await self._act(upstream, slot, "restore", f"{saved.name}.slot")
+            except VllamaError as error:
+                log.warning("%s: a conversation was not restored: %s", self._model, error.message)
+                await executors.storage.run(self._store.drop, saved)
+                return None
+        await executors.storage.run(self._store.note_use, saved)
+        self._known.append(
+            Conversation(
+                seed=-1,  # until its next answer it is in no slot that can be recognised
+                tokens=saved.tokens,
+                blocks=saved.blocks,
+                owner=owner,
+                key_name=saved.key_name,
+                saved_tokens=saved.tokens,
+            )
+        )
+        body = _read_body(call) | {self._routes.slot_field: slot.number}
+        return msgspec.structs.replace(call, body=msgspec.json.encode(body))
+
+    async def save(self, upstream: Upstream) -> int:
+        """Save what has grown, as far as it is in an idle slot; return the bytes written."""
+        written = 0
+        async with self._acting:
+            for slot in await self._list_slots(upstream):
+                conversation = self._find(slot)
+                if conversation is not None and _is_grown(conversation):
+                    written += await self._save(upstream, slot, conversation)
+        return written
+
+    async def _save(self, upstream: Upstream, slot: Slot, conversation: Conversation) -> int:
+        store = self._store
+        estimate = (slot.tokens + 1) * self._token_bytes + (1 << 20)
+        name = await executors.storage.run(store.begin, estimate)
+        if name is None:
+            return 0
+        try:
+            await self._act(upstream, slot, "save", name)
+            now = next(
+                (x for x in await self._list_slots(upstream) if x.number == slot.number), None
+            )
+            if now != slot:  # another request has come in between
+                raise VllamaError("the slot was taken meanwhile")
+            saved = Saved(
+                name=name.removeprefix("new-").removesuffix(".slot"),
+                key=self._key,
+                model=self._model,
+                owner=conversation.owner,
+                key_name=conversation.key_name,
+                blocks=conversation.blocks,
+                tokens=conversation.tokens,
+            )
+            if not await executors.storage.run(store.finish, name, saved):
+                return 0
+        except (VllamaError, OSError) as error:
+            log.info("%s: a conversation was not saved: %s", self._model, error)
+            await executors.storage.run(store.abandon, name)
+            return 0
+        conversation.saved_tokens = conversation.tokens
+        return saved.size_bytes
+
+    def _find(self, slot: Slot) -> Conversation | None:
+        """Return the conversation in an idle slot."""
+        if not slot.is_idle:
+            return None
+        found = [
+            each
+            for each in self._known
+            if each.seed == slot.seed and 0 <= each.tokens - slot.tokens <= SLACK_TOKENS
+        ]
+        return found[0] if len(found) == 1 else None
+
+    async def _list_slots(self, upstream: Upstream) -> Sequence[Slot]:
+        async with asyncio.timeout(LIMIT_S):
+            answer = await upstream.get(self._routes.list_path)
+        return self._routes.read(answer.body) if answer.status == 200 else ()
+
+    async def _act(self, upstream: Upstream, slot: Slot, action: str, name: str) -> None:
+        path = self._routes.act_path.format(slot=slot.number, action=action)
+        call = Call(path=path, body=msgspec.json.encode({"filename": name}))
+        answer = await upstream.fetch(call, limit_s=LIMIT_S)
+        if answer.status != 200:
+            raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
+
+
+def _is_grown(conversation: Conversation) -> bool:
+    before, now = conversation.saved_tokens, conversation.tokens
+    grown = now - before
+    enough = grown >= GROWN_TOKENS or grown >= GROWN_SHARE * before
+    return now >= LEAST_TOKENS and grown > 0 and enough
+
+
+def _choose_idle(slots: Sequence[Slot]) -> Slot | None:
+    """Return an empty slot, else the one that was used least recently; None if all are busy."""
+    return min((x for x in slots if x.is_idle), key=lambda x: x.last_task, default=None)
+
+
+def _read_body(call: Call) -> dict[str, Any]:
+    body: dict[str, Any] = msgspec.json.decode(call.body)
+    return body

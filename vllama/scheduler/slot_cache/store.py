@@ -1,0 +1,271 @@
+"""The files of saved conversations: one that the engine has written, and our record beside it.
+
+The engine checks little: a file that is one byte short ends it, and another quantisation of the
+model is accepted (docs/reference/engines.md#llama-server). So a file is only used with the size and
+the hash of its record. All methods block: they are called in a thread, one at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from vllama.base import private
+from vllama.base.errors import ConfigError
+from vllama.base.units import format_bytes_decimal
+
+log = logging.getLogger(__name__)
+
+BLOCK_CHARS = 256
+LARGEST_SHARE = 4
+"""A file may take this part of the whole, and no more."""
+LEAST_FREE = 0.1
+"""Of the disk: nothing is written with less."""
+DAY_S = 86400
+DATA, RECORD, NEW = ".slot", ".json", "new-"
+
+
+class Saved(msgspec.Struct, kw_only=True):
+    """A saved conversation.
+
+    `key` stands for the model's files, the engine and the form of its cache; `owner` for the API
+    key that had the conversation, "" without keys, and `key_name` is its name. `blocks` are hashes
+    of the text up to each `BLOCK_CHARS` characters. Times are in Unix seconds.
+    """
+
+    name: str
+    key: str
+    model: str
+    owner: str
+    key_name: str
+    blocks: tuple[str, ...]
+    tokens: int
+    size_bytes: int = 0
+    content_hash: str = ""
+    saved_at: float = 0.0
+    used_at: float = 0.0
+    hits: int = 0
+
+
+class _Written(msgspec.Struct):
+    """How many bytes were written on a day, counted from 1970."""
+
+    day: int = 0
+    size_bytes: int = 0
+
+
+def hash_blocks(text: str) -> tuple[str, ...]:
+    """Return a hash of the text up to the end of each whole block."""
+    running, found = hashlib.blake2b(digest_size=8), []
+    for start in range(0, len(text) - BLOCK_CHARS + 1, BLOCK_CHARS):
+        running.update(text[start : start + BLOCK_CHARS].encode(errors="surrogatepass"))
+        found.append(running.hexdigest())
+    return tuple(found)
+
+
+def count_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many blocks two texts have in common from their beginning."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+
+
+class SlotStore:
+    """All saved conversations of one server, in a folder of its own."""
+
+    def __init__(
+        self, folder: Path, most_bytes: int, most_written: int, now_s: Callable[[], float]
+    ) -> None:
+        """`most_bytes` bounds the files, `most_written` what is written in a day."""
+        self.folder = folder
+        self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
+        self._saved: dict[str, Saved] = {}
+        self._reserved: dict[str, int] = {}
+        self._written = _Written()
+        self._guard = threading.RLock()
+        self._lock = FileLock(folder / "lock", mode=private.FILE)
+
+    def open(self) -> None:
+        """Read the records; remove what belongs to none. Raises ConfigError, OSError."""
+        private.make_folder(self.folder)
+        self.folder.chmod(private.FOLDER)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(
+                f"cannot keep conversations in '{self.folder}': another server does",
+                hint="leave out --cache-disk, or set another data_dir",
+            ) from None
+        self._saved = {each.name: each for each in read_records(self.folder)}
+        self._make_room(0)
+        free = shutil.disk_usage(self.folder).free
+        if free + self.size_bytes < self._most_bytes:
+            self._lock.release()
+            raise ConfigError(
+                f"cannot keep {format_bytes_decimal(self._most_bytes)} of conversations: "
+                f"{format_bytes_decimal(free)} are free at '{self.folder}'",
+                hint="set a smaller --cache-disk",
+            )
+        with suppress(OSError, ValueError):
+            self._written = msgspec.json.decode(self._written_file.read_bytes(), type=_Written)
+        for path in self.folder.glob(f"*{DATA}"):
+            if path.name.startswith(NEW) or path.stem not in self._saved:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another server use the folder."""
+        self._lock.release()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the files take, with those that are being written."""
+        return sum(each.size_bytes for each in self._saved.values()) + sum(self._reserved.values())
+
+    @property
+    def _written_file(self) -> Path:
+        return self.folder / "written"
+
+    def find(self, key: str, owner: str, blocks: Sequence[str]) -> tuple[Saved, int] | None:
+        """Return the conversation with most blocks of a text, and how many that are."""
+        with self._guard:
+            found = [
+                (count_common(each.blocks, blocks), each.used_at, each)
+                for each in self._saved.values()
+                if each.key == key and each.owner == owner and each.blocks[:1] == blocks[:1]
+            ]
+        common, _, best = max(found, key=lambda row: row[:2], default=(0, 0.0, None))
+        return (best, common) if best is not None and common else None
+
+    def begin(self, estimate_bytes: int) -> str | None:
+        """Reserve room for a file; return the name to write, None if there is none.
+
+        Conversations of the least value, by age and size, are removed for it.
+        """
+        with self._guard:
+            usage = shutil.disk_usage(self.folder)
+            too_full = usage.free - estimate_bytes < LEAST_FREE * usage.total
+            if too_full or estimate_bytes * LARGEST_SHARE > self._most_bytes:
+                return None
+            if self._written.day != (day := int(self._now_s() // DAY_S)):
+                self._written = _Written(day=day)
+            if self._written.size_bytes + estimate_bytes > self._most_written:
+                return None
+            if not self._make_room(estimate_bytes):
+                return None
+            name = f"{NEW}{token_hex(8)}{DATA}"
+            self._reserved[name] = estimate_bytes
+            return name
+
+    def abandon(self, name: str) -> None:
+        """Remove a file that was begun."""
+        with self._guard:
+            self._reserved.pop(name, None)
+            (self.folder / name).unlink(missing_ok=True)
+
+    def finish(self, name: str, saved: Saved) -> bool:
+        """Keep a file that was begun, in place of what it goes on from; return whether it is kept.
+
+        Raises OSError.
+        """
+        path = self.folder / name
+        path.chmod(private.FILE)
+        saved.size_bytes, saved.content_hash = path.stat().st_size, _hash_file(path)
+        saved.saved_at = saved.used_at = self._now_s()
+        with self._guard:
+            reserved = self._reserved.pop(name, 0)
+            self._written.size_bytes += saved.size_bytes
+            private.replace(self._written_file, msgspec.json.encode(self._written))
+            if saved.size_bytes > reserved and not self._make_room(saved.size_bytes):
+                path.unlink(missing_ok=True)
+                return False
+            for each in list(self._saved.values()):
+                same = (each.key, each.owner) == (saved.key, saved.owner)
+                if same and saved.blocks[: len(each.blocks)] == each.blocks:
+                    saved.hits += each.hits
+                    self.drop(each)
+            path.rename(self.folder / f"{saved.name}{DATA}")
+            self._write_record(saved)
+            self._saved[saved.name] = saved
+        return True
+
+    def check(self, saved: Saved) -> bool:
+        """Return whether a file is as it was written; else it is removed."""
+        path = self.folder / f"{saved.name}{DATA}"
+        try:
+            good = (
+                path.stat().st_size == saved.size_bytes and _hash_file(path) == saved.content_hash
+            )
+        except OSError:
+            good = False
+        if not good:
+            log.warning("a saved conversation of %s is damaged or gone: it is removed", saved.model)
+            self.drop(saved)
+        return good
+
+    def note_use(self, saved: Saved) -> None:
+        """Note that a conversation was restored."""
+        with self._guard:
+            saved.used_at, saved.hits = self._now_s(), saved.hits + 1
+            if saved.name in self._saved:
+                self._write_record(saved)
+
+    def drop(self, saved: Saved) -> None:
+        """Remove a conversation."""
+        with self._guard:
+            self._saved.pop(saved.name, None)
+            remove(self.folder, saved)
+
+    def drop_where(self, unwanted: Callable[[Saved], bool]) -> None:
+        """Remove all that are unwanted."""
+        with self._guard:
+            for saved in [each for each in self._saved.values() if unwanted(each)]:
+                self.drop(saved)
+
+    def _make_room(self, wanted_bytes: int) -> bool:
+        now_s = self._now_s()
+        while self.size_bytes + wanted_bytes > self._most_bytes:
+            if not self._saved:
+                return False
+            self.drop(
+                max(self._saved.values(), key=lambda x: (now_s - x.used_at + 1) * x.size_bytes)
+            )
+        return True
+
+    def _write_record(self, saved: Saved) -> None:
+        private.replace(self.folder / f"{saved.name}{RECORD}", msgspec.json.encode(saved))
+
+
+def read_records(folder: Path) -> list[Saved]:
+    """Return the conversations whose files are there; what cannot be read is removed."""
+    found = []
+    for path in folder.glob(f"*{RECORD}"):
+        try:
+            saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+            if saved.name == path.stem and path.with_suffix(DATA).is_file():
+                found.append(saved)
+                continue
+        except (OSError, ValueError):
+            pass
+        path.unlink(missing_ok=True)
+    return found
+
+
+def remove(folder: Path, saved: Saved) -> None:
+    """Remove the files of a conversation."""
+    for suffix in (RECORD, DATA):
+        (folder / f"{saved.name}{suffix}").unlink(missing_ok=True)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
