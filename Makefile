@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-kills test-ray test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-ray test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/llama-server $(STAMPS)/model
@@ -119,6 +119,12 @@ KILLS ?= 300
 test-kills: $(STAMPS)/dev $(STAMPS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m tests.chaos.kills $$($(BIN)/python -c 'from tests.e2e.conftest import weights; print(weights())') \
 	  --engine .venv/data/environments/llama-server --kills $(KILLS) $(if $(TOGETHER),--together $(TOGETHER)) $(if $(SEED),--seed $(SEED))
+
+# long conversations, with a real llama-server: over an unload, a stop and a kill, and resumed answers
+ROUNDS ?= 20
+test-conversations: $(STAMPS)/dev $(STAMPS)/llama-server $(STAMPS)/model
+	$(BIN)/python -m tests.chaos.conversations $$($(BIN)/python -c 'from tests.e2e.conftest import weights; print(weights())') \
+	  --engine .venv/data/environments/llama-server --rounds $(ROUNDS)
 
 # all of a release but its upload: see CONTRIBUTING.md
 release: $(STAMPS)/dev

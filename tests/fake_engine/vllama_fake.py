@@ -159,7 +159,7 @@ class FakeEngine:
             inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
             slots=SLOTS if settings.slot_dir else None,
-            chats_by_completion=settings.slot_dir is not None,
+            chats_by_completion=settings.slot_dir is not None and "replays" in bundle.name,
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,
@@ -182,6 +182,7 @@ def describe_start(settings, installation, draft):
             "parallel": settings.parallel,
             "stall_timeout_s": settings.stall_timeout_s,
             "draft": draft and draft.stem,
+            "slots": settings.slot_dir is not None,
             **{word: True for word in settings.extra_args if word.startswith("--")},
         }
     )

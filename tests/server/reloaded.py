@@ -55,6 +55,7 @@ class Reloaded(Configured):
 
     def __init__(self, home: Path) -> None:
         self.base = f'port = 0\ndata_dir = "{home}/data"\nfolders = ["{home}/models"]\n'
+        self.base += 'cache_disk = "10MB"\n'
         variables = {"VLLAMA_FOLDERS": "", "VLLAMA_DATA_DIR": "", "HF_HOME": ""}
         super().__init__(home, self.base, **variables, KEY_RIGHT="sesame", KEY_WRONG="wrong")
 

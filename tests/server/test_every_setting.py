@@ -276,7 +276,7 @@ def list_cases(
         "models.kv_cache_type": Case(
             plain + 'kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"
         ),
-        "models.cache_disk": Case(plain + "cache_disk = false\n"),
+        "models.cache_disk": Case(plain + "cache_disk = false\n", start("slots"), False),
         "models.inspect": Case(
             plain + "inspect = true\n", lambda: (server.unload(), inspect())[1], 200
         ),
