@@ -168,6 +168,11 @@ def test_it_belongs_to_its_key(tmp_path) -> None:
         )  # fmt: skip
         unload(server, alice)
         assert ask(server, f"{LONG} more", key=alice)["prompt_eval_cached_count"] == 0
+        before = len(files(server))
+        subprocess.run(
+            [sys.executable, "-m", "vllama", "keys", "revoke", "bob"], env=server.env, check=True
+        )
+        assert len(files(server)) == before - 1
 
 
 def test_a_model_can_be_left_out_and_a_second_server_is_refused(tmp_path) -> None:

@@ -48,25 +48,23 @@ def cache(
     """List or remove the conversations that are kept on disk."""
     check_action(action, ACTIONS, "cache")
     from vllama.models.names.ref import ModelRef
-    from vllama.scheduler.slot_cache.store import read_records, remove
+    from vllama.scheduler.slot_cache.store import Saved, read_records, remove_where
 
     folder = load_settings().slot_dir
     name = None if model is None else ModelRef.parse(model).display
-    found = [
-        each
-        for each in read_records(folder)
-        if name in (None, each.model) and key in (None, each.key_name)
-    ]
+
+    def is_meant(each: Saved) -> bool:
+        return name in (None, each.model) and key in (None, each.key_name)
+
     if action == "rm":
         if as_json:
             raise ConfigError("cannot print JSON: rm only says what is removed")
-        require_agreement(f"Remove {len(found)} conversations?", yes=yes or bool(model or key))
-        for each in found:
-            remove(folder, each)
+        require_agreement("Remove all conversations?", yes=yes or bool(model or key))
+        found = remove_where(folder, is_meant)
         size = format_bytes_decimal(sum(each.size_bytes for each in found))
         say(f"{len(found)} conversations are removed: {size}")
         return
-    found.sort(key=lambda each: -each.used_at)
+    found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
     if as_json:
         names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
         show_json([{each: getattr(saved, each) for each in names} for saved in found])

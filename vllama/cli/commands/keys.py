@@ -99,6 +99,7 @@ def change_file(
     from vllama.accounts.keys.fields import describe_key, read_fields
     from vllama.accounts.keys.key import make_secret
     from vllama.accounts.keys.store import change_keys
+    from vllama.scheduler.slot_cache.store import remove_where
 
     secret = make_secret() if action in ("add", "rotate") else ""
     now_s, fields = time.time(), read_fields(given, "--")
@@ -138,6 +139,7 @@ def change_file(
     if secret:
         warn_of_other_server(settings, secret)
     if action in ("revoke", "rm"):
+        remove_where(settings.slot_dir, lambda each: each.owner == key.identity)
         show_way_out(settings)
 
 

@@ -101,12 +101,14 @@ async def revoke_key(gateway: Gateway, request: Request) -> None:
         is_revoked = name in keys and keys[name].revoked_s is not None
         return store.remove_key(keys, name) if is_revoked else store.revoke_key(keys, name, now_s)
 
-    await change(gateway, request, f"revoked or removed '{name}'", make)
+    key = await change(gateway, request, f"revoked or removed '{name}'", make)
+    if gateway.slot_cache is not None:
+        await gateway.slot_cache.forget(owner=key.identity)
 
 
 async def change(
     gateway: Gateway, request: Request, what: str, make: Callable[..., Key], secret: str = ""
-) -> None:
+) -> Key:
     """Change the file of keys as `vllama keys` does, take it over, and answer with the key.
 
     The key of the request has to be an administrator's before and after it, so that no key shuts
@@ -134,6 +136,7 @@ async def change(
     gateway.keys.refresh()
     log.info("keys changed by key '%s' from %s: %s", access.name, request.client_host, what)
     request.json(200, describe_key(key, secret))
+    return key
 
 
 def check_standing(access: Key, now: Key | None, now_s: float) -> None:

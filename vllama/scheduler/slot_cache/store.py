@@ -260,6 +260,14 @@ def read_records(folder: Path) -> list[Saved]:
     return found
 
 
+def remove_where(folder: Path, unwanted: Callable[[Saved], bool]) -> list[Saved]:
+    """Remove what is unwanted of a folder that a server may use; return what that was."""
+    found = [each for each in read_records(folder) if unwanted(each)]
+    for each in found:
+        remove(folder, each)
+    return found
+
+
 def remove(folder: Path, saved: Saved) -> None:
     """Remove the files of a conversation."""
     for suffix in (RECORD, DATA):

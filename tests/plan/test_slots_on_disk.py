@@ -1,0 +1,47 @@
+"""Where conversations are kept on disk, and what llama-server says of its slots."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.facts import CPU, INFO, LLAMA_CPP_HERE, LLAMA_SERVER_HERE, bundle, facts, make_need
+from vllama.engines.argv import flag_value
+from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
+from vllama.engines.llamacpp.llama_server import read_slots
+from vllama.models.settings import ModelSettings
+from vllama.plan.choose import make_plan
+from vllama.supervise.spec import Endpoint
+
+
+def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
+    here = Path("/data/conversations")
+    known = replace(facts(CPU, (LLAMA_SERVER_HERE,), cache_disk_bytes=10**9), slot_dir=here)
+    plan = make_plan(known, bundle(), INFO, make_need())
+    assert plan.settings.slot_dir == here
+    assert "conversations are kept on disk: up to 1 GB of all models" in plan.reasons
+    spec = LLAMA_SERVER.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
+    assert flag_value(spec.argv, "--slot-save-path") == "/data/conversations/"
+    assert LLAMA_SERVER.traits(plan.bundle, plan.settings).slots is not None
+    off = make_plan(facts(CPU, (LLAMA_SERVER_HERE,)), bundle(), INFO, make_need())
+    assert off.settings.slot_dir is None
+    assert LLAMA_SERVER.traits(off.bundle, off.settings).slots is None
+    out = bundle(settings=ModelSettings(cache_disk=False))
+    assert make_plan(known, out, INFO, make_need()).settings.slot_dir is None
+    for info in (
+        replace(INFO, sliding_window=512),
+        replace(INFO, metadata={"jamba.ssm.conv_kernel": 4}),
+    ):
+        plan = make_plan(known, bundle(), info, make_need())
+        assert plan.settings.slot_dir is None
+        assert any("its conversations are not kept on disk" in each for each in plan.reasons)
+    other = replace(known, found=facts(CPU, (LLAMA_CPP_HERE,)).found)
+    assert make_plan(other, bundle(), INFO, make_need()).settings.slot_dir is None
+
+
+def test_what_llama_server_says_of_its_slots():
+    said = b"""[{"id": 0, "n_ctx": 2048, "is_processing": false},
+        {"id": 1, "is_processing": true, "id_task": 7, "n_prompt_tokens": 6, "more": [1],
+         "params": {"seed": 4294967295, "temperature": 0.8}}]"""
+    empty, busy = read_slots(said)
+    assert (empty.number, empty.is_idle, empty.tokens, empty.last_task) == (0, True, 0, -1)
+    assert (busy.number, busy.is_idle, busy.tokens, busy.seed) == (1, False, 6, 4294967295)
+    assert read_slots(b'{"error": 1}') == read_slots(b"") == []
