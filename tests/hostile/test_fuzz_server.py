@@ -127,6 +127,9 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
         {"model": "sea", "prompt": ["x"], "n": 1, "echo": False, "logprobs": 1},
         {"model": "sea", "prompt": "x", "inspect": {"collect": INSPECT["collect"]}},
     ],
+    "/v1/batches": [
+        {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
+    ],
     "/v1/embeddings": [{"model": "sea", "input": ["x", "y"], "encoding_format": "float"}],
     "/v1/responses": [
         {"model": "sea", "input": [{"role": "user", "content": "x"}], "instructions": "a"},
@@ -174,6 +177,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
 }
 OTHERS = {
     "/v1/audio/transcriptions",
+    "/v1/files",
     "/v1/audio/translations",
     "/v1/images/edits",
 }  # which take forms

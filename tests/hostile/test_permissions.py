@@ -51,6 +51,8 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     "/api/requests/x",  # ends a request, whoever has asked: keys are the only guard
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
     *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),
+    # of one's own; a server that is read-only refuses them by itself
+    *("/v1/files", "/v1/files/x", "/v1/batches", "/v1/batches/x/cancel"),
     *("/api/nodes/x/drain", "/api/nodes/x/undrain"),  # the models stay where they are
 }
 

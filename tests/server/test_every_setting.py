@@ -239,6 +239,8 @@ def list_cases(
         "go_template": Case("go_template = false\n"),
         "flash_attention": Case("flash_attention = false\n", start("flash_attention"), False),
         "kv_cache_type": Case('kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"),
+        "batch_files": Case('batch_files = "1GB"\n'),
+        "batch_files_per_key": Case('batch_files_per_key = "2GB"\n'),
         "cache_disk": Case('cache_disk = "1GB"\n'),
         "cache_disk_writes_per_day": Case('cache_disk_writes_per_day = "1GB"\n'),
         "inspect": Case("inspect = true\n", lambda: (server.unload(), inspect())[1], 200),

@@ -260,6 +260,14 @@ class OutputSettings:
         "folder DIR; see 'vllama requests' and 'vllama replay'",
         example="100", flag="--capture", effect=Effect.RESTART,
     )  # fmt: skip
+    batch_files_bytes: int = setting(
+        4 * 1000**3, kinds.SIZE, "disk space for the files of batches",
+        example="4GB", effect=Effect.RESTART,
+    )  # fmt: skip
+    batch_files_per_key_bytes: int = setting(
+        1000**3, kinds.SIZE, "disk space for the files of batches of one key",
+        example="1GB", effect=Effect.RESTART,
+    )  # fmt: skip
     log_format: str = setting(
         "text", kinds.choice("text", "json"), "format of the log",
         example="json", flag="--log-format", effect=Effect.RESTART,

@@ -106,6 +106,7 @@ class App:
         self._gateway = gateway
         self._table = table or RouteTable()
         gateway.describe_api = self._describe
+        gateway.answer = self.answer
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
 
@@ -122,14 +123,23 @@ class App:
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
         requested.set("")
-        route = self._table.find(request.method, request.path)
-        gateway = self._gateway
+        route, gateway = self._table.find(request.method, request.path), self._gateway
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
         key = gateway.keys.find(authorization, api_key)
         if key is not None and Scope.NODE in key.scopes:
             key = act_for(key, request.header(CLIENT_HEADER))
-        if not self._admit(request, route):
-            return
+        if self._admit(request, route):
+            await self._answer(request, route, key)
+
+    async def answer(self, request: Request, key: Key | None) -> None:
+        """Serve a request that the server asks itself, as if it had shown `key`."""
+        request.identify(f"{self._prefix}-{next(self._numbers)}")
+        model.set("")
+        requested.set("")
+        await self._answer(request, self._table.find(request.method, request.path), key)
+
+    async def _answer(self, request: Request, route: Route, key: Key | None) -> None:
+        gateway = self._gateway
         running = gateway.running.begin(request, route, key)
         current_key.set(key)
         request.mask = partial(self._mask, key)

@@ -11,6 +11,7 @@ from vllama.accounts.keys.ring import KeyRing
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
 from vllama.observe.metrics.server_metrics import Metrics
+from vllama.routes.batches.lane import Lane
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
@@ -19,11 +20,14 @@ from vllama.routes.recording.running import RunningRequests
 from vllama.targets.choice import Breakers
 
 if TYPE_CHECKING:
+    from vllama.accounts.keys.key import Key
     from vllama.chat.templates.jinja.renderer import Renderer
     from vllama.models.types import Bundle
+    from vllama.net.http.request import Request
     from vllama.net.upstream.pool import Upstreams
     from vllama.observe.tracing.setup import Tracing
     from vllama.plan.types import Facts
+    from vllama.routes.batches.runner import Batches
     from vllama.routes.catalog import Catalog
     from vllama.routes.events.hub import Hub
     from vllama.routes.pulls import Pulls
@@ -69,6 +73,7 @@ class Gateway:
     meter: Meter
     events: Hub
     describe_api: Callable[..., bytes]
+    answer: Callable[[Request, Key | None], Awaitable[None]]  # a request of the server's own
     reload: Callable[[], Awaitable[None]]  # reads the settings again
 
     def __init__(self, in_use: InUse, keys: KeyRing, metrics: Metrics) -> None:
@@ -83,6 +88,8 @@ class Gateway:
         self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
         self.captures: Captures | None = None
+        self.lane = Lane(RealClock())
+        self.batches: Batches | None = None  # until the server has started
         self.slot_cache: SlotCache | None = None
         self.nodes: Nodes | None = None  # where this server is the head of a cluster
         self.stopping = False  # a signal has told the server to stop; it may still serve

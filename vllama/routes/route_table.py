@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from vllama.routes import anthropic, embeddings
 from vllama.routes.ollama import chat, cloud, create, models
+from vllama.routes.openai import batches, media, responses, scores
 from vllama.routes.openai import chat as openai_chat
-from vllama.routes.openai import media, responses, scores
 from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
 from vllama.routes.server import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MODULES = (
     *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes),
     *(models, create, cloud, tokens, chat, embeddings),
-    *(openai_models, openai_chat, responses, anthropic, scores, media),
+    *(openai_models, openai_chat, responses, anthropic, scores, media, batches),
 )
 ROUTES: tuple[Route, ...] = tuple(route for module in _MODULES for route in module.ROUTES)
 

@@ -37,6 +37,8 @@ from vllama.observe.captures.folder import CaptureFolder
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.observe.tracing.setup import Tracing
 from vllama.plan.choose import choose_engine
+from vllama.routes.batches.runner import Batches
+from vllama.routes.batches.store import BatchStore
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.activity import History
@@ -95,6 +97,7 @@ class Daemon:
         gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)
+        gateway.batches = make_batches(config, gateway)
         gateway.slot_cache = open_slot_cache(config, gateway.upstreams, metrics, clock)
         gateway.responses = ResponseStore(config.data_dir / "responses")
         self._planner = Planner(in_use, gateway.renderer, reporter, gateway.draft_records)
@@ -150,6 +153,8 @@ class Daemon:
             gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
+            assert gateway.batches is not None
+            batching = keep("batches", gateway.batches.run)
             if gateway.slot_cache is not None:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
@@ -163,6 +168,7 @@ class Daemon:
                 helpers.append(keep("files", partial(files.run, reload.set)))
             await stop.asked.wait()
             preload.cancel()
+            batching.cancel()  # a stop does not wait for rows
             gateway.stopping = True
             await self._drain(gateway, server, stop)
             for task in helpers:
@@ -270,6 +276,14 @@ def open_captures(in_use: InUse) -> Captures | None:
         return None
     most = config.capture if isinstance(config.capture, int) else None
     return Captures(CaptureFolder(config.capture_dir, most=most), in_use)
+
+
+def make_batches(config: Config, gateway: Gateway) -> Batches:
+    """Return what runs batches; those of the server before this one go on."""
+    store = BatchStore(
+        config.data_dir / "batches", config.batch_files_bytes, config.batch_files_per_key_bytes
+    )
+    return Batches(store, gateway)
 
 
 def open_slot_cache(

@@ -33,7 +33,7 @@ ANSWERED = [
     *(("GET", "/api/requests", None), ("GET", "/api/captures", None), ("GET", "/api/status", None)),
     *(("GET", "/api/engines", None), ("GET", "/api/config", None), ("GET", "/api/logs", None)),
     *(("GET", "/api/usage", None), ("GET", "/api/search?q=llama3", None)),
-    ("GET", "/api/nodes", None),
+    *(("GET", "/api/nodes", None), ("GET", "/v1/files", None), ("GET", "/v1/batches", None)),
     ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]
 PLANNED = [("GET", "/api/plan?model=plain", None), ("GET", "/instance/previews?model=plain", None)]
@@ -42,6 +42,7 @@ REFUSED = [
     *(("POST", "/api/generate", {"model": "nope"}), ("GET", "/v1/models/nope", None)),
     *(("POST", "/api/chat", {"model": 5}), ("POST", "/api/pull", {"model": "a b"})),
     *(("POST", "/v1/messages", CHAT), ("GET", "/v1/responses/x", None)),
+    *(("GET", "/v1/files/x", None), ("POST", "/v1/batches", {}), ("GET", "/v1/batches/x", None)),
     *(("POST", "/v1/rerank", {}), ("POST", "/v1/systemone", {})),
     *(("POST", "/api/me", {}), ("POST", "/api/web_search", {"query": "x"})),
 ]

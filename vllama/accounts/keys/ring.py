@@ -103,6 +103,19 @@ class KeyRing:
             found[0] if found else None
         )
 
+    def find_owner(self, owner: str, name: str) -> Key | None:
+        """Return the key of an owner, for what goes on after its request; None if it is gone."""
+        named = self._named.keys.values() if self._named is not None else ()
+        now_s = self._clock.time()
+        return next(
+            (
+                key
+                for key in (*named, *self._plain.values())
+                if (key.owner, key.name) == (owner, name) and key.find_fault(now_s) is None
+            ),
+            None,
+        )
+
     def admits(self, key: Key | None) -> bool:
         """Return whether a request that shows `key` is accepted."""
         if key is None:

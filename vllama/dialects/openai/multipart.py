@@ -54,7 +54,8 @@ class Part:
 class FormReader:
     """Takes the pieces of one form's body. Raises BadRequest in the words of Ollama's parser."""
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, *, keeps_files: bool = True) -> None:
+        """Without `keeps_files` the content of files is to be taken with `take_file`."""
         if "\n" in content_type or "\r" in content_type or len(content_type) > MAX_TYPE_BYTES:
             raise BadRequest(f"{_CANNOT}malformed MIME header")
         kind, options = parse_options_header(content_type)
@@ -71,6 +72,13 @@ class FormReader:
         self._parts: list[Part] = []
         self._head: MultipartSegment | None = None
         self._pieces: list[bytes] = []
+        self._keeps_files = keeps_files
+        self._taken = bytearray()
+
+    def take_file(self) -> bytes:
+        """Return what has come of a file since the last call."""
+        taken, self._taken = bytes(self._taken), bytearray()
+        return taken
 
     def feed(self, data: bytes) -> None:
         """Read the next piece; what follows the form's end is ignored, as RFC 2046 §5.1.1 says."""
@@ -81,7 +89,11 @@ class FormReader:
                 if isinstance(event, MultipartSegment):
                     self._head, self._pieces = event, []
                 elif event is not None:
-                    self._pieces.append(bytes(event))
+                    is_file = self._head is not None and self._head.filename is not None
+                    if is_file and not self._keeps_files:
+                        self._taken += event
+                    else:
+                        self._pieces.append(bytes(event))
                 elif self._head is not None:
                     self._parts.append(_part(self._head, b"".join(self._pieces)))
         except ParserLimitReached as error:

@@ -120,9 +120,18 @@ class _Work:
         gateway, running, bundle = self.gateway, self.running, self.wanted.bundle
         log_context.model.set(bundle.name)
         running.model = bundle.name
-        if self.size is not count_nothing:
-            await gateway.meter.reserve(running, self._measure)
-        await self._lease_first()
+        gateway.lane.enter(bundle.key, self.request)
+        try:
+            if self.size is not count_nothing:
+                await gateway.meter.reserve(running, self._measure)
+            await self._lease_first()
+            await self._work()
+        finally:
+            gateway.lane.leave(bundle.key, self.request)
+
+    async def _work(self) -> None:
+        """Use the lease, and another one where that may help."""
+        gateway, running, bundle = self.gateway, self.running, self.wanted.bundle
         count_before = self.lease.instance.served
         try:
             for pause_s in (*RETRY_PAUSES_S, None):

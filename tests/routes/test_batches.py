@@ -1,0 +1,350 @@
+"""Batches as OpenAI's client uses them: in idle time only, each row once, and one's own only."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from tests.server_process import LIMIT_S, Server
+
+NAME = "wide-counts"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("batches")) as server:
+        server.model(NAME)
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+
+def row(number, text="@tokens=2", url="/v1/chat/completions", **body):
+    asked = {"messages": [{"role": "user", "content": f"row {number} {text}"}]}
+    if url == "/v1/embeddings":
+        asked = {"input": f"row {number}"}
+    elif url == "/v1/completions":
+        asked = {"prompt": f"row {number} {text}"}
+    elif url == "/v1/responses":
+        asked = {"input": f"row {number} {text}"}
+    whole = {"model": NAME, **asked, **body}
+    return {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": whole}
+
+
+def write(rows) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in rows)
+
+
+def start(client, rows, endpoint="/v1/chat/completions", **more):
+    content = rows if isinstance(rows, bytes) else write(rows)
+    file = client.files.create(file=("rows.jsonl", content), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more
+    )
+
+
+def wait(client, batch, *states, limit_s=LIMIT_S):
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        now = client.batches.retrieve(batch.id)
+        if now.status in (states or ("completed", "failed", "cancelled", "expired")):
+            return now
+        assert time.monotonic() < deadline_s, now
+        time.sleep(0.05)
+
+
+def read(client, file_id):
+    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+
+
+def test_the_documented_example(client) -> None:
+    batch = start(client, [row(n) for n in range(20)], metadata={"why": "a test"})
+    assert (batch.object, batch.status, batch.metadata) == (
+        "batch",
+        "validating",
+        {"why": "a test"},
+    )
+    ended = wait(client, batch)
+    counts = ended.request_counts
+    assert (ended.status, counts.total, counts.completed, counts.failed) == ("completed", 20, 20, 0)
+    assert ended.error_file_id is None and ended.in_progress_at <= ended.completed_at
+    lines = read(client, ended.output_file_id)
+    assert sorted(line["custom_id"] for line in lines) == sorted(f"row-{n}" for n in range(20))
+    for line in lines:
+        assert line["id"].startswith("batch_req_") and line["error"] is None
+        assert line["response"]["status_code"] == 200 and line["response"]["request_id"]
+        body = line["response"]["body"]
+        assert body["choices"][0]["message"]["content"] == "tok0 tok1 "
+        assert body["usage"]["completion_tokens"] == 2
+    assert batch.id in [each.id for each in client.batches.list()]
+    file = client.files.retrieve(ended.output_file_id)
+    assert (file.purpose, file.status) == ("batch_output", "processed")
+    assert file.id in [each.id for each in client.files.list(purpose="batch_output")]
+    assert client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.content(file.id)
+
+
+@pytest.mark.parametrize(
+    ("url", "find"),
+    [
+        ("/v1/completions", lambda body: body["choices"][0]["text"]),
+        ("/v1/responses", lambda body: body["output"][0]["content"][0]["text"]),
+        ("/v1/embeddings", lambda body: len(body["data"][0]["embedding"]) and "tok0 tok1 "),
+    ],
+)
+def test_all_endpoints(client, url, find) -> None:
+    ended = wait(client, start(client, [row(1, url=url)], url))
+    (line,) = read(client, ended.output_file_id)
+    assert find(line["response"]["body"]) == "tok0 tok1 "
+
+
+def test_errors_are_in_a_file_of_their_own(client) -> None:
+    rows = [row(1), row(2, model="nobody"), row(3, temperature="hot")]
+    ended = wait(client, start(client, rows))
+    counts = ended.request_counts
+    assert (ended.status, counts.completed, counts.failed) == ("completed", 1, 2)
+    assert [line["custom_id"] for line in read(client, ended.output_file_id)] == ["row-1"]
+    errors = {x["custom_id"]: x["response"] for x in read(client, ended.error_file_id)}
+    assert errors["row-2"]["status_code"] == 404 and errors["row-3"]["status_code"] == 400
+    assert "nobody" in errors["row-2"]["body"]["error"]["message"]
+
+
+WRONG = {
+    "no JSON": (b'{"a"\n', "invalid_json_line", None),
+    "empty": (b"\n\n", "empty_file", None),
+    "no id": (write([{"method": "POST", "url": "/v1/chat/completions", "body": {}}]), "custom_id",
+              None),
+    "method": (write([row(1) | {"method": "GET"}]), "invalid_method", "method"),
+    "url": (write([row(1, url="/v1/embeddings")]), "mismatched_url", "url"),
+    "no model": (write([row(1, model=None)]), "invalid_model", "body.model"),
+    "stream": (write([row(1, stream=True)]), "invalid_request", "body.stream"),
+    "twice": (write([row(1), row(1)]), "duplicate_custom_id", "custom_id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_files_are_refused_with_line_and_field(client, case) -> None:
+    content, word, param = WRONG[case]
+    failed = wait(client, start(client, content))
+    assert failed.status == "failed" and failed.output_file_id is None
+    (error,) = failed.errors.data
+    assert word in (error.code, *error.message.split("`"))
+    assert error.param == param
+    if case != "empty":
+        assert error.line == (2 if case == "twice" else 1)
+
+
+def test_wrong_requests(client, server) -> None:
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        client.files.create(file=("a", b"x"), purpose="assistants")
+    file = client.files.create(file=("a", b"x"), purpose="batch")
+    for changes in (
+        {"endpoint": "/v1/moderations"},
+        {"completion_window": "1h"},
+        {"metadata": "x"},
+    ):
+        asked = {
+            "input_file_id": file.id,
+            "endpoint": "/v1/completions",
+            "completion_window": "24h",
+        }
+        assert httpx.post(f"{server.url}/v1/batches", json=asked | changes).status_code == 400
+    for path in ("files/file-1", "files/file-1/content", "batches/batch-1", "files/x"):
+        assert httpx.get(f"{server.url}/v1/{path}").status_code == 404
+    form = httpx.post(f"{server.url}/v1/files", data={"purpose": "batch"})
+    assert form.status_code == 400
+
+
+def test_a_batch_is_cancelled(client) -> None:
+    batch = start(client, [row(n, "@tokens=20 @delay=0.05") for n in range(100)])
+    wait(client, batch, "in_progress")
+    time.sleep(1.5)
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    ended = wait(client, batch)
+    assert ended.status == "cancelled" and ended.request_counts.completed < 100
+    if ended.request_counts.completed:
+        assert len(read(client, ended.output_file_id)) == ended.request_counts.completed
+
+
+def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
+    with Server(tmp_path) as server:
+        server.model("serial-counts")
+        rows = [row(n, "@tokens=30 @delay=0.05", model="serial-counts") for n in range(2)]
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            batch = start(client, rows)
+            deadline_s = time.monotonic() + LIMIT_S
+            while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            while not server.stats("serial-counts")["active"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            for _ in range(3):
+                begun_s = time.monotonic()
+                body = {"model": "serial-counts", "prompt": "live @tokens=2", "stream": False}
+                assert server.post("/api/generate", body)[0] == 200
+                assert time.monotonic() - begun_s < 1.0  # a row takes 1.5 s
+                time.sleep(0.2)
+            assert server.stats("serial-counts")["gone"] >= 1
+            assert server.stats("serial-counts")["most"] <= 2
+            ended = wait(client, batch)
+            assert ended.request_counts.completed == 2
+
+
+def test_each_row_once_over_kills(tmp_path) -> None:
+    done: dict[str, int] = {}
+    batch = None
+    for attempt in range(4):
+        server = Server(tmp_path)
+        with server:
+            server.model(NAME)
+            with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+                if batch is None:
+                    batch = start(client, [row(n, "@tokens=2 @delay=0.05") for n in range(400)])
+                if attempt == 3:
+                    ended = wait(client, batch, limit_s=60)
+                    assert ended.request_counts.completed == 400
+                    for line in read(client, ended.output_file_id):
+                        done[line["custom_id"]] = done.get(line["custom_id"], 0) + 1
+                    break
+                before = client.batches.retrieve(batch.id).request_counts.completed
+                deadline_s = time.monotonic() + LIMIT_S
+                while client.batches.retrieve(batch.id).request_counts.completed < before + 40:
+                    assert time.monotonic() < deadline_s
+                    time.sleep(0.02)
+            engines = server.tree()
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait()
+            for engine in engines:
+                engine.wait(LIMIT_S)
+            server.process = None
+    assert done == {f"row-{n}": 1 for n in range(400)}
+
+
+def test_only_its_own_and_counted_for_its_key(tmp_path) -> None:
+    base = Server(tmp_path)
+    secrets = {}
+    for name in ("alice", "bob"):
+        made = subprocess.run(
+            [sys.executable, "-m", "vllama", "keys", "add", name, "--json"],
+            env=base.env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        secrets[name] = json.loads(made.stdout)["key"]
+    with Server(tmp_path) as server:
+        server.model(NAME)
+        url = f"{server.url}/v1"
+        with (
+            openai.OpenAI(base_url=url, api_key=secrets["alice"], max_retries=0) as alice,
+            openai.OpenAI(base_url=url, api_key=secrets["bob"], max_retries=0) as bob,
+        ):
+            ended = wait(alice, start(alice, [row(1)]))
+            assert ended.request_counts.completed == 1
+            for ask in (
+                lambda: bob.files.content(ended.output_file_id),
+                lambda: bob.files.delete(ended.input_file_id),
+                lambda: bob.batches.retrieve(ended.id),
+                lambda: bob.batches.cancel(ended.id),
+                lambda: bob.batches.create(
+                    input_file_id=ended.input_file_id, endpoint="/v1/completions",
+                    completion_window="24h",
+                ),
+            ):  # fmt: skip
+                with pytest.raises(openai.NotFoundError):
+                    ask()
+            assert not list(bob.files.list()) and not list(bob.batches.list())
+            assert len(list(alice.files.list())) == 2
+            headers = {"Authorization": f"Bearer {secrets['alice']}"}
+            metrics = server.request("GET", "/metrics", None, headers)
+            assert metrics[0] in (200, 403)
+            subprocess.run(
+                [sys.executable, "-m", "vllama", "keys", "revoke", "alice"],
+                env=base.env, check=True,
+            )  # fmt: skip
+
+
+def test_a_stop_does_not_wait_and_a_removed_input_is_told(tmp_path) -> None:
+    with Server(tmp_path) as server:
+        server.model(NAME)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            batch = start(client, [row(n, "@tokens=100 @delay=0.2") for n in range(3)])
+            wait(client, batch, "in_progress")
+            while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
+                time.sleep(0.02)
+            client.files.delete(batch.input_file_id)
+        begun_s = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(LIMIT_S)
+        assert time.monotonic() - begun_s < 8.0  # answers may take 10 s
+        server.start()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            ended = wait(client, batch)
+            assert (ended.status, ended.errors.data[0].code) == ("failed", "file_not_found")
+
+
+def test_the_command(server, tmp_path) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    file.write_bytes(write([row(1), row(2, model="else"), row(3, temperature="hot")]))
+    env = server.env | {"OLLAMA_HOST": f"127.0.0.1:{server.port}"}
+    command = [sys.executable, "-m", "vllama", "batch", str(file)]
+
+    def run(*more: str):
+        return subprocess.run([*command, *more], env=env, capture_output=True, text=True)
+
+    done = run("-o", str(out), "--model", NAME)
+    assert done.returncode == 1 and "completed: 2 answers, 1 errors" in done.stderr
+    assert len(out.read_text().splitlines()) == 2
+    assert "row-3" in (tmp_path / "out.errors.jsonl").read_text()
+    file.write_bytes(write([row(1)]))
+    done = run()
+    assert done.returncode == 0 and json.loads(done.stdout)["custom_id"] == "row-1"
+    file.write_bytes(write([row(1), row(1)]))
+    done = run()
+    assert done.returncode == 1 and "line 2: the custom_id 'row-1' has come before" in done.stderr
+    file.write_text("nothing")
+    assert "it is no batch" in run().stderr
+
+
+def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:
+    env = {"VLLAMA_BATCH_FILES_PER_KEY": "1000"}
+    with Server(tmp_path / "small", env=env) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            client.files.create(file=("a", b"x" * 500), purpose="batch")
+            with pytest.raises(openai.APIStatusError, match="too many others"):
+                client.files.create(file=("a", b"x" * 600), purpose="batch")
+            assert len(list(client.files.list())) == 1
+        folder = server.home / "data" / "batches"
+        assert not list(folder.glob("new-*"))
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    with (
+        Server(tmp_path / "read", "--read-only") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
+        pytest.raises(openai.PermissionDeniedError, match="read-only"),
+    ):
+        client.files.create(file=("a", b"x"), purpose="batch")
+
+
+def test_many_uploads_at_once(client) -> None:
+    found = []
+
+    def play(number: int) -> None:
+        found.append(wait(client, start(client, [row(number)])))
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.status for each in found] == ["completed"] * 8

@@ -1,0 +1,155 @@
+"""`vllama batch`: run the requests of a file while nobody else asks their model."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllama.base.errors import ConfigError, VllamaError
+from vllama.cli.context import connect
+from vllama.cli.options import argument, complete_model, option
+from vllama.cli.output import is_terminal, say, say_aside
+
+if TYPE_CHECKING:
+    from vllama.cli.client import Client, Reply
+
+EXAMPLES = """\
+\b
+Examples:
+  vllama batch rows.jsonl
+  vllama batch rows.jsonl -o answers.jsonl --model smollm2:135m
+
+Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
+the batch to the server; see docs/guide/batches.md.
+"""
+LOOK_S = 0.5
+
+
+def batch(
+    file: Annotated[Path, argument("FILE", "The requests, one a line (JSONL).")],
+    output: Annotated[
+        Path | None, option("--output FILE -o", "Where to write the answers. [stdout]")
+    ] = None,
+    model: Annotated[
+        str | None, option("--model NAME", "The model of all requests.", complete_model)
+    ] = None,
+) -> int:
+    """Run the requests of a file while nobody else asks their model."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
+    rows, endpoint = read_rows(data, model, file)
+    with connect() as client:
+        uploaded = upload(client, rows, file.name)
+        asked = {
+            "input_file_id": uploaded["id"],
+            "endpoint": endpoint,
+            "completion_window": "24h",
+        }
+        begun = client.post("/v1/batches", asked)
+        try:
+            ended = follow(client, begun)
+        except KeyboardInterrupt:
+            say_aside(f"the batch goes on: GET /v1/batches/{begun['id']}")
+            raise typer.Abort from None
+        for wrong in (ended["errors"] or {"data": ()})["data"]:
+            say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
+        if ended["output_file_id"]:
+            write(fetch(client, ended["output_file_id"]), output)
+        if ended["error_file_id"]:
+            where = output.with_suffix(f".errors{output.suffix}") if output else None
+            write(fetch(client, ended["error_file_id"]), where, to_stderr=True)
+    counts = ended["request_counts"]
+    say_aside(f"{ended['status']}: {counts['completed']} answers, {counts['failed']} errors")
+    return 0 if ended["status"] == "completed" and not counts["failed"] else 1
+
+
+def read_rows(data: bytes, model: str | None, file: Path) -> tuple[bytes, str]:
+    """Return the rows, with `model` in all of them if it is given, and their route."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    try:
+        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        if model is not None:
+            for row in rows:
+                row["body"]["model"] = model
+            data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        return data, str(rows[0]["url"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise ConfigError(
+            f"cannot read '{file}': it is no batch",
+            hint='each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}',
+        ) from None
+
+
+def upload(client: Client, data: bytes, name: str) -> Reply:
+    """Send a file; return what the server says of it."""
+    boundary = f"vllama-{secrets.token_hex(16)}"
+    quoted = name.replace('"', "%22")
+    head = (
+        f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f"--{boundary}\r\ncontent-disposition: form-data; "
+        f'name="file"; filename="{quoted}"\r\n\r\n'
+    )
+    body = head.encode() + data + f"\r\n--{boundary}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={boundary}"
+    status, _, parts = client.exchange("POST", "/v1/files", {"content-type": kind}, body)
+    told: Reply = json.loads(b"".join(part for _, part in parts))
+    if status != 200:
+        raise VllamaError(f"cannot upload '{name}': {told['error']['message']}")
+    return told
+
+
+def fetch(client: Client, identity: str) -> bytes:
+    """Return the content of a file."""
+    _, _, parts = client.exchange("GET", f"/v1/files/{identity}/content", {}, b"")
+    return b"".join(part for _, part in parts)
+
+
+def follow(client: Client, begun: Reply) -> Reply:
+    """Return a batch when it has ended; show how far it is until then."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from vllama.cli.output import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console(stderr=True), transient=True,
+        disable=not is_terminal(sys.stderr),
+    ) as progress:  # fmt: skip
+        task = progress.add_task("waiting", total=None)
+        while True:
+            now = client.get(f"/v1/batches/{begun['id']}")
+            counts = now["request_counts"]
+            done = counts["completed"] + counts["failed"]
+            progress.update(
+                task, description=now["status"], total=counts["total"] or None, completed=done
+            )
+            if now["status"] in ("completed", "failed", "cancelled", "expired"):
+                return now
+            time.sleep(LOOK_S)
+
+
+def write(data: bytes, path: Path | None, *, to_stderr: bool = False) -> None:
+    """Write answers to a file, or print them. Raises ConfigError."""
+    if path is None:
+        stream = sys.stderr if to_stderr else sys.stdout
+        stream.write(data.decode(errors="replace"))
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"cannot write '{path}': {error.strerror or error}") from None
+    say(str(path))

@@ -1,0 +1,113 @@
+"""The fields of OpenAI's files and batches. Times are in Unix seconds.
+
+See https://platform.openai.com/docs/api-reference/batch, and /files.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from vllama.base.meaning import says
+
+BatchStatus = Literal[
+    "validating",
+    "failed",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "expired",
+    "cancelling",
+    "cancelled",
+]
+OVER = ("failed", "completed", "expired", "cancelled")
+
+
+class FileObject(Struct, kw_only=True):
+    """A file that was uploaded, or that a batch has written."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: Annotated[int, says("its size")]
+    created_at: int
+    expires_at: Annotated[int, says("when it is removed")]
+    filename: Annotated[str, says("its name")]
+    purpose: Annotated[str, says("what it is for: `batch` or `batch_output`")]
+    status: Annotated[Literal["processed"], says("always `processed`")] = "processed"
+
+
+class FileList(Struct, kw_only=True):
+    """Files, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: Annotated[list[FileObject], says("the files")]
+    has_more: Annotated[bool, says("always false")] = False
+
+
+class DeletedFile(Struct, kw_only=True):
+    """A file that was removed."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Annotated[bool, says("always true")] = True
+
+
+class RowError(Struct, kw_only=True):
+    """What is wrong with a row of a batch's input."""
+
+    code: Annotated[str, says("the kind of error")]
+    message: Annotated[str, says("the error in a sentence")]
+    line: Annotated[int | None, says("the line, from 1")] = None
+    param: Annotated[str | None, says("the field")] = None
+
+
+class RowErrors(Struct, kw_only=True):
+    """What is wrong with a batch's input."""
+
+    object: Literal["list"] = "list"
+    data: Annotated[list[RowError], says("the first errors")]
+
+
+class RequestCounts(Struct, kw_only=True):
+    """How many rows a batch has, and how many have ended."""
+
+    total: int = 0
+    completed: Annotated[int, says("how many have an answer")] = 0
+    failed: Annotated[int, says("how many have an error")] = 0
+
+
+class Batch(Struct, kw_only=True):
+    """A batch of requests, which runs while nobody else asks its models."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: Annotated[str, says("the route of all rows")]
+    errors: Annotated[RowErrors | None, says("what is wrong with the input")] = None
+    input_file_id: Annotated[str, says("the file with the rows")]
+    completion_window: Annotated[str, says("how long it may take: `24h`")]
+    status: Annotated[BatchStatus, says("how far it is")] = "validating"
+    output_file_id: Annotated[str | None, says("the file with the answers, at the end")] = None
+    error_file_id: Annotated[str | None, says("the file with the errors, at the end")] = None
+    created_at: int
+    in_progress_at: Annotated[int | None, says("when its rows began")] = None
+    expires_at: Annotated[int, says("when it is given up")]
+    finalizing_at: Annotated[int | None, says("when its last row ended")] = None
+    completed_at: Annotated[int | None, says("when it was completed")] = None
+    failed_at: Annotated[int | None, says("when its input was refused")] = None
+    expired_at: Annotated[int | None, says("when it was given up")] = None
+    cancelling_at: Annotated[int | None, says("when it was to be cancelled")] = None
+    cancelled_at: Annotated[int | None, says("when it was cancelled")] = None
+    request_counts: Annotated[RequestCounts, says("how many rows have ended")] = msgspec.field(
+        default_factory=RequestCounts
+    )
+    metadata: dict[str, Any] | None = None
+
+
+class BatchList(Struct, kw_only=True):
+    """Batches, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: Annotated[list[Batch], says("the batches")]
+    has_more: Annotated[bool, says("always false")] = False

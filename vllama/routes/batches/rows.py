@@ -1,0 +1,98 @@
+"""The rows of a batch: lines of JSON, checked before the first one runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from vllama.dialects.openai.batch_types import RowError
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+MAX_ROWS = 50_000
+MAX_ROW_BYTES = 16 * 1024 * 1024
+MAX_ERRORS = 100
+
+
+class Place(NamedTuple):
+    """Where a row is in its file, and its `custom_id`."""
+
+    custom_id: str
+    start: int
+    length: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row as it runs."""
+
+    custom_id: str
+    model: str
+    body: bytes
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
+    """Return where the rows of a file are, and what is wrong with it. Blocks. Raises OSError."""
+    places: list[Place] = []
+    errors: list[RowError] = []
+    seen: set[str] = set()
+    start = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                found = _check_line(line, endpoint, seen)
+                if isinstance(found, RowError):
+                    found.line = number
+                    errors.append(found)
+                else:
+                    places.append(Place(found, start, len(line)))
+            start += len(line)
+            if len(errors) >= MAX_ERRORS or len(places) > MAX_ROWS:
+                break
+    if len(places) > MAX_ROWS:
+        errors.append(RowError(code="too_many_tasks", message=f"{MAX_ROWS} rows are the most"))
+    if not (places or errors):
+        errors.append(RowError(code="empty_file", message="the file has no rows"))
+    return places, errors
+
+
+def _check_line(line: bytes, endpoint: str, seen: set[str]) -> str | RowError:
+    """Return the `custom_id` of a line, or what is wrong with it."""
+    if len(line) > MAX_ROW_BYTES:
+        return RowError(code="row_too_large", message=f"{MAX_ROW_BYTES} bytes are the most")
+    try:
+        row = msgspec.json.decode(line, type=_Line)
+    except msgspec.ValidationError as error:
+        return RowError(code="invalid_request", message=str(error))
+    except (ValueError, RecursionError):
+        return RowError(code="invalid_json_line", message="the line is not valid JSON")
+    if row.custom_id in seen:
+        message = f"the custom_id '{row.custom_id[:80]}' has come before"
+        return RowError(code="duplicate_custom_id", message=message, param="custom_id")
+    seen.add(row.custom_id)
+    if row.method != "POST":
+        return RowError(code="invalid_method", message="the method is not POST", param="method")
+    if row.url != endpoint:
+        message = f"the url is not {endpoint}, that of the batch"
+        return RowError(code="mismatched_url", message=message, param="url")
+    if not isinstance(row.body.get("model"), str):
+        return RowError(code="invalid_model", message="no model is named", param="body.model")
+    if row.body.get("stream"):
+        message = "an answer of a batch is not streamed"
+        return RowError(code="invalid_request", message=message, param="body.stream")
+    return row.custom_id
+
+
+def read_row(path: Path, place: Place) -> Row:
+    """Return a row that was checked. Blocks. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(place.start)
+        line = msgspec.json.decode(file.read(place.length), type=_Line)
+    return Row(place.custom_id, line.body["model"], msgspec.json.encode(line.body))

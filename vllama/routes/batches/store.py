@@ -1,0 +1,222 @@
+"""Files and batches on disk: each a record, with its content beside it. All methods block.
+
+`ID.json` is the record, `ID.data` the content. What a batch writes is `ID.out` and `ID.err` until
+it ends, one line a row, each on the disk before it counts (as in docs/decisions/0028).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+import msgspec
+
+from vllama.base import private
+from vllama.base.errors import BadRequest, VllamaError
+from vllama.base.units import format_bytes_decimal
+from vllama.dialects.openai.batch_types import Batch, FileObject
+
+KEPT_S = 30 * 86400
+_ID = re.compile(r"(?:file|batch)-[0-9a-f]{24}")
+MAX_FILE_BYTES = 200 * 1000 * 1000
+
+
+class NotThere(VllamaError):
+    """There is no such file or batch, or it is somebody else's."""
+
+    status = 404
+
+
+class NoRoom(BadRequest):
+    """A file is too large, or others take too much room already."""
+
+    status = 413
+
+
+class StoredFile(msgspec.Struct):
+    """A file, and whose it is: "" on a server without keys."""
+
+    owner: str
+    shown: FileObject
+
+
+class StoredBatch(msgspec.Struct):
+    """A batch, whose it is, and the name of the key that its rows are counted for."""
+
+    owner: str
+    key_name: str
+    shown: Batch
+
+
+Stored = TypeVar("Stored", StoredFile, StoredBatch)
+
+
+class BatchStore:
+    """The files and batches of one server."""
+
+    def __init__(self, folder: Path, most_bytes: int, most_of_owner: int) -> None:
+        """`most_bytes` of all files together, and `most_of_owner` of those of one key."""
+        self.folder = folder
+        self._most, self._most_of_owner = most_bytes, most_of_owner
+
+    def begin_file(self) -> Path:
+        """Return where to write a new file. Raises OSError."""
+        private.make_folder(self.folder)
+        return self.folder / f"new-{token_hex(8)}"
+
+    def check_room(self, owner: str, size_bytes: int) -> None:
+        """Raise NoRoom if a file of this size cannot be kept."""
+        check_size(size_bytes)
+        files = list(self._read_all("file", StoredFile))
+        everything = sum(each.shown.bytes for each in files)
+        own = sum(each.shown.bytes for each in files if each.owner == owner)
+        if everything + size_bytes > self._most or own + size_bytes > self._most_of_owner:
+            raise NoRoom(
+                "cannot keep the file: there are too many others", hint="delete some of them"
+            )
+
+    def keep_file(self, new: Path, filename: str, purpose: str, owner: str) -> FileObject:
+        """Keep a file that was written. Raises OSError."""
+        now_s = int(time.time())
+        shown = FileObject(
+            id=f"file-{token_hex(12)}",
+            bytes=new.stat().st_size,
+            created_at=now_s,
+            expires_at=now_s + KEPT_S,
+            filename=filename[:200],
+            purpose=purpose,
+        )
+        new.chmod(private.FILE)
+        new.rename(self.content(shown.id))
+        self._write(shown.id, StoredFile(owner, shown))
+        return shown
+
+    def content(self, identity: str) -> Path:
+        """Return where the content of a file is."""
+        return self.folder / f"{identity}.data"
+
+    def find_file(self, identity: str, owner: str) -> FileObject:
+        """Return a file. Raises NotThere, also if it is another owner's."""
+        return self._find(identity, owner, StoredFile, "file").shown
+
+    def list_files(self, owner: str, purpose: str = "") -> list[FileObject]:
+        """Return the files of an owner, the newest first."""
+        found = [each.shown for each in self._read_all("file", StoredFile) if each.owner == owner]
+        chosen = [each for each in found if purpose in ("", each.purpose)]
+        return sorted(chosen, key=lambda each: (-each.created_at, each.id))
+
+    def delete_file(self, identity: str, owner: str) -> None:
+        """Remove a file. Raises NotThere."""
+        self.find_file(identity, owner)
+        self._remove(identity)
+
+    def save_batch(self, stored: StoredBatch) -> None:
+        """Write the state of a batch. Raises OSError."""
+        private.make_folder(self.folder)
+        self._write(stored.shown.id, stored)
+
+    def find_batch(self, identity: str, owner: str) -> StoredBatch:
+        """Return a batch. Raises NotThere, also if it is another owner's."""
+        return self._find(identity, owner, StoredBatch, "batch")
+
+    def list_batches(self) -> list[StoredBatch]:
+        """Return the batches of all owners, the newest first."""
+        found = self._read_all("batch", StoredBatch)
+        return sorted(found, key=lambda each: (-each.shown.created_at, each.shown.id))
+
+    def expire(self) -> None:
+        """Remove files whose time is over, batches as old, and what was not written whole."""
+        now_s = time.time()
+        for file in list(self._read_all("file", StoredFile)):
+            if file.shown.expires_at <= now_s:
+                self._remove(file.shown.id)
+        for batch in list(self._read_all("batch", StoredBatch)):
+            if batch.shown.created_at + KEPT_S <= now_s:
+                self._remove(batch.shown.id)
+        for path in self.folder.glob("new-*"):
+            if path.stat().st_mtime + 86400 < now_s:
+                path.unlink(missing_ok=True)
+
+    def finish_output(self, stored: StoredBatch, suffix: str) -> str | None:
+        """Make a file of what a batch has written; return its id, None if it wrote nothing."""
+        path = self.folder / f"{stored.shown.id}.{suffix}"
+        if not path.exists() or not path.stat().st_size:
+            path.unlink(missing_ok=True)
+            return None
+        new = self.begin_file()
+        shutil.move(path, new)
+        name = f"{stored.shown.id}_{'output' if suffix == 'out' else 'error'}.jsonl"
+        return self.keep_file(new, name, "batch_output", stored.owner).id
+
+    def _find(self, identity: str, owner: str, kind: type[Stored], word: str) -> Stored:
+        found = self._read(identity, kind) if _ID.fullmatch(identity) else None
+        if found is not None and found.owner == owner:
+            return found
+        raise NotThere(f"No such {word}: {identity[:80]}")
+
+    def _read(self, identity: str, kind: type[Stored]) -> Stored | None:
+        try:
+            return msgspec.json.decode((self.folder / f"{identity}.json").read_bytes(), type=kind)
+        except (OSError, ValueError):
+            return None
+
+    def _read_all(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
+        for path in self.folder.glob(f"{prefix}-*.json"):
+            if (found := self._read(path.stem, kind)) is not None:
+                yield found
+
+    def _write(self, identity: str, stored: StoredFile | StoredBatch) -> None:
+        private.replace(self.folder / f"{identity}.json", msgspec.json.encode(stored))
+
+    def _remove(self, identity: str) -> None:
+        for path in self.folder.glob(f"{identity}.*"):
+            path.unlink(missing_ok=True)
+
+
+def check_size(size_bytes: int) -> None:
+    """Raise NoRoom for a file that is larger than any may be."""
+    if size_bytes > MAX_FILE_BYTES:
+        raise NoRoom(f"the file is too large: {format_bytes_decimal(MAX_FILE_BYTES)} at most")
+
+
+class Journal:
+    """The lines of one batch, each on the disk before it counts."""
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        self._paths = {good: folder / f"{identity}.{'out' if good else 'err'}" for good in (1, 0)}
+
+    def read(self) -> tuple[set[str], int, int]:
+        """Return the `custom_id`s of rows that have ended, and how many were good and not.
+
+        A line that was not written whole is taken away.
+        """
+        ended: set[str] = set()
+        counts = []
+        for path in self._paths.values():
+            before, whole = len(ended), 0
+            if path.exists():
+                with path.open("r+b") as file:
+                    for line in file:
+                        if not line.endswith(b"\n"):
+                            break
+                        whole += len(line)
+                        ended.add(msgspec.json.decode(line)["custom_id"])
+                    file.truncate(whole)
+            counts.append(len(ended) - before)
+        return ended, counts[0], counts[1]
+
+    def add(self, line: bytes, *, good: bool) -> None:
+        """Add a line. Raises OSError."""
+        path = self._paths[int(good)]
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
+        try:
+            os.write(descriptor, line + b"\n")
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)

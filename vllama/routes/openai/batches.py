@@ -1,0 +1,237 @@
+"""OpenAI's `/v1/files` and `/v1/batches`, as its clients use them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllama.base import executors, private
+from vllama.base.errors import BadRequest, Forbidden
+from vllama.dialects.openai.batch_types import (
+    Batch,
+    BatchList,
+    DeletedFile,
+    FileList,
+    FileObject,
+)
+from vllama.dialects.openai.multipart import FormReader
+from vllama.dialects.openai.read import parse_openai
+from vllama.net.http.request import Request
+from vllama.routes.batches.rows import ENDPOINTS
+from vllama.routes.batches.store import StoredBatch, check_size
+from vllama.routes.describe.fields import BINARY, NON_EMPTY, make_word
+from vllama.routes.route import Body, Parameter, RouteKind, openai_route
+
+if TYPE_CHECKING:
+    from vllama.routes.batches.runner import Batches
+    from vllama.routes.context import Gateway
+
+FILES, CONTENT = "/v1/files/", "/content"
+BATCHES, CANCEL = "/v1/batches/", "/cancel"
+PURPOSE = "batch"
+WINDOW, WINDOW_S = "24h", 86400
+JSONL = b"application/jsonl"
+
+
+async def upload(gateway: Gateway, request: Request) -> None:
+    """Keep a file with the rows of a batch: JSON, one request a line."""
+    store, owner = _open(gateway, request).store, _owner(gateway, request)
+    reader = FormReader(request.header(b"content-type"), keeps_files=False)
+    announced = request.header(b"content-length")
+    await executors.storage.run(store.check_room, owner, int(announced or 0))
+    new = await executors.storage.run(store.begin_file)
+    size = 0
+    try:
+        file = await executors.storage.run(private.create, new)
+        try:
+            async for piece in request.pieces():
+                reader.feed(piece)
+                data = reader.take_file()
+                size += len(data)
+                check_size(size)
+                await executors.storage.run(file.write, data)
+        finally:
+            await executors.storage.run(file.close)
+        fields = {part.name: part for part in reader.parts()}
+        if "file" not in fields or fields["file"].filename is None:
+            raise BadRequest("Missing required parameter: 'file'.")
+        purpose = fields["purpose"].text if "purpose" in fields else ""
+        if purpose != PURPOSE:
+            raise BadRequest(f"Invalid value for 'purpose': {purpose[:80]!r}; it is 'batch' here.")
+        name = fields["file"].filename
+        await executors.storage.run(store.check_room, owner, size)
+        shown = await executors.storage.run(store.keep_file, new, name, purpose, owner)
+    finally:
+        await executors.storage.run(lambda: new.unlink(missing_ok=True))
+    request.json(200, shown)
+
+
+async def list_files(gateway: Gateway, request: Request) -> None:
+    """List the files of the key that asks."""
+    purpose = request.read_query().get("purpose", "")
+    store = _get(gateway).store
+    found = await executors.storage.run(store.list_files, _owner(gateway, request), purpose)
+    request.json(200, FileList(data=found))
+
+
+async def get_file(gateway: Gateway, request: Request) -> None:
+    """Return what is known of a file."""
+    identity, owner = request.path.removeprefix(FILES), _owner(gateway, request)
+    request.json(200, await executors.storage.run(_get(gateway).store.find_file, identity, owner))
+
+
+async def get_content(gateway: Gateway, request: Request) -> None:
+    """Return the content of a file."""
+    identity, store = request.path.removeprefix(FILES).removesuffix(CONTENT), _get(gateway).store
+    shown = await executors.storage.run(store.find_file, identity, _owner(gateway, request))
+    file = await executors.storage.run(Path.open, store.content(shown.id), "rb")
+    try:
+        request.start(200, JSONL, shown.bytes)
+        while data := await executors.storage.run(file.read, 1 << 18):
+            request.write(data)
+            await request.wait_until_drained()
+        request.end()
+    finally:
+        await executors.storage.run(file.close)
+
+
+async def delete_file(gateway: Gateway, request: Request) -> None:
+    """Remove a file."""
+    store, identity = _open(gateway, request).store, request.path.removeprefix(FILES)
+    await executors.storage.run(store.delete_file, identity, _owner(gateway, request))
+    request.json(200, DeletedFile(id=identity))
+
+
+async def create(gateway: Gateway, request: Request) -> None:
+    """Run the rows of a file while nobody else asks their model.
+
+    A request from anybody else stops the rows of that model at once; they go on a second after it
+    has ended. `completion_window` is `24h`.
+    """
+    batches, owner = _open(gateway, request), _owner(gateway, request)
+    given = parse_openai(await request.body())
+    endpoint, window = given.get("endpoint"), given.get("completion_window", WINDOW)
+    if endpoint not in ENDPOINTS:
+        raise BadRequest(f"Invalid value for 'endpoint': use one of {', '.join(ENDPOINTS)}.")
+    if window != WINDOW:
+        raise BadRequest("Invalid value for 'completion_window': it is '24h'.")
+    metadata = given.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise BadRequest("Invalid type for 'metadata': expected an object.")
+    file = await executors.storage.run(
+        batches.store.find_file, str(given.get("input_file_id") or ""), owner
+    )
+    now_s, key = int(time.time()), gateway.running.of(request).access
+    shown = Batch(
+        id=f"batch-{token_hex(12)}",
+        endpoint=str(endpoint),
+        input_file_id=file.id,
+        completion_window=WINDOW,
+        created_at=now_s,
+        expires_at=now_s + WINDOW_S,
+        metadata=metadata,
+    )
+    stored = StoredBatch(owner, key.name if key is not None else "", shown)
+    await executors.storage.run(batches.store.save_batch, stored)
+    answer = msgspec.json.encode(shown)  # as it is before it runs
+    batches.start(stored)
+    request.respond(200, answer)
+
+
+async def list_batches(gateway: Gateway, request: Request) -> None:
+    """List the batches of the key that asks."""
+    owner = _owner(gateway, request)
+    found = await executors.storage.run(_get(gateway).store.list_batches)
+    mine = [_now(gateway, each).shown for each in found if each.owner == owner]
+    request.json(200, BatchList(data=mine))
+
+
+async def get_batch(gateway: Gateway, request: Request) -> None:
+    """Return how far a batch is."""
+    request.json(200, (await _find(gateway, request, "")).shown)
+
+
+async def cancel(gateway: Gateway, request: Request) -> None:
+    """Stop a batch; what has ended stays."""
+    batches = _open(gateway, request)
+    stored = await _find(gateway, request, CANCEL)
+    request.json(200, (await batches.cancel(stored)).shown)
+
+
+async def _find(gateway: Gateway, request: Request, suffix: str) -> StoredBatch:
+    identity = request.path.removeprefix(BATCHES).removesuffix(suffix)
+    store, owner = _get(gateway).store, _owner(gateway, request)
+    return _now(gateway, await executors.storage.run(store.find_batch, identity, owner))
+
+
+def _now(gateway: Gateway, stored: StoredBatch) -> StoredBatch:
+    """Return a batch as it is now: one that runs counts in memory."""
+    return _get(gateway).find_running(stored.shown.id) or stored
+
+
+def _get(gateway: Gateway) -> Batches:
+    assert gateway.batches is not None, "the server has started"
+    return gateway.batches
+
+
+def _open(gateway: Gateway, request: Request) -> Batches:
+    """Return the batches for a change. Raises Forbidden on a server that is read-only."""
+    if gateway.guards.read_only:
+        raise Forbidden(
+            f"cannot serve {request.method} {request.path[:80]}: this server is read-only",
+            hint="start it without --read-only",
+        )
+    return _get(gateway)
+
+
+def _owner(gateway: Gateway, request: Request) -> str:
+    """Return whose files and batches a request may see: those of its key."""
+    key = gateway.running.of(request).access
+    return key.owner if key is not None else ""
+
+
+_FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
+_BATCH = (Parameter("id", "the batch's id, such as `batch-1a2b`"),)
+_api = partial(openai_route, kind=RouteKind.OWN)
+_FORM = Body(
+    name="openai.FileRequest",
+    required=("file", "purpose"),
+    fields={
+        "file": BINARY | {"description": "the rows: JSON, one request a line"},
+        "purpose": make_word(PURPOSE) | {"description": "what the file is for"},
+    },
+    form=True,
+)
+_NEW: dict[str, Any] = {
+    "input_file_id": NON_EMPTY | {"description": "the file with the rows"},
+    "endpoint": make_word(*ENDPOINTS) | {"description": "the route of all rows"},
+    "completion_window": make_word(WINDOW) | {"description": "how long it may take"},
+    "metadata": {"type": ["object", "null"]},
+}
+_CREATE = Body(
+    name="openai.BatchRequest",
+    required=("input_file_id", "endpoint", "completion_window"),
+    fields=_NEW,
+)
+ROUTES = (
+    _api("POST /v1/files", upload, body=_FORM, answer=FileObject, errors=(413,)),
+    _api(
+        "GET /v1/files",
+        list_files,
+        answer=FileList,
+        parameters=(Parameter("purpose", "only files for this"),),
+    ),
+    _api(f"GET {FILES}{{id}}", get_file, answer=FileObject, parameters=_FILE),
+    _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
+         media={"application/jsonl": BINARY}),
+    _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
+    _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
+    _api("GET /v1/batches", list_batches, answer=BatchList),
+    _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),
+    _api(f"POST {BATCHES}{{id}}{CANCEL}", cancel, answer=Batch, parameters=_BATCH),
+)  # fmt: skip
