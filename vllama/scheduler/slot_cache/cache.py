@@ -49,6 +49,7 @@ class SlotCache:
             return None
         found = self._engines.get(lease.endpoint)
         if found is None:
+            self._forget_ended(lease)
             slots = lease.traits.max_concurrency
             capacity = plan.settings.context_length * slots
             found = self._engines[lease.endpoint] = Conversations(
@@ -59,6 +60,14 @@ class SlotCache:
                 -(-plan.memory.kv_bytes // max(1, capacity)),
             )
         return found
+
+    def _forget_ended(self, lease: Lease) -> None:
+        """Forget the processes of a model that its lease's has followed."""
+        process, name = lease.instance.process, lease.instance.bundle.name
+        here = process.endpoints if process is not None else ()
+        for endpoint, each in list(self._engines.items()):
+            if each.model == name and endpoint not in here and not each.running:
+                del self._engines[endpoint]
 
     async def run(self) -> None:
         """Save what silent engines have, until cancelled."""

@@ -54,7 +54,7 @@ class Conversations:
         self, store: SlotStore, key: str, model: str, routes: SlotRoutes, token_bytes: int
     ) -> None:
         """`key`: see `Saved`. `token_bytes`: what a token takes in a slot, at most."""
-        self._store, self._key, self._model = store, key, model
+        self._store, self._key, self.model = store, key, model
         self._routes, self._token_bytes = routes, token_bytes
         self._known: deque[Conversation] = deque(maxlen=MOST_KEPT)
         self._acting = asyncio.Lock()
@@ -107,7 +107,7 @@ class Conversations:
                     return None
                 await self._act(upstream, slot, "restore", f"{saved.name}.slot")
             except VllamaError as error:
-                log.warning("%s: a conversation was not restored: %s", self._model, error.message)
+                log.warning("%s: a conversation was not restored: %s", self.model, error.message)
                 await executors.storage.run(self._store.drop, saved)
                 return None
         await executors.storage.run(self._store.note_use, saved)
@@ -150,7 +150,7 @@ class Conversations:
             saved = Saved(
                 name=name.removeprefix("new-").removesuffix(".slot"),
                 key=self._key,
-                model=self._model,
+                model=self.model,
                 owner=conversation.owner,
                 key_name=conversation.key_name,
                 blocks=conversation.blocks,
@@ -159,7 +159,7 @@ class Conversations:
             if not await executors.storage.run(store.finish, name, saved):
                 return 0
         except (VllamaError, OSError) as error:
-            log.info("%s: a conversation was not saved: %s", self._model, error)
+            log.info("%s: a conversation was not saved: %s", self.model, error)
             await executors.storage.run(store.abandon, name)
             return 0
         conversation.saved_tokens = conversation.tokens
