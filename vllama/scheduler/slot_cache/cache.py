@@ -48,18 +48,20 @@ class SlotCache:
         if routes is None or plan is None:
             return None
         found = self._engines.get(lease.endpoint)
-        if found is None:
-            self._forget_ended(lease)
-            slots = lease.traits.max_concurrency
-            capacity = plan.settings.context_length * slots
-            found = self._engines[lease.endpoint] = Conversations(
-                self.store,
-                make_key(plan, slots),
-                plan.bundle.name,
-                routes,
-                -(-plan.memory.kv_bytes // max(1, capacity)),
-            )
-        return found
+        if found is not None:
+            return found
+        self._forget_ended(lease)
+        slots = lease.traits.max_concurrency
+        try:
+            key = make_key(plan, slots)
+        except OSError:  # the model's files are gone, which a loaded engine survives
+            return None
+        token_bytes = -(-plan.memory.kv_bytes // max(1, plan.settings.context_length * slots))
+        name = plan.bundle.name
+        made = self._engines[lease.endpoint] = Conversations(
+            self.store, key, name, routes, token_bytes
+        )
+        return made
 
     def _forget_ended(self, lease: Lease) -> None:
         """Forget the processes of a model that its lease's has followed."""
@@ -168,7 +170,7 @@ class CachedTurn:
 
 
 def make_key(plan: Plan, slots: int) -> str:
-    """Return what a saved conversation depends on, beside its text."""
+    """Return what a saved conversation depends on, beside its text. Raises OSError."""
     bundle, settings = plan.bundle, plan.settings
     files = (*bundle.files, *bundle.adapters)
     stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]

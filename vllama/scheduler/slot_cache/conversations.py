@@ -103,8 +103,11 @@ class Conversations:
         async with self._acting:
             try:
                 slot = _choose_idle(await self._list_slots(upstream))
-                if slot is None or not await executors.storage.run(self._store.check, saved):
-                    return None
+            except (VllamaError, TimeoutError):
+                return None  # the request itself will tell what is wrong
+            if slot is None or not await executors.storage.run(self._store.check, saved):
+                return None
+            try:
                 await self._act(upstream, slot, "restore", f"{saved.name}.slot")
             except VllamaError as error:
                 log.warning("%s: a conversation was not restored: %s", self.model, error.message)
@@ -158,7 +161,7 @@ class Conversations:
             )
             if not await executors.storage.run(store.finish, name, saved):
                 return 0
-        except (VllamaError, OSError) as error:
+        except (VllamaError, TimeoutError, OSError) as error:
             log.info("%s: a conversation was not saved: %s", self.model, error)
             await executors.storage.run(store.abandon, name)
             return 0
