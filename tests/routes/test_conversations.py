@@ -44,6 +44,12 @@ def unload(server, key="", model=NAME):
         time.sleep(0.02)
 
 
+def run(server, *arguments):
+    env = server.env | {"OLLAMA_HOST": f"127.0.0.1:{server.port}"}
+    command = [sys.executable, "-m", "vllama", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+
+
 def files(server):
     return sorted((server.home / "data" / "conversations").glob("*.slot"))
 
@@ -58,6 +64,10 @@ def test_a_conversation_outlives_an_unload(server) -> None:
     again = ask(server, whole + "and on")
     assert again["prompt_eval_cached_count"] == len(whole)
     assert server.sent(NAME)["id_slot"] in (0, 1)
+    (row,) = server.get("/api/ps")["models"]
+    kept = row["conversations"]
+    assert (kept["count"], kept["hits"], kept["size"]) == (1, 1, file.stat().st_size)
+    assert "1 conversation on disk, " in run(server, "ps").stderr
     assert "vllama_slot_cache_restored_total" in server.request("GET", "/metrics")[2].decode()
     ask(server, whole + "and on and on")
     assert "id_slot" not in server.sent(NAME)  # the engine has it now

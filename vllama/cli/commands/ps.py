@@ -65,6 +65,13 @@ def ps(
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
+        if (kept := row.get("conversations")) and kept["count"]:
+            size = format_bytes_decimal(kept["size"])
+            many = "conversation" if kept["count"] == 1 else "conversations"
+            say_aside(
+                f"{row['name']}: {kept['count']} {many} on disk, {size}, restored {kept['hits']} "
+                f"{'time' if kept['hits'] == 1 else 'times'}"
+            )
         if others := row.get("other_names"):
             say_aside(f"{row['name']} shares its engine with {', '.join(others)}")
 

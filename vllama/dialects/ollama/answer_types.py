@@ -168,6 +168,14 @@ class LoadProgress(Struct, frozen=True):
     total: Annotated[int, says("all bytes of its files")]
 
 
+class KeptConversations(Struct, kw_only=True):
+    """A model's conversations that are kept on disk."""
+
+    count: Annotated[int, says("how many they are")]
+    size: int
+    hits: Annotated[int, says("how often one was restored")]
+
+
 class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     """A model that is loaded, or on its way. The fields after `context_length` are vllama's own."""
 
@@ -191,6 +199,9 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     node: Annotated[str | UnsetType, says("the node of a cluster that has it loaded")] = UNSET
     node_reason: Annotated[
         str | UnsetType, says("why the last request of this server went to that node")
+    ] = UNSET
+    conversations: Annotated[
+        KeptConversations | UnsetType, says("its conversations on disk, where they are kept")
     ] = UNSET
     other_names: list[str] = []
     ending: int = 0

@@ -113,6 +113,9 @@ async def ps(gateway: Gateway, request: Request) -> None:
         for view, there in zip(views, elsewhere, strict=True)
         if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
     ]
+    if gateway.slot_cache is not None:
+        for row in rows:
+            row.conversations = gateway.slot_cache.store.summarise(row.name)
     if gateway.nodes is not None:
         from vllama.routes.nodes import list_loaded_elsewhere
 

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from vllama.base import private
 from vllama.base.errors import ConfigError
 from vllama.base.units import format_bytes_decimal
+from vllama.dialects.ollama.answer_types import KeptConversations
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,16 @@ class SlotStore:
     def size_bytes(self) -> int:
         """What the files take, with those that are being written."""
         return sum(each.size_bytes for each in self._saved.values()) + sum(self._reserved.values())
+
+    def summarise(self, model: str) -> KeptConversations:
+        """Return what is kept of a model."""
+        with self._guard:
+            found = [each for each in self._saved.values() if each.model == model]
+        return KeptConversations(
+            count=len(found),
+            size=sum(each.size_bytes for each in found),
+            hits=sum(each.hits for each in found),
+        )
 
     @property
     def _written_file(self) -> Path:
