@@ -9,8 +9,8 @@ import pytest
 
 from vllama.base import errors
 from vllama.cli.app import INTERRUPTED
-from vllama.net import relay
-from vllama.net.relay import RelayState
+from vllama.net import relay_types
+from vllama.net.relay_types import RelayState
 from vllama.scheduler import instance
 from vllama.scheduler.instance import InstanceState
 from vllama.scheduler.views import Phase
@@ -103,7 +103,9 @@ def test_the_diagrams_have_all_states():
     assert state_diagrams() == [set(Phase), set(InstanceState), set(RelayState), set(State)]
 
 
-@pytest.mark.parametrize(("number", "table"), [(1, instance.TRANSITIONS), (2, relay.TRANSITIONS)])
+@pytest.mark.parametrize(
+    ("number", "table"), [(1, instance.TRANSITIONS), (2, relay_types.TRANSITIONS)]
+)
 def test_a_diagram_has_the_transitions_of_its_table(number, table):
     page = (ROOT / "docs" / "architecture.md").read_text()
     block = re.findall(r"stateDiagram-v2\n(.*?)```", page, re.DOTALL)[number]

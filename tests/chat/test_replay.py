@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from vllama.chat.engine.events import Chunk
-from vllama.chat.replay import Departed, Taken
+from vllama.chat.replay import Departed, Taken, continue_call
+from vllama.chat.request import Call
 
 CHAT = [
     {"delta": {"role": "assistant"}},
@@ -97,3 +98,31 @@ def test_another_answer_is_noticed(other) -> None:
     with pytest.raises(Departed):
         for choice in other:
             taken.swallow(chunk(choice))
+
+
+def make_call(**body) -> Call:
+    return Call(path="/v1/completions", body=msgspec.json.encode({"prompt": "a", **body}))
+
+
+def test_a_text_is_gone_on_from_in_two_steps() -> None:
+    first, rest = continue_call(make_call(seed=1, max_tokens=9, stream=True), "b", 4)
+    assert msgspec.json.decode(first.body) == {
+        "prompt": "a", "seed": 1, "max_tokens": 0, "stream": False,
+    }  # fmt: skip
+    assert msgspec.json.decode(rest.body) == {
+        "prompt": "ab", "seed": 1, "max_tokens": 5, "stream": True,
+    }  # fmt: skip
+    _, rest = continue_call(make_call(max_tokens=2), "b", 4)
+    assert msgspec.json.decode(rest.body)["max_tokens"] == 1
+    assert "max_tokens" not in msgspec.json.decode(continue_call(make_call(), "b", 4)[1].body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"json_schema": {}}, {"grammar": "root"}, {"response_format": {}}, {"logprobs": 1},
+        {"n": 2}, {"prompt": [1, 2]}, {"prompt": None, "messages": []},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_gone_on_from(body) -> None:
+    assert continue_call(make_call(**body), "b", 1) is None

@@ -159,7 +159,8 @@ class FakeEngine:
             inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
             slots=SLOTS if settings.slot_dir else None,
-            chats_by_completion=settings.slot_dir is not None and "replays" in bundle.name,
+            chats_by_completion="renders" in bundle.name
+            or (settings.slot_dir is not None and "replays" in bundle.name),
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,

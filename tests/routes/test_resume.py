@@ -129,3 +129,26 @@ def test_a_request_that_kills_its_engine_ends_alone(server, tokens) -> None:
     assert [found[number].text for number in range(4)] == [WHOLE] * 4
     assert found[9].error
     assert server.output.count("restarting") - before <= 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: one.path)
+def test_a_replay_that_departs_goes_on_from_the_text(server, dialect, stream) -> None:
+    """The second engine says something else: what the client has stays, and is gone on from."""
+    name = "wide-replays-renders-counts"
+    server.post("/api/generate", {"model": name, "keep_alive": 0})
+    server.model(name, "--die-after", "5")
+    server.post("/api/generate", {"model": name})
+    server.model(name, "--say", '"and so on. "')  # after its restart
+    reply, answer = ask(server, dialect, "@tokens=9 @delay=0.02", stream=stream, model=name)
+    assert (answer.text, answer.error, answer.odd) == (
+        "tok0 tok1 tok2 tok3 tok4 and so on. ",
+        "",
+        "",
+    )
+    sent = server.sent(name)
+    assert sent["prompt"].endswith("tok0 tok1 tok2 tok3 tok4 ")
+    whole = [body for body in server.stats(name)["bodies"] if body.get("max_tokens") == 0]
+    assert [sent["prompt"].startswith(body["prompt"]) for body in whole] == [True]
+    counts = re.findall(r'"(?:eval_count|completion_tokens|output_tokens)": ?(\d+)', reply.text)
+    assert set(counts[-1:]) <= {"14"}  # five of the first engine, nine of the second

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from vllama.base.errors import EngineCrashed
 from vllama.chat.engine.events import Choice, Chunk
+from vllama.chat.request import Call
 
 Key = tuple[int, str]
 """A choice, and what of it: its text, its thinking, or the arguments of one of its calls."""
@@ -25,6 +28,34 @@ class Departed(EngineCrashed):
         super().__init__(
             "cannot go on: the engine has ended, and begins another answer after its restart"
         )
+
+
+# what makes the engine begin a form again, or tell of each token
+_KEEPS_STATE = ("json_schema", "grammar", "response_format", "logprobs", "n_probs")
+
+
+def continue_call(call: Call, said: str, tokens: int) -> tuple[Call, Call] | None:
+    """Return two calls that go on from `said`, of so many tokens: the prompt alone, then both.
+
+    In two steps almost all answers equal the undisturbed ones, in one step fewer do, because the
+    numbers of a batch differ. None for what cannot go on from a text: chats, several choices, and
+    answers that keep to a form or have log probabilities.
+    """
+    body = msgspec.json.decode(call.body)
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) or body.get("n", 1) > 1:
+        return None
+    if any(body.get(name) is not None for name in _KEEPS_STATE):
+        return None
+    first = {**body, "max_tokens": 0, "stream": False}
+    first.pop("stream_options", None)
+    rest = {**body, "prompt": prompt + said}
+    if (limit := body.get("max_tokens")) is not None:
+        rest["max_tokens"] = max(1, limit - tokens)
+    first_call, rest_call = (
+        msgspec.structs.replace(call, body=msgspec.json.encode(each)) for each in (first, rest)
+    )
+    return first_call, rest_call
 
 
 class Taken:
@@ -50,6 +81,10 @@ class Taken:
         """Expect the answer from its beginning."""
         self._at = dict.fromkeys(self._texts, 0)
         self.is_behind = self._has_begun
+
+    def go_on(self) -> None:
+        """Expect what follows."""
+        self._at, self.is_behind = {}, False
 
     def add(self, chunk: Chunk) -> None:
         """Take note of an event that is passed on."""

@@ -32,8 +32,8 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.inspect import Inspected, WholeReader
-from vllama.chat.replay import Taken
-from vllama.chat.request import Usage
+from vllama.chat.replay import Departed, Taken, continue_call
+from vllama.chat.request import Call, Usage
 from vllama.chat.stops import StopFilter
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
@@ -76,6 +76,7 @@ class Tally:
         self.counts: CountsReader | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
+        self._moved = 0  # tokens of the answer that the engine counts with the prompt
         self.collected: dict[str, Inspected] = {}  # `inspect`, as the answer has it
         self._template = template  # counts the events that are not decoded
         self.prompt_tokens = prompt_tokens
@@ -100,11 +101,13 @@ class Tally:
         if self._final is not None:
             return self._final
         timings = self.timings
-        prompt = _count(self._usage.get("prompt_tokens"), self.prompt_tokens)
-        if prompt is None and timings.prompt_n is not None:
+        prompt = _count(self._usage.get("prompt_tokens"))
+        if prompt is None and self.prompt_tokens is None and timings.prompt_n is not None:
             prompt = timings.prompt_n + (timings.cache_n or 0)
+        prompt = self.prompt_tokens if prompt is None else prompt - self._moved
         limit = self._max_tokens if self.finish_reason == "length" else None
-        completion = _count(self._usage.get("completion_tokens"), timings.predicted_n, limit)
+        completion = _count(self._usage.get("completion_tokens"), timings.predicted_n)
+        completion = limit if completion is None else completion + self._moved
         tokens = self._template.tokens if completion is None else completion
         if self._max_tokens is not None:  # the engine may finish a character beyond the limit
             tokens = min(tokens, self._max_tokens * self._choices)
@@ -130,6 +133,11 @@ class Tally:
             details = known.get("prompt_tokens_details") or {}
             value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
         return value
+
+    def move_to_prompt(self) -> None:
+        """Note that the engine will count what has come as a part of the prompt."""
+        self._moved = self._template.tokens
+        self._usage = {}
 
     def count(self, chunk: Chunk, now_ns: int) -> None:
         """Count the tokens of an event as the engine sent it, whatever filters make of it."""
@@ -304,6 +312,27 @@ class Reply:
         self.writer.template.forget()
         self._taken.rewind()
         self._is_behind = True
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether the answer that was asked for again is another one."""
+        return isinstance(self._failure, Departed)
+
+    def make_rest(self, call: Call) -> tuple[Call, Call] | None:
+        """Return the calls that go on from what has come; None if that is not possible."""
+        if self._taken is None or not self.continues_prompt:
+            return None
+        said = self._taken.text.decode(errors="surrogatepass")
+        return continue_call(call, said, self.template.tokens)
+
+    def go_on(self) -> None:
+        """Expect the rest of the answer: what has come is in the prompt now."""
+        assert self._taken is not None
+        self._reader, self._failure = SseReader(), None
+        self.writer.template.forget()
+        self._taken.go_on()
+        self._is_behind = False
+        self.tally.move_to_prompt()
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what to send now.

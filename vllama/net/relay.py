@@ -16,16 +16,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from enum import StrEnum
-from typing import Protocol
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
+from vllama.chat.replay import Departed
 from vllama.chat.reply import EVENT_STREAM, Reply
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.net.fast_path import make_fast_path
 from vllama.net.http.request import ClientGone, Request
+from vllama.net.relay_types import TRANSITIONS, Finish, Prepare, RelayState, Resumer
 from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 
@@ -35,56 +35,7 @@ MAX_ERROR_BYTES = 64 * 1024
 KEEP_ALIVE, KEEP_ALIVE_S = b": waiting for the engine\n\n", 15.0
 
 
-Prepare = Callable[[Upstream, Call], Awaitable[Call]]
-"""Returns a request as it is sent, each time that it is."""
-Finish = Callable[[Upstream], Awaitable[None]]
-"""What is still to be asked of the engine that has answered."""
-
-
-class RelayState(StrEnum):
-    """The stages of an answer."""
-
-    CONNECTING = "connecting"
-    AWAITING_HEAD = "awaiting_head"
-    STREAMING = "streaming"
-    DRAINING = "draining"  # the engine has finished; the end is still to be sent
-    DONE = "done"
-    ABORTED = "aborted"  # the client has disconnected
-    RESUMING = "resuming"  # the engine has died, and is asked again
-
-
-TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
-    RelayState.CONNECTING: frozenset({RelayState.AWAITING_HEAD, RelayState.ABORTED}),
-    RelayState.AWAITING_HEAD: frozenset(
-        {RelayState.STREAMING, RelayState.DRAINING, RelayState.RESUMING, RelayState.ABORTED}
-    ),
-    RelayState.STREAMING: frozenset({RelayState.DRAINING, RelayState.RESUMING, RelayState.ABORTED}),
-    RelayState.RESUMING: frozenset(
-        {RelayState.AWAITING_HEAD, RelayState.DRAINING, RelayState.ABORTED}
-    ),
-    RelayState.DRAINING: frozenset({RelayState.DONE, RelayState.ABORTED}),
-    RelayState.DONE: frozenset(),
-    RelayState.ABORTED: frozenset(),
-}
-"""The states that may follow each state; docs/architecture.md shows them as a diagram."""
-
 _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
-
-
-class Resumer(Protocol):
-    """Finds what an answer goes on with when its engine has died."""
-
-    async def resume(self, error: EngineError, reply: Reply, *, was_sent: bool) -> Upstream:
-        """Wait for an engine that may be asked for the same answer; return it.
-
-        `was_sent`: the request was written to a connection before `error`.
-        Raises VllamaError if none may, and ClientGone.
-        """
-        ...
-
-    def note_progress(self) -> None:
-        """Note that something new has come of an answer that was asked for again."""
-        ...
 
 
 class Relay:
@@ -94,8 +45,8 @@ class Relay:
 
     __slots__ = (
         "_asked", "_before_finish", "_connection", "_deliver", "_error", "_error_body",
-        "_error_headers", "_failure", "_headers", "_prepare", "_request", "_resumer", "_state",
-        "_status", "_tail", "_upstream", "_waiter", "_was_sent", "_whole", "reply",
+        "_error_headers", "_failure", "_headers", "_prepare", "_request", "_rest", "_resumer",
+        "_state", "_status", "_tail", "_upstream", "_waiter", "_was_sent", "_whole", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +79,8 @@ class Relay:
         self._error: VllamaError | None = None
         self._resumer: Resumer | None = None
         self._prepare: Prepare | None = None
+        self._asked: Call
+        self._rest: tuple[Call, Call] | None = None  # where the replay was another answer
         self._was_sent = False  # before the last error
         self._failure: Exception | None = (
             None  # raised by `_conclude` in a callback; `run` raises it
@@ -189,7 +142,8 @@ class Relay:
             await self._wait()
             while self._state is RelayState.RESUMING:
                 connection.release()
-                connection = self._connection = await self._ask_again(self._asked, connection)
+                ask = self._ask_rest if self._rest is not None else self._ask_again
+                connection = self._connection = await ask(connection)
                 await self._wait()
             if self._failure is not None:
                 raise self._failure
@@ -210,8 +164,40 @@ class Relay:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def _ask_again(self, call: Call, lost: Connection) -> Connection:
+    async def _ask_rest(self, lost: Connection) -> Connection:
+        """Ask the engine to go on from the text that the client has, in two steps."""
+        assert self._rest is not None and self._upstream is not None
+        (first, rest), self._resumer = self._rest, None  # it is not asked a third time
+        try:
+            await self._wait_for_engine(self._warm(self._upstream, first))
+            connection = await self._upstream.connect()
+        except VllamaError as error:
+            if self._state is RelayState.RESUMING:
+                self._error = error
+                self._drain()
+            return lost
+        if self._state is RelayState.RESUMING:
+            self.reply.go_on()
+            self._send(connection, self._upstream, rest)
+        return connection
+
+    async def _warm(self, upstream: Upstream, call: Call) -> Upstream:
+        """Have the engine read a prompt."""
+        await upstream.fetch(call)
+        return upstream
+
+    def _send(self, connection: Connection, upstream: Upstream, call: Call) -> None:
+        """Send a call after the first one."""
+        if upstream.begin_counts is not None:
+            self.reply.tally.counts = upstream.begin_counts()
+        self._status, self._error_body, self._tail = 0, b"", b""
+        self._enter(RelayState.AWAITING_HEAD)
+        most_bytes = upstream.most_answer_bytes if self._whole else math.inf
+        connection.request(upstream.encode(call), self, most_bytes)
+
+    async def _ask_again(self, lost: Connection) -> Connection:
         """Send the call to an engine that is alive; return its connection, or the one `lost`."""
+        call = self._asked
         error, self._error = self._error, None
         was_sent, self._was_sent = self._was_sent, False
         assert self._resumer is not None and isinstance(error, EngineError)
@@ -232,12 +218,7 @@ class Relay:
         if self._prepare is not None:
             call = await self._prepare(upstream, call)
         self.reply.begin_again()
-        if upstream.begin_counts is not None:
-            self.reply.tally.counts = upstream.begin_counts()
-        self._status, self._error_body, self._tail = 0, b"", b""
-        self._enter(RelayState.AWAITING_HEAD)
-        most_bytes = upstream.most_answer_bytes if self._whole else math.inf
-        connection.request(upstream.encode(call), self, most_bytes)
+        self._send(connection, upstream, call)
         return connection
 
     async def _wait_for_engine(self, resuming: Awaitable[Upstream]) -> Upstream:
@@ -299,6 +280,8 @@ class Relay:
         try:
             out = reply.feed(data, now_ns())
         except Exception as error:  # whatever an engine sends, it ends its own answer at once
+            if isinstance(error, Departed) and self._begin_rest():
+                return b""
             if isinstance(error, VllamaError):
                 self._error = error
             else:
@@ -308,7 +291,23 @@ class Relay:
             return b""
         if reply.has_enough:
             self.cut()
+        elif reply.has_departed:
+            self._begin_rest()
         return out
+
+    def _begin_rest(self) -> bool:
+        """Ask for the rest of an answer whose replay is another one; False if that cannot be."""
+        if self._resumer is None or self._connection is None or self._rest is not None:
+            return False
+        self._rest = self.reply.make_rest(self._asked)
+        if self._rest is None:
+            return False
+        self._leave_fast_path()
+        self._connection.abort()
+        self._enter(RelayState.RESUMING)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        return True
 
     def on_end(self) -> None:
         """End the answer, within this callback if possible, which saves a task switch."""

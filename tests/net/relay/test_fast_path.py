@@ -20,7 +20,8 @@ from vllama.chat.request import Call
 from vllama.net.fast_path import RewritePath
 from vllama.net.http.head_cache import Head
 from vllama.net.http.request import Request
-from vllama.net.relay import Relay, RelayState
+from vllama.net.relay import Relay
+from vllama.net.relay_types import RelayState
 from vllama.net.upstream.connection import Connection
 from vllama.net.upstream.pool import Upstream
 from vllama.supervise.spec import Endpoint

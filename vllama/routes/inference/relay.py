@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from vllama.chat.request import Call
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
-from vllama.net.relay import Finish, Relay
+from vllama.net.relay import Relay
+from vllama.net.relay_types import Finish
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 

@@ -18,7 +18,8 @@ from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
 from vllama.dialects.events import EndedRow, RequestRow
 from vllama.net.http.request import Request
-from vllama.net.relay import Relay, Resumer
+from vllama.net.relay import Relay
+from vllama.net.relay_types import Resumer
 from vllama.routes.route import Route
 from vllama.scheduler.fair_queue import Flow
 
