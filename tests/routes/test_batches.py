@@ -14,6 +14,8 @@ import openai
 import pytest
 
 from tests.server_process import LIMIT_S, Server
+from vllama.dialects.openai.batch_types import Batch
+from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
 
 NAME = "wide-counts"
 
@@ -175,6 +177,9 @@ def test_a_batch_is_cancelled(client) -> None:
     assert client.batches.cancel(batch.id).status == "cancelling"
     ended = wait(client, batch)
     assert ended.status == "cancelled" and ended.request_counts.completed < 100
+    with pytest.raises(openai.ConflictError, match="it is cancelled"):
+        client.batches.cancel(batch.id)
+    assert client.batches.retrieve(batch.id) == ended
     if ended.request_counts.completed:
         assert len(read(client, ended.output_file_id)) == ended.request_counts.completed
 
@@ -202,6 +207,61 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
             assert server.stats("serial-counts")["most"] <= 2
             ended = wait(client, batch)
             assert ended.request_counts.completed == 2
+
+
+def test_rows_give_way_to_other_models(tmp_path) -> None:
+    with Server(tmp_path, env={"OLLAMA_MAX_LOADED_MODELS": "1"}) as server:
+        for name in ("serial-counts", "plain"):
+            server.model(name)
+        slow = row(1, "@tokens=600 @delay=0.2", model="serial-counts")
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            batch = start(client, [slow])
+            deadline_s = time.monotonic() + LIMIT_S
+            while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            while not server.stats("serial-counts")["active"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            body = {"model": "plain", "prompt": "live", "stream": False}
+            assert server.post("/api/generate", body)[0] == 200  # the row takes two minutes
+            names = [each["name"] for each in server.get("/api/ps")["models"]]
+            assert names == ["plain:latest"]
+            client.batches.cancel(batch.id)
+            assert wait(client, batch).request_counts.completed == 0
+
+
+def test_lists_are_in_pages(tmp_path) -> None:
+    with Server(tmp_path) as server:
+        server.model(NAME)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            made = {wait(client, start(client, [row(n)])).id for n in range(5)}
+            page = client.batches.list(limit=2)
+            assert page.has_more and len(page.data) == 2
+            listed = [each.id for each in client.batches.list(limit=2)]
+            assert len(listed) == 5 and set(listed) == made
+            assert len(list(client.files.list(limit=3))) == 10
+            for wrong in ({"limit": 0}, {"limit": 101}, {"after": "batch-1"}):
+                with pytest.raises(openai.BadRequestError):
+                    client.batches.list(**wrong)
+
+
+def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
+    store = BatchStore(tmp_path, 10**9, 10**9)
+    shown = Batch(
+        id=f"batch-{'0' * 24}", endpoint="/v1/completions", input_file_id="file",
+        completion_window="24h", created_at=int(time.time()), expires_at=0,
+    )  # fmt: skip
+    stored, journal = StoredBatch("", "", shown), Journal(tmp_path, shown.id)
+    store.save_batch(stored)
+    journal.add(b'{"custom_id":"a"}', good=True)
+    made = store.make_output(stored, "out")
+    assert journal.read() == ({"a"}, 1, 0)  # as a server finds it that was killed here
+    assert store.make_output(stored, "out") == made and store.make_output(stored, "err") is None
+    store.finish(stored)
+    assert [each.id for each in store.list_files("")] == [made]
+    assert store.content(str(made)).read_bytes() == b'{"custom_id":"a"}\n'
+    assert journal.read() == (set(), 0, 0)
 
 
 def test_each_row_once_over_kills(tmp_path) -> None:
@@ -283,7 +343,9 @@ def test_a_stop_does_not_wait_and_a_removed_input_is_told(tmp_path) -> None:
             wait(client, batch, "in_progress")
             while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
                 time.sleep(0.02)
-            client.files.delete(batch.input_file_id)
+            with pytest.raises(openai.ConflictError, match=f"{batch.id} reads it"):
+                client.files.delete(batch.input_file_id)
+        (server.home / "data" / "batches" / f"{batch.input_file_id}.data").unlink()
         begun_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(LIMIT_S)

@@ -43,7 +43,9 @@ class FileList(Struct, kw_only=True):
 
     object: Literal["list"] = "list"
     data: Annotated[list[FileObject], says("the files")]
-    has_more: Annotated[bool, says("always false")] = False
+    first_id: Annotated[str | None, says("the first of them")] = None
+    last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
+    has_more: Annotated[bool, says("whether others follow")] = False
 
 
 class DeletedFile(Struct, kw_only=True):
@@ -110,4 +112,6 @@ class BatchList(Struct, kw_only=True):
 
     object: Literal["list"] = "list"
     data: Annotated[list[Batch], says("the batches")]
-    has_more: Annotated[bool, says("always false")] = False
+    first_id: Annotated[str | None, says("the first of them")] = None
+    last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
+    has_more: Annotated[bool, says("whether others follow")] = False

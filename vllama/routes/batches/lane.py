@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from vllama.base.clock import Clock
@@ -23,6 +24,7 @@ class Lane:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._live: Counter[str] = Counter()
+        self._waiting = 0
         self._ended_s: dict[str, float] = {}
         self._rows: defaultdict[str, set[Request]] = defaultdict(set)
 
@@ -34,10 +36,27 @@ class Lane:
         """
         if is_row.get():
             self._rows[key].add(request)
-            if self._live[key]:
+            if self._live[key] or self._waiting:
                 request.note_disconnect()
             return
         self._live[key] += 1
+        self._stop(key)
+
+    @contextmanager
+    def give_way(self) -> Iterator[None]:
+        """Stop the rows of all models while the request waits: they may have the room it needs."""
+        if is_row.get():
+            yield
+            return
+        self._waiting += 1
+        for key in self._rows:
+            self._stop(key)
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def _stop(self, key: str) -> None:
         for row in self._rows.get(key, ()):
             row.note_disconnect()
 
@@ -52,7 +71,7 @@ class Lane:
     def may_start(self, key: str, most: int, loaded: Iterable[str]) -> bool:
         """Return whether a row may start; `most` run at once, `loaded` are the loaded models."""
         now_s = self._clock.monotonic()
-        if self._live[key] or len(self._rows[key]) >= most:
+        if self._waiting or self._live[key] or len(self._rows[key]) >= most:
             return False
         if now_s - self._ended_s.get(key, -PAUSE_S) < PAUSE_S:
             return False

@@ -21,7 +21,7 @@ from vllama.plan.types import Need
 from vllama.routes.batches.inner import Answer, ask, make_request
 from vllama.routes.batches.lane import Lane, is_row
 from vllama.routes.batches.rows import Place, Row, check_rows, read_row
-from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
+from vllama.routes.batches.store import BatchStore, Conflict, Journal, StoredBatch
 from vllama.routes.catalog import Catalog
 from vllama.scheduler.scheduler import Scheduler
 
@@ -50,7 +50,6 @@ class Batches:
         self.store = store
         self._host = host
         self._running: dict[str, tuple[asyncio.Task[None], StoredBatch]] = {}
-        self._cancelled: set[str] = set()
 
     async def run(self) -> None:
         """Go on with what had not ended, and remove what has expired, until cancelled."""
@@ -79,12 +78,13 @@ class Batches:
         return found[1] if found is not None else None
 
     async def cancel(self, stored: StoredBatch) -> StoredBatch:
-        """Stop a batch; rows that have ended stay. Raises OSError."""
+        """Stop a batch; rows that have ended stay. Raises OSError, Conflict if it is over."""
         shown = stored.shown
-        if shown.status not in (*OVER, "cancelling"):
+        if shown.status in OVER:
+            raise Conflict(f"cannot cancel {shown.id}: it is {shown.status}")
+        if shown.status != "cancelling":
             shown.status, shown.cancelling_at = "cancelling", int(time.time())
             await executors.storage.run(self.store.save_batch, stored)
-        self._cancelled.add(shown.id)
         self.start(stored)
         return stored
 
@@ -142,7 +142,7 @@ class Batches:
 
         try:
             while pending or active:
-                if shown.id in self._cancelled or time.time() > shown.expires_at:
+                if shown.status == "cancelling" or time.time() > shown.expires_at:
                     break
                 if pending and await self._may_start(row := await _read(path, pending[0])):
                     place = pending.popleft()
@@ -164,16 +164,15 @@ class Batches:
         """Write the files of a batch, and its last state."""
         shown, now_s = stored.shown, int(time.time())
         shown.finalizing_at = now_s
-        shown.output_file_id = await executors.storage.run(self.store.finish_output, stored, "out")
-        shown.error_file_id = await executors.storage.run(self.store.finish_output, stored, "err")
+        shown.output_file_id = await executors.storage.run(self.store.make_output, stored, "out")
+        shown.error_file_id = await executors.storage.run(self.store.make_output, stored, "err")
         if finished:
             shown.status, shown.completed_at = "completed", now_s
-        elif shown.id in self._cancelled:
+        elif shown.status == "cancelling":
             shown.status, shown.cancelled_at = "cancelled", now_s
         else:
             shown.status, shown.expired_at = "expired", now_s
-        self._cancelled.discard(shown.id)
-        await executors.storage.run(self.store.save_batch, stored)
+        await executors.storage.run(self.store.finish, stored)
         log.info("batch %s has ended: %s", shown.id, shown.status)
 
     async def _may_start(self, row: Row) -> bool:

@@ -6,9 +6,9 @@ it ends, one line a row, each on the disk before it counts (as in docs/decisions
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ import msgspec
 from vllama.base import private
 from vllama.base.errors import BadRequest, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.dialects.openai.batch_types import Batch, FileObject
+from vllama.dialects.openai.batch_types import OVER, Batch, FileObject
 
 KEPT_S = 30 * 86400
 _ID = re.compile(r"(?:file|batch)-[0-9a-f]{24}")
@@ -37,6 +37,12 @@ class NoRoom(BadRequest):
     """A file is too large, or others take too much room already."""
 
     status = 413
+
+
+class Conflict(VllamaError):
+    """What is asked for does not fit the state of a batch."""
+
+    status = 409
 
 
 class StoredFile(msgspec.Struct):
@@ -81,11 +87,13 @@ class BatchStore:
                 "cannot keep the file: there are too many others", hint="delete some of them"
             )
 
-    def keep_file(self, new: Path, filename: str, purpose: str, owner: str) -> FileObject:
-        """Keep a file that was written. Raises OSError."""
+    def keep_file(
+        self, new: Path, filename: str, purpose: str, owner: str, identity: str = ""
+    ) -> FileObject:
+        """Keep a file that was written, under a new id unless one is given. Raises OSError."""
         now_s = int(time.time())
         shown = FileObject(
-            id=f"file-{token_hex(12)}",
+            id=identity or f"file-{token_hex(12)}",
             bytes=new.stat().st_size,
             created_at=now_s,
             expires_at=now_s + KEPT_S,
@@ -112,8 +120,14 @@ class BatchStore:
         return sorted(chosen, key=lambda each: (-each.created_at, each.id))
 
     def delete_file(self, identity: str, owner: str) -> None:
-        """Remove a file. Raises NotThere."""
+        """Remove a file. Raises NotThere, and Conflict while a batch reads it."""
         self.find_file(identity, owner)
+        for each in self.list_batches():
+            if each.shown.input_file_id == identity and each.shown.status not in OVER:
+                raise Conflict(
+                    f"cannot remove {identity}: {each.shown.id} reads it",
+                    hint="cancel that batch first",
+                )
         self._remove(identity)
 
     def save_batch(self, stored: StoredBatch) -> None:
@@ -143,16 +157,26 @@ class BatchStore:
             if path.stat().st_mtime + 86400 < now_s:
                 path.unlink(missing_ok=True)
 
-    def finish_output(self, stored: StoredBatch, suffix: str) -> str | None:
-        """Make a file of what a batch has written; return its id, None if it wrote nothing."""
+    def finish(self, stored: StoredBatch) -> None:
+        """Save the last state of a batch, and remove its journal. Raises OSError."""
+        self.save_batch(stored)
+        for suffix in ("out", "err"):
+            (self.folder / f"{stored.shown.id}.{suffix}").unlink(missing_ok=True)
+
+    def make_output(self, stored: StoredBatch, suffix: str) -> str | None:
+        """Make a file of what a batch has written; return its id, None if it wrote nothing.
+
+        The journal stays until `finish`, and a second try gives the same id: a server that is
+        killed in between does no row again. Raises OSError.
+        """
         path = self.folder / f"{stored.shown.id}.{suffix}"
         if not path.exists() or not path.stat().st_size:
-            path.unlink(missing_ok=True)
             return None
         new = self.begin_file()
-        shutil.move(path, new)
+        os.link(path, new)
+        digest = hashlib.blake2b(path.name.encode(), digest_size=12).hexdigest()
         name = f"{stored.shown.id}_{'output' if suffix == 'out' else 'error'}.jsonl"
-        return self.keep_file(new, name, "batch_output", stored.owner).id
+        return self.keep_file(new, name, "batch_output", stored.owner, f"file-{digest}").id
 
     def _find(self, identity: str, owner: str, kind: type[Stored], word: str) -> Stored:
         found = self._read(identity, kind) if _ID.fullmatch(identity) else None

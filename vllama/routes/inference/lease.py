@@ -247,7 +247,8 @@ class _Work:
             self.lease = running.lease = lease
         else:
             try:
-                await self._take(gateway.scheduler.acquire(*self.wanted, running.flow))
+                with gateway.lane.give_way():
+                    await self._take(gateway.scheduler.acquire(*self.wanted, running.flow))
             except VllamaError as error:
                 fail_queue(error)
                 raise await explain_refusal(gateway, self.wanted.bundle, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 FILES, CONTENT = "/v1/files/", "/content"
 BATCHES, CANCEL = "/v1/batches/", "/cancel"
 PURPOSE = "batch"
+MOST_FILES = 10_000
+MOST_BATCHES, USUAL_BATCHES = 100, 20
 WINDOW, WINDOW_S = "24h", 86400
 JSONL = b"application/jsonl"
 
@@ -76,7 +79,7 @@ async def list_files(gateway: Gateway, request: Request) -> None:
     purpose = request.read_query().get("purpose", "")
     store = _get(gateway).store
     found = await executors.storage.run(store.list_files, _owner(gateway, request), purpose)
-    request.json(200, FileList(data=found))
+    request.json(200, FileList(**_cut(request, found, MOST_FILES, MOST_FILES)))
 
 
 async def get_file(gateway: Gateway, request: Request) -> None:
@@ -148,7 +151,7 @@ async def list_batches(gateway: Gateway, request: Request) -> None:
     owner = _owner(gateway, request)
     found = await executors.storage.run(_get(gateway).store.list_batches)
     mine = [_now(gateway, each).shown for each in found if each.owner == owner]
-    request.json(200, BatchList(data=mine))
+    request.json(200, BatchList(**_cut(request, mine, MOST_BATCHES, USUAL_BATCHES)))
 
 
 async def get_batch(gateway: Gateway, request: Request) -> None:
@@ -161,6 +164,31 @@ async def cancel(gateway: Gateway, request: Request) -> None:
     batches = _open(gateway, request)
     stored = await _find(gateway, request, CANCEL)
     request.json(200, (await batches.cancel(stored)).shown)
+
+
+def _cut(
+    request: Request, items: Sequence[FileObject | Batch], most: int, usual: int
+) -> dict[str, Any]:
+    """Return the fields of a list with the items that a query asks for, `usual` without a limit.
+
+    Raises BadRequest if its limit is not from 1 to `most`, or nothing has the id that is `after`.
+    """
+    query = request.read_query()
+    text, after = query.get("limit", str(usual)), query.get("after", "")
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise BadRequest(f"Invalid value for 'limit': it is from 1 to {most}.")
+    ids = [each.id for each in items]
+    if after and after not in ids:
+        raise BadRequest("Invalid value for 'after': nothing in the list has this id.")
+    begin = ids.index(after) + 1 if after else 0
+    end = begin + int(text)
+    chosen = ids[begin:end]
+    return {
+        "data": items[begin:end],
+        "first_id": chosen[0] if chosen else None,
+        "last_id": chosen[-1] if chosen else None,
+        "has_more": end < len(ids),
+    }
 
 
 async def _find(gateway: Gateway, request: Request, suffix: str) -> StoredBatch:
@@ -197,6 +225,10 @@ def _owner(gateway: Gateway, request: Request) -> str:
 
 _FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
 _BATCH = (Parameter("id", "the batch's id, such as `batch-1a2b`"),)
+_PAGES = (
+    Parameter("limit", "how many are listed"),
+    Parameter("after", "the id after which the list begins"),
+)
 _api = partial(openai_route, kind=RouteKind.OWN)
 _FORM = Body(
     name="openai.FileRequest",
@@ -224,14 +256,14 @@ ROUTES = (
         "GET /v1/files",
         list_files,
         answer=FileList,
-        parameters=(Parameter("purpose", "only files for this"),),
+        parameters=(Parameter("purpose", "only files for this"), *_PAGES),
     ),
     _api(f"GET {FILES}{{id}}", get_file, answer=FileObject, parameters=_FILE),
     _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
          media={"application/jsonl": BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
     _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
-    _api("GET /v1/batches", list_batches, answer=BatchList),
+    _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_PAGES),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),
     _api(f"POST {BATCHES}{{id}}{CANCEL}", cancel, answer=Batch, parameters=_BATCH),
 )  # fmt: skip
