@@ -241,9 +241,11 @@ def test_lists_are_in_pages(tmp_path) -> None:
             listed = [each.id for each in client.batches.list(limit=2)]
             assert len(listed) == 5 and set(listed) == made
             assert len(list(client.files.list(limit=3))) == 10
-            for wrong in ({"limit": 0}, {"limit": 101}, {"after": "batch-1"}):
+            for wrong in (0, 101):
                 with pytest.raises(openai.BadRequestError):
-                    client.batches.list(**wrong)
+                    client.batches.list(limit=wrong)
+            with pytest.raises(openai.NotFoundError):
+                client.batches.list(after="batch-1")
 
 
 def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:

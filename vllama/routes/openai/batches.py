@@ -24,8 +24,8 @@ from vllama.dialects.openai.multipart import FormReader
 from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.request import Request
 from vllama.routes.batches.rows import ENDPOINTS
-from vllama.routes.batches.store import StoredBatch, check_size
-from vllama.routes.describe.fields import BINARY, NON_EMPTY, make_word
+from vllama.routes.batches.store import NotThere, StoredBatch, check_size
+from vllama.routes.describe.fields import BINARY, NON_EMPTY, WHOLE_NUMBER, make_word
 from vllama.routes.route import Body, Parameter, RouteKind, openai_route
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _cut(
 ) -> dict[str, Any]:
     """Return the fields of a list with the items that a query asks for, `usual` without a limit.
 
-    Raises BadRequest if its limit is not from 1 to `most`, or nothing has the id that is `after`.
+    Raises BadRequest if its limit is not from 1 to `most`, NotThere if nothing has the id `after`.
     """
     query = request.read_query()
     text, after = query.get("limit", str(usual)), query.get("after", "")
@@ -179,7 +179,7 @@ def _cut(
         raise BadRequest(f"Invalid value for 'limit': it is from 1 to {most}.")
     ids = [each.id for each in items]
     if after and after not in ids:
-        raise BadRequest("Invalid value for 'after': nothing in the list has this id.")
+        raise NotThere(f"nothing in the list has the id {after[:80]}")
     begin = ids.index(after) + 1 if after else 0
     end = begin + int(text)
     chosen = ids[begin:end]
@@ -225,10 +225,15 @@ def _owner(gateway: Gateway, request: Request) -> str:
 
 _FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
 _BATCH = (Parameter("id", "the batch's id, such as `batch-1a2b`"),)
-_PAGES = (
-    Parameter("limit", "how many are listed"),
-    Parameter("after", "the id after which the list begins"),
-)
+
+
+def _page(most: int) -> tuple[Parameter, ...]:
+    return (
+        Parameter("limit", "how many are listed", WHOLE_NUMBER | {"minimum": 1, "maximum": most}),
+        Parameter("after", "the id after which the list begins"),
+    )
+
+
 _api = partial(openai_route, kind=RouteKind.OWN)
 _FORM = Body(
     name="openai.FileRequest",
@@ -256,14 +261,16 @@ ROUTES = (
         "GET /v1/files",
         list_files,
         answer=FileList,
-        parameters=(Parameter("purpose", "only files for this"), *_PAGES),
+        parameters=(Parameter("purpose", "only files for this"), *_page(MOST_FILES)),
+        errors=(404,),
     ),
     _api(f"GET {FILES}{{id}}", get_file, answer=FileObject, parameters=_FILE),
     _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
          media={"application/jsonl": BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
     _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
-    _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_PAGES),
+    _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_page(MOST_BATCHES),
+         errors=(404,)),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),
     _api(f"POST {BATCHES}{{id}}{CANCEL}", cancel, answer=Batch, parameters=_BATCH),
 )  # fmt: skip
