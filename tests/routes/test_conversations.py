@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.routes.events.stream import Stream
 from tests.server_process import LIMIT_S, Server
 
 NAME = "wide-replays-counts"
@@ -67,6 +68,8 @@ def test_a_conversation_outlives_an_unload(server) -> None:
     (row,) = server.get("/api/ps")["models"]
     kept = row["conversations"]
     assert (kept["count"], kept["hits"], kept["size"]) == (1, 1, file.stat().st_size)
+    with Stream(server, "?events=models") as stream:
+        assert stream.models[f"{NAME}:latest"]["conversations"] == kept  # for the page
     assert "1 conversation on disk, " in run(server, "ps").stderr
     assert "vllama_slot_cache_restored_total" in server.request("GET", "/metrics")[2].decode()
     ask(server, whole + "and on and on")

@@ -185,8 +185,9 @@ class Daemon:
             gateway.request_log = RequestLog(config.log_dir / "requests")
         activity, disk = gateway.activity, Disk(gateway.catalog)
         history = History(gateway.scheduler, activity, self._in_use.facts.platform)
+        kept = gateway.slot_cache.store if gateway.slot_cache is not None else None
         changes = Changes(
-            gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk
+            gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk, kept
         )
         gateway.events = Hub(changes, history, disk)
         gateway.complete()

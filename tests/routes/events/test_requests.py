@@ -41,7 +41,7 @@ def test_a_request_is_gone_though_its_end_is_not_told():
         count=0,
         changes=0,
     )
-    changes = Changes(server, server, server, server, server, server)
+    changes = Changes(server, server, server, server, server, server, None)
     changes.collect()
     rows.append(make_row(3))
     changes.make_snapshot(frozenset({"requests"}))  # for one who comes between two calls

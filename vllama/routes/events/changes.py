@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vllama import __version__
 from vllama.base import executors
@@ -25,6 +25,9 @@ from vllama.routes.events.rows import make_rows
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.running import RunningRequests
 from vllama.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from vllama.scheduler.slot_cache.store import SlotStore
 
 Row = TypeVar("Row")
 Event = tuple[str, str, EventData]
@@ -76,6 +79,7 @@ class Changes:
         pulls: Pulls,
         history: History,
         disk: Disk,
+        store: SlotStore | None,
     ) -> None:
         self._scheduler = scheduler
         self._running = running
@@ -83,6 +87,7 @@ class Changes:
         self._pulls = pulls
         self._history = history
         self._disk = disk
+        self._store = store  # of conversations, where they are kept
         self._models: Mapping[str, ModelRow] = {}
         self._requests: Mapping[str, RequestRow] = {}
         self._shown: set[str] = set()  # requests in the snapshots since the last call
@@ -135,7 +140,11 @@ class Changes:
         return found
 
     def _list_models(self) -> dict[str, ModelRow]:
-        return make_rows(self._scheduler.list_models(), self._scheduler.list_failures())
+        rows = make_rows(self._scheduler.list_models(), self._scheduler.list_failures())
+        if self._store is not None:
+            for row in rows.values():
+                row.conversations = self._store.summarise(row.name)
+        return rows
 
     def _list_requests(self) -> dict[str, RequestRow]:
         rows = self._running.list_rows(self._scheduler.list_queue_places())

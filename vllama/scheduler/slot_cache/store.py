@@ -133,9 +133,11 @@ class SlotStore:
         return sum(each.size_bytes for each in self._saved.values()) + sum(self._reserved.values())
 
     def summarise(self, model: str) -> KeptConversations:
-        """Return what is kept of a model."""
-        with self._guard:
-            found = [each for each in self._saved.values() if each.model == model]
+        """Return what is kept of a model.
+
+        Does not block: the loop asks, and a thread may hold the guard until the disk has written.
+        """
+        found = [each for each in tuple(self._saved.values()) if each.model == model]
         return KeptConversations(
             count=len(found),
             size=sum(each.size_bytes for each in found),

@@ -1,6 +1,6 @@
 /** What is known of one model: shown once its name is pressed. */
 
-import { count, memorySize, plural } from "../format.js";
+import { count, fileSize, memorySize, plural } from "../format.js";
 import { listSharing, state } from "../live/state.js";
 import { requestTable } from "../activity/request-table.js";
 import { linkTo } from "../route.js";
@@ -41,6 +41,7 @@ export function details({ name, disk, live }, page) {
       ${Object.entries(live?.memory ?? {}).map(([pool, { planned, measured }]) =>
         fact(`Memory, ${poolTitle(pool)}`, `${memorySize(planned)} planned, ${memorySize(measured)} measured`),
       )}
+      ${fact("Conversations on disk", live?.conversations?.count ? describeKept(live.conversations) : "")}
       ${fact("Capabilities", disk?.capabilities?.join(", "))} ${fact("Format", disk?.details?.format)}
       ${fact("Digest", (live?.digest ?? disk?.digest)?.replace("sha256:", "").slice(0, 12))}
     </dl>
@@ -58,6 +59,8 @@ export function details({ name, disk, live }, page) {
     ${page.opened.get(name)}
   `;
 }
+
+const describeKept = ({ count: kept, size, hits }) => `${count(kept)}, ${fileSize(size)}, restored ${plural(hits, "time")}`;
 
 /** Return what is wrong with a model whose files cannot be read, and what to do. */
 export const damage = (disk, page) => html`<div class="verdict bad">
