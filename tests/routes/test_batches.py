@@ -177,7 +177,7 @@ def test_a_batch_is_cancelled(client) -> None:
     assert client.batches.cancel(batch.id).status == "cancelling"
     ended = wait(client, batch)
     assert ended.status == "cancelled" and ended.request_counts.completed < 100
-    with pytest.raises(openai.ConflictError, match="it is cancelled"):
+    with pytest.raises(openai.ConflictError, match="it is over"):
         client.batches.cancel(batch.id)
     assert client.batches.retrieve(batch.id) == ended
     if ended.request_counts.completed:
@@ -368,7 +368,7 @@ def test_the_command(server, tmp_path) -> None:
         return subprocess.run([*command, *more], env=env, capture_output=True, text=True)
 
     done = run("-o", str(out), "--model", NAME)
-    assert done.returncode == 1 and "completed: 2 answers, 1 errors" in done.stderr
+    assert done.returncode == 1 and "completed: answers 2, errors 1" in done.stderr
     assert len(out.read_text().splitlines()) == 2
     assert "row-3" in (tmp_path / "out.errors.jsonl").read_text()
     file.write_bytes(write([row(1)]))
@@ -376,9 +376,15 @@ def test_the_command(server, tmp_path) -> None:
     assert done.returncode == 0 and json.loads(done.stdout)["custom_id"] == "row-1"
     file.write_bytes(write([row(1), row(1)]))
     done = run()
-    assert done.returncode == 1 and "line 2: the custom_id 'row-1' has come before" in done.stderr
-    file.write_text("nothing")
-    assert "it is no batch" in run().stderr
+    assert done.returncode == 1 and "line 2: the custom_id 'row-1' is a duplicate" in done.stderr
+    file.write_bytes(b"\xef\xbb\xbf" + write([row(1)]))  # as a Windows editor writes it
+    done = run("-o", str(out), "--model", NAME)
+    assert done.returncode == 0 and not (tmp_path / "out.errors.jsonl").exists()
+    assert "it has the requests" in run("-o", str(file)).stderr
+    file.write_bytes(write([row(1)]) + b"\n{nothing}\n")
+    assert "line 3 is not a request" in run().stderr
+    file.write_text("\n")
+    assert "it has no requests" in run().stderr
 
 
 def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import secrets
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllama.base.errors import ConfigError, VllamaError
+from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
 from vllama.cli.context import connect
 from vllama.cli.options import argument, complete_model, option
 from vllama.cli.output import is_terminal, say, say_aside
@@ -28,6 +29,7 @@ Examples:
 Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
 the batch to the server; see docs/guide/batches.md.
 """
+FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
 LOOK_S = 0.5
 
 
@@ -45,6 +47,10 @@ def batch(
         data = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
+    errors = output.with_suffix(f".errors{output.suffix}") if output else None
+    for path in (output, errors):
+        if path is not None and path.exists() and path.samefile(file):
+            raise ConfigError(f"cannot write '{path}': it has the requests")
     rows, endpoint = read_rows(data, model, file)
     with connect() as client:
         uploaded = upload(client, rows, file.name)
@@ -56,36 +62,47 @@ def batch(
         begun = client.post("/v1/batches", asked)
         try:
             ended = follow(client, begun)
-        except KeyboardInterrupt:
-            say_aside(f"the batch goes on: GET /v1/batches/{begun['id']}")
+        except (KeyboardInterrupt, ServerUnreachable) as error:
+            say_aside(f"the batch goes on in the server: GET /v1/batches/{begun['id']}")
+            if isinstance(error, ServerUnreachable):
+                raise
             raise typer.Abort from None
         for wrong in (ended["errors"] or {"data": ()})["data"]:
             say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
         if ended["output_file_id"]:
             write(fetch(client, ended["output_file_id"]), output)
         if ended["error_file_id"]:
-            where = output.with_suffix(f".errors{output.suffix}") if output else None
-            write(fetch(client, ended["error_file_id"]), where, to_stderr=True)
+            write(fetch(client, ended["error_file_id"]), errors, to_stderr=True)
+        elif errors is not None:
+            errors.unlink(missing_ok=True)  # those of an earlier run
     counts = ended["request_counts"]
-    say_aside(f"{ended['status']}: {counts['completed']} answers, {counts['failed']} errors")
+    if ended["errors"]:
+        say_aside("the file was refused, and no request was run")
+    else:
+        say_aside(f"{ended['status']}: answers {counts['completed']}, errors {counts['failed']}")
     return 0 if ended["status"] == "completed" and not counts["failed"] else 1
 
 
 def read_rows(data: bytes, model: str | None, file: Path) -> tuple[bytes, str]:
     """Return the rows, with `model` in all of them if it is given, and their route."""
-    lines = [line for line in data.splitlines() if line.strip()]
+    rows: list[dict[str, Any]] = []
+    data, number = data.removeprefix(codecs.BOM_UTF8), 0
     try:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        if model is not None:
-            for row in rows:
-                row["body"]["model"] = model
-            data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-        return data, str(rows[0]["url"])
-    except (ValueError, KeyError, IndexError, TypeError):
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if line.strip():
+                rows.append(row := json.loads(line))
+                if model is not None:
+                    row["body"]["model"] = model
+                row["url"]
+    except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"cannot read '{file}': it is no batch",
-            hint='each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}',
+            f"cannot read '{file}': line {number} is not a request of a batch", hint=FORM
         ) from None
+    if not rows:
+        raise ConfigError(f"cannot read '{file}': it has no requests", hint=FORM)
+    if model is not None:
+        data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    return data, str(rows[0]["url"])
 
 
 def upload(client: Client, data: bytes, name: str) -> Reply:

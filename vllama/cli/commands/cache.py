@@ -62,7 +62,7 @@ def cache(
         require_agreement("Remove all conversations?", yes=yes or bool(model or key))
         found = remove_where(folder, is_meant)
         size = format_bytes_decimal(sum(each.size_bytes for each in found))
-        say(f"{len(found)} conversations are removed: {size}")
+        say(f"conversations removed: {len(found)} ({size})")
         return
     found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
     if as_json:

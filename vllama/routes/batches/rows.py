@@ -74,7 +74,7 @@ def _check_line(line: bytes, endpoint: str, seen: set[str]) -> str | RowError:
     except (ValueError, RecursionError):
         return RowError(code="invalid_json_line", message="the line is not valid JSON")
     if row.custom_id in seen:
-        message = f"the custom_id '{row.custom_id[:80]}' has come before"
+        message = f"the custom_id '{row.custom_id[:80]}' is a duplicate"
         return RowError(code="duplicate_custom_id", message=message, param="custom_id")
     seen.add(row.custom_id)
     if row.method != "POST":

@@ -81,7 +81,7 @@ class Batches:
         """Stop a batch; rows that have ended stay. Raises OSError, Conflict if it is over."""
         shown = stored.shown
         if shown.status in OVER:
-            raise Conflict(f"cannot cancel {shown.id}: it is {shown.status}")
+            raise Conflict(f"cannot cancel {shown.id}: it is over ({shown.status})")
         if shown.status != "cancelling":
             shown.status, shown.cancelling_at = "cancelling", int(time.time())
             await executors.storage.run(self.store.save_batch, stored)
