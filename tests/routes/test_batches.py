@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,7 +15,10 @@ import openai
 import pytest
 
 from tests.server_process import LIMIT_S, Server
+from vllama.base.clock import RealClock
 from vllama.dialects.openai.batch_types import Batch
+from vllama.routes.batches.inner import make_request
+from vllama.routes.batches.lane import Lane, is_row
 from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
 
 NAME = "wide-counts"
@@ -207,6 +211,28 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
             assert server.stats("serial-counts")["most"] <= 2
             ended = wait(client, batch)
             assert ended.request_counts.completed == 2
+
+
+def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
+    async def play() -> None:
+        lane = Lane(RealClock())
+        row, _ = make_request("/v1/completions", b"{}")
+        live, _ = make_request("/v1/completions", b"{}")
+        token = is_row.set(True)
+        lane.enter("model", row)
+        is_row.reset(token)
+        lane.enter("model", live)
+        assert row.disconnected and not live.disconnected
+        waits = asyncio.create_task(lane.wait_for_rows("model"))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        token = is_row.set(True)
+        lane.leave("model", row)
+        is_row.reset(token)
+        await waits
+        assert not lane.may_start("model", 4, ["model"])
+
+    asyncio.run(play())
 
 
 def test_rows_give_way_to_other_models(tmp_path) -> None:

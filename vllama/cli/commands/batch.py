@@ -86,23 +86,24 @@ def batch(
 def read_rows(data: bytes, model: str | None, file: Path) -> tuple[bytes, str]:
     """Return the rows, with `model` in all of them if it is given, and their route."""
     rows: list[dict[str, Any]] = []
-    data, number = data.removeprefix(codecs.BOM_UTF8), 0
-    try:
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if line.strip():
-                rows.append(row := json.loads(line))
-                if model is not None:
-                    row["body"]["model"] = model
-                row["url"]
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(
-            f"cannot read '{file}': line {number} is not a request of a batch", hint=FORM
-        ) from None
+    data, endpoint = data.removeprefix(codecs.BOM_UTF8), ""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            endpoint = endpoint or str(row["url"])
+            if model is not None:
+                row["body"]["model"] = model
+        except (ValueError, KeyError, TypeError):
+            reason = f"line {number} is not a request of a batch"
+            raise ConfigError(f"cannot read '{file}': {reason}", hint=FORM) from None
+        rows.append(row)
     if not rows:
         raise ConfigError(f"cannot read '{file}': it has no requests", hint=FORM)
     if model is not None:
         data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    return data, str(rows[0]["url"])
+    return data, endpoint
 
 
 def upload(client: Client, data: bytes, name: str) -> Reply:

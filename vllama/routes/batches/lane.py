@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from vllama.base.clock import Clock
@@ -12,6 +13,8 @@ from vllama.net.http.request import Request
 
 PAUSE_S = 1.0
 """From the last live answer to the next row."""
+LEAVE_LIMIT_S = 1.0
+"""How long a request waits for the rows that it has stopped."""
 RECENT_S = 300.0
 """A model that was used in this time is not unloaded for a row."""
 is_row: ContextVar[bool] = ContextVar("is_row", default=False)
@@ -27,6 +30,7 @@ class Lane:
         self._waiting = 0
         self._ended_s: dict[str, float] = {}
         self._rows: defaultdict[str, set[Request]] = defaultdict(set)
+        self._row_left = asyncio.Event()
 
     def enter(self, key: str, request: Request) -> None:
         """Note that a request asks for a model; the rows of that model are stopped at once.
@@ -41,6 +45,20 @@ class Lane:
             return
         self._live[key] += 1
         self._stop(key)
+
+    async def wait_for_rows(self, key: str) -> None:
+        """Wait until the rows that `enter` has stopped have left, which takes milliseconds.
+
+        Their slots are free then; the request would else look like one too many for the engine,
+        which would be loaded again with more slots.
+        """
+        if is_row.get() or not self._rows.get(key):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                while self._rows[key]:
+                    self._row_left.clear()
+                    await self._row_left.wait()
 
     @contextmanager
     def give_way(self) -> Iterator[None]:
@@ -64,6 +82,7 @@ class Lane:
         """Note the end of that request."""
         if is_row.get():
             self._rows[key].discard(request)
+            self._row_left.set()
             return
         self._live[key] -= 1
         self._ended_s[key] = self._clock.monotonic()

@@ -122,6 +122,7 @@ class _Work:
         running.model = bundle.name
         gateway.lane.enter(bundle.key, self.request)
         try:
+            await gateway.lane.wait_for_rows(bundle.key)
             if self.size is not count_nothing:
                 await gateway.meter.reserve(running, self._measure)
             await self._lease_first()
