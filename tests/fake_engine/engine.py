@@ -416,7 +416,7 @@ class Handler(BaseHTTPRequestHandler):
             table[number] |= {
                 "id_task": self.server.counts["requests"],
                 "n_prompt_tokens": tokens - 1,
-                "params": {"seed": body.get("seed", 0)},
+                "params": {"dry_allowed_length": body.get("dry_allowed_length", 2)},
             }
         return cached
 

@@ -40,8 +40,8 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
 def test_what_llama_server_says_of_its_slots():
     said = b"""[{"id": 0, "n_ctx": 2048, "is_processing": false},
         {"id": 1, "is_processing": true, "id_task": 7, "n_prompt_tokens": 6, "more": [1],
-         "params": {"seed": 4294967295, "temperature": 0.8}}]"""
+         "params": {"dry_allowed_length": 1001, "temperature": 0.8}}]"""
     empty, busy = read_slots(said)
     assert (empty.number, empty.is_idle, empty.tokens, empty.last_task) == (0, True, 0, -1)
-    assert (busy.number, busy.is_idle, busy.tokens, busy.seed) == (1, False, 6, 4294967295)
+    assert (busy.number, busy.is_idle, busy.tokens, busy.mark) == (1, False, 6, 1001)
     assert read_slots(b'{"error": 1}') == read_slots(b"") == []

@@ -88,6 +88,17 @@ def test_a_chat_outlives_an_unload(server) -> None:
     assert told["prompt_eval_cached_count"] > len(LONG)
 
 
+def test_conversations_of_one_seed_and_length_are_told_apart(server) -> None:
+    options = {"seed": 1, "temperature": 0}
+    texts = [f"{letter} {LONG}" for letter in "abc"]
+    said = [ask(server, text, options=options)["response"] for text in texts]
+    unload(server)
+    assert len(files(server)) == 2  # as many as there are slots
+    for text, response in list(zip(texts, said, strict=True))[1:]:
+        again = ask(server, text + response + " go on", options=options)
+        assert again["prompt_eval_cached_count"] == len(text + response)
+
+
 def test_short_ones_and_other_texts_run_cold(server) -> None:
     ask(server, "short")
     unload(server)

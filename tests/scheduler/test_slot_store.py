@@ -1,5 +1,6 @@
 """The files of saved conversations: bounds, damage, owners, and what a start finds."""
 
+import json
 import os
 import shutil
 from collections import namedtuple
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from vllama.base.errors import ConfigError
+from vllama.chat.request import Call
+from vllama.engines.llamacpp.llama_server import SLOTS
+from vllama.scheduler.slot_cache.conversations import Conversations
 from vllama.scheduler.slot_cache.store import (
     BLOCK_CHARS,
     Saved,
@@ -193,3 +197,15 @@ def test_forgotten(site):
     mine, hers = site.save(100), site.save(100, owner="alice")
     site.store.drop_where(lambda each: each.owner == "alice")
     assert site.file(mine).exists() and not site.file(hers).exists()
+
+
+def test_each_request_has_a_mark_unless_it_uses_the_field(tmp_path):
+    conversations = Conversations(Site(tmp_path).store, "key", "model", SLOTS, 1)
+    marks = []
+    for _ in range(2):
+        marked, mark = conversations.mark(Call(path="/completion", body=b'{"seed":1}'))
+        assert json.loads(marked.body) == {"seed": 1, "dry_allowed_length": mark}
+        marks.append(mark)
+    assert marks[0] != marks[1]
+    own = Call(path="/completion", body=b'{"dry_multiplier":0.8,"dry_allowed_length":3}')
+    assert conversations.mark(own) == (own, None)

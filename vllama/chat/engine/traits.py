@@ -60,13 +60,13 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A slot as an engine reports it: `seed` is that of its last request, `tokens` what it holds.
+    """A slot as an engine reports it: `mark` is that of its last request, `tokens` what it holds.
 
     `last_task` grows from request to request.
     """
 
     number: int
-    seed: int
+    mark: int
     tokens: int
     is_idle: bool
     last_task: int
@@ -77,12 +77,15 @@ class SlotRoutes:
     """How an engine saves a slot to a file and restores it.
 
     `act_path` has `{slot}` and `{action}`, which is "save" or "restore"; the body names the file.
-    `slot_field` of a request names the slot to use. `read` reads the answer of `list_path`.
+    `slot_field` of a request names the slot to use. `mark_field` is one that the engine tells of a
+    slot's last request and makes nothing of, so that a number in it tells which request that was.
+    `read` reads the answer of `list_path`.
     """
 
     list_path: str
     act_path: str
     slot_field: str
+    mark_field: str
     read: Callable[[bytes], Sequence[Slot]]
 
 

@@ -242,7 +242,10 @@ class LlamaCpp:
             takes_images=self.reads_projectors and bundle.projector is not None,
             logged_usage=None if drafts else self.base_traits.logged_usage,
             rerank_path=self.rerank_path if embeds else None,
-            slots=self.slot_routes if settings.slot_dir is not None else None,
+            slots=self.slot_routes
+            if settings.slot_dir is not None
+            and not has_flag(settings.extra_args, "--dry-multiplier")
+            else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),
             finish_body=partial(add_fields, defaults=self.end_turn_at(*settings.turn_end))

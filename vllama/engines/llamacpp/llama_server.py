@@ -286,7 +286,7 @@ def _slot_dir(start: Start) -> str | None:
 
 
 class _Params(msgspec.Struct):
-    seed: int = -1
+    dry_allowed_length: int = -1
 
 
 class _Slot(msgspec.Struct):
@@ -306,7 +306,7 @@ def read_slots(answer: bytes) -> list[Slot]:
     return [
         Slot(
             number=each.id,
-            seed=each.params.seed,
+            mark=each.params.dry_allowed_length,
             tokens=each.n_prompt_tokens,
             is_idle=not each.is_processing,
             last_task=each.id_task,
@@ -319,6 +319,7 @@ SLOTS = SlotRoutes(
     list_path="/slots",
     act_path="/slots/{slot}?action={action}",
     slot_field="id_slot",
+    mark_field="dry_allowed_length",  # without effect as long as `dry_multiplier` is 0
     read=read_slots,
 )
 FLAGS: tuple[Flag, ...] = (

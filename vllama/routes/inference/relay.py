@@ -54,7 +54,7 @@ async def run_relay(
         await relay.run(upstream, call, before_finish, resumer, prepare)
     finally:
         if turn is not None:
-            turn.end(call, relay.reply.taken_text, tally.usage)
+            turn.end(relay.reply.taken_text, tally.usage)
         count_prompt = relay.reply.count_prompt
         if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:
             tally.prompt_tokens = await count_prompt()

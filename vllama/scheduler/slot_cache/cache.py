@@ -138,11 +138,12 @@ class CachedTurn:
     def __init__(self, cache: SlotCache, running: Running, text: str) -> None:
         self._cache, self._running, self._text = cache, running, text
         self._each: Conversations | None = None
+        self._mark: int | None = None
         access = running.access
         self._owner, self._key_name = (access.identity, access.name) if access else ("", "")
 
     async def prepare(self, upstream: Upstream, call: Call) -> Call:
-        """Return the call as it is sent: to the slot that has its conversation now, or anywhere."""
+        """Return the call with its mark, and with the slot that has its conversation now."""
         self._leave()
         lease = self._running.lease
         each = self._each = self._cache.find(lease) if lease is not None else None
@@ -150,16 +151,16 @@ class CachedTurn:
             return call
         each.running += 1
         restored = await each.restore(upstream, call, self._text, self._owner)
-        if restored is None:
-            return call
-        self._cache.count_restored(lease.instance.bundle.name)
-        return restored
+        if restored is not None:
+            self._cache.count_restored(lease.instance.bundle.name)
+        call, self._mark = each.mark(restored or call)
+        return call
 
-    def end(self, call: Call, said: str | None, usage: Usage) -> None:
+    def end(self, said: str | None, usage: Usage) -> None:
         """Note the end of the answer; `said` is its text as the engine made it, None if cut."""
-        if self._each is not None and said is not None:
+        if self._each is not None and self._mark is not None and said is not None:
             tokens = usage.prompt_tokens + usage.completion_tokens
-            self._each.note(call, self._text + said, tokens, self._owner, self._key_name)
+            self._each.note(self._mark, self._text + said, tokens, self._owner, self._key_name)
         self._leave()
 
     def _leave(self) -> None:

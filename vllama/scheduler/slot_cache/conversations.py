@@ -1,13 +1,14 @@
 """The conversations of one engine's process: which slot has which, what is saved and restored.
 
-The engine chooses the slot of a request, and tells of each slot only the seed of its last request
-and how many tokens it holds; both are known here, too. A request names a slot only if a
-conversation was restored into it.
+The engine chooses the slot of a request. Each request has a mark of its own, which the engine tells
+of a slot's last request; that and the number of tokens say which conversation a slot has. A request
+names a slot only if a conversation was restored into it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ LEAST_TOKENS = 512
 GROWN_SHARE, GROWN_TOKENS = 0.25, 1000
 """By how much a conversation has to have grown to be saved again."""
 LIMIT_S = 30.0
+FIRST_MARK = 1000
+"""No value that clients use for the field."""
 SLACK_TOKENS = 3
 """The last token of an answer is in no slot, and what ends it may be."""
 MOST_KEPT = 256
@@ -37,9 +40,9 @@ MOST_KEPT = 256
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Conversation:
-    """One that the engine has answered; `seed` is that of the last request."""
+    """One that the engine has answered; `mark` is that of the last request."""
 
-    seed: int
+    mark: int
     tokens: int
     blocks: tuple[str, ...]
     owner: str
@@ -57,6 +60,7 @@ class Conversations:
         self._store, self._key, self.model = store, key, model
         self._routes, self._token_bytes = routes, token_bytes
         self._known: deque[Conversation] = deque(maxlen=MOST_KEPT)
+        self._marks = itertools.count(FIRST_MARK)
         self._acting = asyncio.Lock()
         self.running = 0  # requests
         self.silent_since_s = 0.0
@@ -66,11 +70,18 @@ class Conversations:
         """Whether there is something to save."""
         return any(map(_is_grown, self._known))
 
-    def note(self, call: Call, text: str, tokens: int, owner: str, key_name: str) -> None:
+    def mark(self, call: Call) -> tuple[Call, int | None]:
+        """Return a call with its mark, and that; None if the client uses the field."""
+        body = _read_body(call)
+        if body.get("dry_multiplier"):
+            return call, None
+        body[self._routes.mark_field] = mark = next(self._marks)
+        return msgspec.structs.replace(call, body=msgspec.json.encode(body)), mark
+
+    def note(self, mark: int, text: str, tokens: int, owner: str, key_name: str) -> None:
         """Note an answer that has ended; `text` is that of prompt and answer."""
-        seed = _read_body(call).get("seed")
         blocks = hash_blocks(text)
-        if not isinstance(seed, int) or not blocks:
+        if not blocks:
             return
         saved_tokens = 0
         for each in list(self._known):
@@ -79,7 +90,7 @@ class Conversations:
                 self._known.remove(each)  # this one goes on from it
         self._known.append(
             Conversation(
-                seed=seed,
+                mark=mark,
                 tokens=tokens,
                 blocks=blocks,
                 owner=owner,
@@ -116,7 +127,7 @@ class Conversations:
         await executors.storage.run(self._store.note_use, saved)
         self._known.append(
             Conversation(
-                seed=-1,  # until its next answer it is in no slot that can be recognised
+                mark=-1,  # until its next answer it is in no slot that can be recognised
                 tokens=saved.tokens,
                 blocks=saved.blocks,
                 owner=owner,
@@ -172,12 +183,10 @@ class Conversations:
         """Return the conversation in an idle slot."""
         if not slot.is_idle:
             return None
-        found = [
-            each
-            for each in self._known
-            if each.seed == slot.seed and 0 <= each.tokens - slot.tokens <= SLACK_TOKENS
-        ]
-        return found[0] if len(found) == 1 else None
+        for each in self._known:
+            if each.mark == slot.mark:
+                return each if 0 <= each.tokens - slot.tokens <= SLACK_TOKENS else None
+        return None
 
     async def _list_slots(self, upstream: Upstream) -> Sequence[Slot]:
         async with asyncio.timeout(LIMIT_S):
