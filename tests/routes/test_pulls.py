@@ -7,12 +7,17 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from vllama.base.errors import SourceError
 from vllama.models.types import Bundle, Format, Progress, PullEvent
+from vllama.net.http.request import ClientGone
 from vllama.observe.metrics.server_metrics import Metrics
+from vllama.routes.batches.inner import make_request
+from vllama.routes.ollama.progress import stream_pull
 from vllama.routes.pulls import Pull, Pulls
 
 LIMIT_S = 240.0
@@ -187,3 +192,32 @@ async def test_what_has_arrived_is_counted_and_how_downloads_end() -> None:
     follower.task.cancel()
     await asyncio.wait({follower.task})
     assert metrics.downloads.values == {("ok",): 1, ("error",): 1, ("cancelled",): 1}
+
+
+async def join_late(turns: int) -> None:
+    """Join `turns` of the loop after the last client has left."""
+    pulls, work = Pulls(Metrics()), Download()
+    joins = SimpleNamespace(join=lambda name, _, insecure: pulls.join(name, work))
+    gateway: Any = SimpleNamespace(pulls=joins)
+    first, second = (make_request("/api/pull", b"{}")[0] for _ in range(2))
+    told = []
+
+    async def tell(event: PullEvent) -> None:
+        told.append(event)
+
+    leaving = asyncio.create_task(stream_pull(gateway, first, NAME, tell))
+    await reach(lambda: told)
+    first.note_disconnect()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    joining = asyncio.create_task(stream_pull(gateway, second, NAME, tell))
+    with pytest.raises(ClientGone):
+        await leaving
+    work.go.set()
+    assert await joining == BUNDLE
+
+
+@in_loop
+async def test_a_client_that_joins_as_the_last_one_leaves() -> None:
+    for turns in range(8):
+        await join_late(turns)

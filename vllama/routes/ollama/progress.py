@@ -57,8 +57,12 @@ async def stream_pull(
 
     Raises ClientGone, and what the library raises.
     """
-    pull = join_pull(gateway, name, insecure=insecure)
-    return await unless_gone(request, pull.follow(tell))
+
+    async def follow() -> Bundle:
+        # in one step: in between, its last client could leave and end it
+        return await join_pull(gateway, name, insecure=insecure).follow(tell)
+
+    return await unless_gone(request, follow())
 
 
 def join_pull(gateway: Gateway, name: str, *, insecure: bool = False) -> Pull:
