@@ -235,7 +235,7 @@ def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
     asyncio.run(play())
 
 
-def test_rows_give_way_to_other_models(tmp_path) -> None:
+def test_rows_give_way_to_other_models_and_to_an_unload(tmp_path) -> None:
     with Server(tmp_path, env={"OLLAMA_MAX_LOADED_MODELS": "1"}) as server:
         for name in ("serial-counts", "plain"):
             server.model(name)
@@ -249,8 +249,20 @@ def test_rows_give_way_to_other_models(tmp_path) -> None:
             while not server.stats("serial-counts")["active"]:
                 assert time.monotonic() < deadline_s
                 time.sleep(0.02)
+            unload = {"model": "serial-counts", "keep_alive": 0}
+            assert server.post("/api/generate", unload)[0] == 200  # the row takes two minutes
+            while server.get("/api/ps")["models"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            time.sleep(0.5)
+            assert not server.get("/api/ps")["models"]  # no row has loaded it again
+            live = {"model": "serial-counts", "prompt": "@tokens=2", "stream": False}
+            assert server.post("/api/generate", live)[0] == 200
+            while not server.stats("serial-counts")["active"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
             body = {"model": "plain", "prompt": "live", "stream": False}
-            assert server.post("/api/generate", body)[0] == 200  # the row takes two minutes
+            assert server.post("/api/generate", body)[0] == 200
             names = [each["name"] for each in server.get("/api/ps")["models"]]
             assert names == ["plain:latest"]
             client.batches.cancel(batch.id)

@@ -29,6 +29,7 @@ class Lane:
         self._live: Counter[str] = Counter()
         self._waiting = 0
         self._ended_s: dict[str, float] = {}
+        self._unloaded_s: dict[str, float] = {}
         self._rows: defaultdict[str, set[Request]] = defaultdict(set)
         self._row_left = asyncio.Event()
 
@@ -74,6 +75,11 @@ class Lane:
         finally:
             self._waiting -= 1
 
+    def note_unload(self, key: str) -> None:
+        """Stop the rows of a model that a client unloads; others than they may load it again."""
+        self._unloaded_s[key] = self._clock.monotonic()
+        self._stop(key)
+
     def _stop(self, key: str) -> None:
         for row in self._rows.get(key, ()):
             row.note_disconnect()
@@ -92,7 +98,9 @@ class Lane:
         now_s = self._clock.monotonic()
         if self._waiting or self._live[key] or len(self._rows[key]) >= most:
             return False
-        if now_s - self._ended_s.get(key, -PAUSE_S) < PAUSE_S:
+        ended_s = self._ended_s.get(key, -PAUSE_S)
+        unloaded_s = self._unloaded_s.get(key, -RECENT_S)
+        if now_s - ended_s < PAUSE_S or unloaded_s > max(ended_s, now_s - RECENT_S):
             return False
         others = [each for each in loaded if each != key]
         if len(others) < len(tuple(loaded)):

@@ -104,6 +104,7 @@ async def answer(
     kind: Kind = "chat" if make_writer is ChatWriter else "generate"
     if is_unload(asked):  # at once, also if it was not loaded
         gateway.scheduler.unload(entry.bundle)
+        gateway.lane.note_unload(entry.bundle.key)
         answer_empty(request, asked.model, kind, "unload")
         return
     check_raw(asked)
