@@ -304,6 +304,25 @@ def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
     assert journal.read() == (set(), 0, 0)
 
 
+def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
+    server = Server(tmp_path)
+    store = BatchStore(server.home / "data" / "batches", 10**9, 10**9)
+    new, now_s = store.begin_file(), int(time.time())
+    new.write_bytes(write([row(n) for n in range(3)]))
+    file = store.keep_file(new, "rows.jsonl", "batch", "")
+    shown = Batch(
+        id=f"batch-{'0' * 24}", endpoint="/v1/chat/completions", input_file_id=file.id,
+        completion_window="24h", created_at=now_s, expires_at=now_s + 900,
+        status="cancelling", cancelling_at=now_s,
+    )  # fmt: skip
+    store.save_batch(StoredBatch("", "", shown))  # as a server leaves it that is killed then
+    with server:
+        server.model(NAME)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            ended = wait(client, shown)
+            assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)
+
+
 def test_each_row_once_over_kills(tmp_path) -> None:
     done: dict[str, int] = {}
     batch = None
