@@ -71,6 +71,16 @@ def wait(client, batch, *states, limit_s=LIMIT_S):
         time.sleep(0.05)
 
 
+def until_active(server, name) -> None:
+    """Wait until the engine of a model answers."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]) or (
+        not server.stats(name)["active"]
+    ):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 def read(client, file_id):
     return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
 
@@ -194,13 +204,7 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
         rows = [row(n, "@tokens=30 @delay=0.05", model="serial-counts") for n in range(2)]
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             batch = start(client, rows)
-            deadline_s = time.monotonic() + LIMIT_S
-            while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
-            while not server.stats("serial-counts")["active"]:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
+            until_active(server, "serial-counts")
             for _ in range(3):
                 begun_s = time.monotonic()
                 body = {"model": "serial-counts", "prompt": "live @tokens=2", "stream": False}
@@ -242,15 +246,10 @@ def test_rows_give_way_to_other_models_and_to_an_unload(tmp_path) -> None:
         slow = row(1, "@tokens=600 @delay=0.2", model="serial-counts")
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             batch = start(client, [slow])
-            deadline_s = time.monotonic() + LIMIT_S
-            while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
-            while not server.stats("serial-counts")["active"]:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
+            until_active(server, "serial-counts")
             unload = {"model": "serial-counts", "keep_alive": 0}
             assert server.post("/api/generate", unload)[0] == 200  # the row takes two minutes
+            deadline_s = time.monotonic() + LIMIT_S
             while server.get("/api/ps")["models"]:
                 assert time.monotonic() < deadline_s
                 time.sleep(0.02)
@@ -258,9 +257,7 @@ def test_rows_give_way_to_other_models_and_to_an_unload(tmp_path) -> None:
             assert not server.get("/api/ps")["models"]  # no row has loaded it again
             live = {"model": "serial-counts", "prompt": "@tokens=2", "stream": False}
             assert server.post("/api/generate", live)[0] == 200
-            while not server.stats("serial-counts")["active"]:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
+            until_active(server, "serial-counts")
             body = {"model": "plain", "prompt": "live", "stream": False}
             assert server.post("/api/generate", body)[0] == 200
             names = [each["name"] for each in server.get("/api/ps")["models"]]
@@ -437,7 +434,7 @@ def test_the_command(server, tmp_path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + write([row(1)]))  # as a Windows editor writes it
     done = run("-o", str(out), "--model", NAME)
     assert done.returncode == 0 and not (tmp_path / "out.errors.jsonl").exists()
-    assert "it has the requests" in run("-o", str(file)).stderr
+    assert "it holds the requests" in run("-o", str(file)).stderr
     file.write_bytes(write([row(1)]) + b"\n{nothing}\n")
     assert "line 3 is not a request" in run().stderr
     file.write_text("\n")

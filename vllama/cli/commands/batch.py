@@ -50,7 +50,7 @@ def batch(
     errors = output.with_suffix(f".errors{output.suffix}") if output else None
     for path in (output, errors):
         if path is not None and path.exists() and path.samefile(file):
-            raise ConfigError(f"cannot write '{path}': it has the requests")
+            raise ConfigError(f"cannot write '{path}': it holds the requests")
     rows, endpoint = read_rows(data, model, file)
     with connect() as client:
         uploaded = upload(client, rows, file.name)

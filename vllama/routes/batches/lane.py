@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
@@ -63,7 +63,7 @@ class Lane:
 
     @contextmanager
     def give_way(self) -> Iterator[None]:
-        """Stop the rows of all models while the request waits: they may have the room it needs."""
+        """Stop the rows of all models while the request waits: they may hold what it needs."""
         if is_row.get():
             yield
             return
@@ -76,7 +76,7 @@ class Lane:
             self._waiting -= 1
 
     def note_unload(self, key: str) -> None:
-        """Stop the rows of a model that a client unloads; others than they may load it again."""
+        """Stop the rows of a model that a client unloads; only another request loads it soon."""
         self._unloaded_s[key] = self._clock.monotonic()
         self._stop(key)
 
@@ -93,7 +93,7 @@ class Lane:
         self._live[key] -= 1
         self._ended_s[key] = self._clock.monotonic()
 
-    def may_start(self, key: str, most: int, loaded: Iterable[str]) -> bool:
+    def may_start(self, key: str, most: int, loaded: Collection[str]) -> bool:
         """Return whether a row may start; `most` run at once, `loaded` are the loaded models."""
         now_s = self._clock.monotonic()
         if self._waiting or self._live[key] or len(self._rows[key]) >= most:
@@ -102,10 +102,7 @@ class Lane:
         unloaded_s = self._unloaded_s.get(key, -RECENT_S)
         if now_s - ended_s < PAUSE_S or unloaded_s > max(ended_s, now_s - RECENT_S):
             return False
-        others = [each for each in loaded if each != key]
-        if len(others) < len(tuple(loaded)):
-            return True  # it is loaded
-        return not any(
+        return key in loaded or not any(
             self._live[each] or now_s - self._ended_s.get(each, -RECENT_S) < RECENT_S
-            for each in others
+            for each in loaded
         )
