@@ -78,7 +78,7 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dtype: Annotated[Dtype, says("the format of each number in `data`")]
-    shape: Annotated[tuple[int, int, int], says("how many layers, tokens, and values of each")]
+    shape: Annotated[Sequence[int], says("how many layers, tokens, and values of each")]
     order: Annotated[str, says("the order of the numbers: `layer, token, value`")] = ORDER
     layers: Annotated[Sequence[int], says("the layers, from 0")]
     token_ids: Annotated[Sequence[int], says("the number of each token")]

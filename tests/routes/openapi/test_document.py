@@ -205,3 +205,28 @@ def test_bodies_have_names_of_their_own():
     bodies = {id(route.body): route.body for route in ROUTES if route.body}
     names = [body.name or body.type.name for body in bodies.values()]
     assert len(names) == len(set(names))
+
+
+READABLE = {
+    *("application/json", "application/x-ndjson", "application/octet-stream", "audio/mpeg"),
+    *("application/openmetrics-text", "multipart/form-data", "text/event-stream"),
+    *("text/plain", "text/html"),
+}
+"""Content types that generators of clients read, or are told of by `make test-clients`."""
+
+
+def list_parts(part):
+    """Yield every object inside a document."""
+    if isinstance(part, dict):
+        yield part
+    for one in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from list_parts(one)
+
+
+def test_generators_of_clients_can_read_it():
+    for part in list_parts(DOCUMENT):
+        assert not isinstance(part.get("items"), bool), f"a tuple, where a list will do: {part}"
+    for methods in DOCUMENT["paths"].values():
+        for one in methods.values():
+            for part in (one.get("requestBody", {}), *one["responses"].values()):
+                assert not part.get("content") or READABLE & part["content"].keys()

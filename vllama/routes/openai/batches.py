@@ -38,7 +38,7 @@ PURPOSE = "batch"
 MOST_FILES = 10_000
 MOST_BATCHES, USUAL_BATCHES = 100, 20
 WINDOW, WINDOW_S = "24h", 86400
-JSONL = b"application/jsonl"
+OCTETS = "application/octet-stream"
 
 
 async def upload(gateway: Gateway, request: Request) -> None:
@@ -94,7 +94,7 @@ async def get_content(gateway: Gateway, request: Request) -> None:
     shown = await executors.storage.run(store.find_file, identity, _owner(gateway, request))
     file = await executors.storage.run(Path.open, store.content(shown.id), "rb")
     try:
-        request.start(200, JSONL, shown.bytes)
+        request.start(200, OCTETS.encode(), shown.bytes)
         while data := await executors.storage.run(file.read, 1 << 18):
             request.write(data)
             await request.wait_until_drained()
@@ -266,7 +266,7 @@ ROUTES = (
     ),
     _api(f"GET {FILES}{{id}}", get_file, answer=FileObject, parameters=_FILE),
     _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
-         media={"application/jsonl": BINARY}),
+         media={OCTETS: BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
     _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
     _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_page(MOST_BATCHES),
