@@ -105,16 +105,16 @@ def make_call(**body) -> Call:
 
 
 def test_a_text_is_gone_on_from_in_two_steps() -> None:
-    first, rest = continue_call(make_call(seed=1, max_tokens=9, stream=True), "b", 4)
-    assert msgspec.json.decode(first.body) == {
-        "prompt": "a", "seed": 1, "max_tokens": 0, "stream": False,
-    }  # fmt: skip
-    assert msgspec.json.decode(rest.body) == {
+    rest = continue_call(make_call(seed=1, max_tokens=9, stream=True), "b")
+    reading = {"prompt": "a", "seed": 1, "max_tokens": 0, "stream": False}
+    assert msgspec.json.decode(rest.read_prompt.body) == reading
+    assert msgspec.json.decode(rest.read_said.body) == reading | {"prompt": "ab"}
+    assert msgspec.json.decode(rest.without(4).body) == {
         "prompt": "ab", "seed": 1, "max_tokens": 5, "stream": True,
     }  # fmt: skip
-    _, rest = continue_call(make_call(max_tokens=2), "b", 4)
-    assert msgspec.json.decode(rest.body)["max_tokens"] == 1
-    assert "max_tokens" not in msgspec.json.decode(continue_call(make_call(), "b", 4)[1].body)
+    assert msgspec.json.decode(rest.without(9).body)["max_tokens"] == 1
+    rest = continue_call(make_call(), "b")
+    assert "max_tokens" not in msgspec.json.decode(rest.without(4).body)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_a_text_is_gone_on_from_in_two_steps() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_gone_on_from(body) -> None:
-    assert continue_call(make_call(**body), "b", 1) is None
+    assert continue_call(make_call(**body), "b") is None

@@ -17,7 +17,6 @@ import pytest
 from tests.server_process import LIMIT_S, Server
 from vllama.base.clock import RealClock
 from vllama.dialects.openai.batch_types import Batch
-from vllama.routes.batches.inner import make_request
 from vllama.routes.batches.lane import Lane, is_row
 from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
 
@@ -217,16 +216,55 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
             assert ended.request_counts.completed == 2
 
 
+def test_a_row_goes_on_from_its_text(tmp_path) -> None:
+    """Three requests come between its tokens; each time it is asked for what is still missing."""
+    name = "serial-replays-renders-counts"
+    with Server(tmp_path) as server:
+        server.model(name)
+
+        def list_sent() -> list[dict]:
+            bodies = server.stats(name)["bodies"]
+            return [x for x in bodies if "@tokens=40" in x.get("prompt", "") and x["max_tokens"]]
+
+        long = row(1, "@tokens=40 @delay=0.05", model=name, max_tokens=40)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            batch = start(client, [long])
+            until_active(server, name)
+            for times in range(1, 4):
+                while len(list_sent()) < times:
+                    time.sleep(0.02)
+                time.sleep(0.3)
+                body = {"model": name, "prompt": "live @tokens=2", "stream": False}
+                assert server.post("/api/generate", body)[0] == 200
+            ended = wait(client, batch)
+            (line,) = read(client, ended.output_file_id)
+        answer = line["response"]["body"]
+        text = answer["choices"][0]["message"]["content"]
+        assert text.count("tok") == answer["usage"]["completion_tokens"] == 40
+        sent = list_sent()
+        asked = [x["max_tokens"] for x in sent]
+        assert asked[0] == 40 and asked == sorted(set(asked), reverse=True) and len(asked) == 4
+        assert text.startswith(sent[-1]["prompt"].removeprefix(sent[0]["prompt"]))
+
+
+class Work:
+    """A request that notes that it was stopped."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
 def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
     async def play() -> None:
         lane = Lane(RealClock())
-        row, _ = make_request("/v1/completions", b"{}")
-        live, _ = make_request("/v1/completions", b"{}")
+        row, live = Work(), Work()
         token = is_row.set(True)
         lane.enter("model", row)
         is_row.reset(token)
         lane.enter("model", live)
-        assert row.disconnected and not live.disconnected
+        assert row.stopped and not live.stopped
         waits = asyncio.create_task(lane.wait_for_rows("model"))
         await asyncio.sleep(0)
         assert not waits.done()
@@ -234,7 +272,6 @@ def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
         lane.leave("model", row)
         is_row.reset(token)
         await waits
-        assert not lane.may_start("model", 4, ["model"])
 
     asyncio.run(play())
 

@@ -9,6 +9,7 @@ is computed for many tokens at once differs slightly (docs/decisions/0033).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,12 +35,28 @@ class Departed(EngineCrashed):
 _KEEPS_STATE = ("json_schema", "grammar", "response_format", "logprobs", "n_probs")
 
 
-def continue_call(call: Call, said: str, tokens: int) -> tuple[Call, Call] | None:
-    """Return two calls that go on from `said`, of so many tokens: the prompt alone, then both.
+class Rest(NamedTuple):
+    """Calls that go on from what has been said. The first two ask for no tokens."""
 
-    In two steps almost all answers equal the undisturbed ones, in one step fewer do, because the
-    numbers of a batch differ. None for what cannot go on from a text: chats, several choices, and
-    answers that keep to a form or have log probabilities.
+    read_prompt: Call
+    read_said: Call
+    """Reads the prompt and what has been said."""
+    go_on: Call
+
+    def without(self, tokens: int) -> Call:
+        """Return the last call for so many tokens less: those that have been said."""
+        body = msgspec.json.decode(self.go_on.body)
+        if (limit := body.get("max_tokens")) is not None:
+            body["max_tokens"] = max(1, limit - tokens)
+        return msgspec.structs.replace(self.go_on, body=msgspec.json.encode(body))
+
+
+def continue_call(call: Call, said: str) -> Rest | None:
+    """Return calls that go on from `said`, None for what cannot go on from a text.
+
+    That is chats, several choices, and answers that keep to a form or have log probabilities. A new
+    engine has to read the prompt before the rest: almost all answers equal the undisturbed ones
+    then, and fewer do if both are read at once, because the numbers of a batch differ.
     """
     body = msgspec.json.decode(call.body)
     prompt = body.get("prompt")
@@ -47,15 +64,11 @@ def continue_call(call: Call, said: str, tokens: int) -> tuple[Call, Call] | Non
         return None
     if any(body.get(name) is not None for name in _KEEPS_STATE):
         return None
-    first = {**body, "max_tokens": 0, "stream": False}
-    first.pop("stream_options", None)
-    rest = {**body, "prompt": prompt + said}
-    if (limit := body.get("max_tokens")) is not None:
-        rest["max_tokens"] = max(1, limit - tokens)
-    first_call, rest_call = (
-        msgspec.structs.replace(call, body=msgspec.json.encode(each)) for each in (first, rest)
-    )
-    return first_call, rest_call
+    reading = {**body, "max_tokens": 0, "stream": False}
+    reading.pop("stream_options", None)
+    whole = {"prompt": prompt + said}
+    bodies = (reading, reading | whole, body | whole)
+    return Rest(*(msgspec.structs.replace(call, body=msgspec.json.encode(x)) for x in bodies))
 
 
 class Taken:
@@ -81,10 +94,6 @@ class Taken:
         """Expect the answer from its beginning."""
         self._at = dict.fromkeys(self._texts, 0)
         self.is_behind = self._has_begun
-
-    def go_on(self) -> None:
-        """Expect what follows."""
-        self._at, self.is_behind = {}, False
 
     def add(self, chunk: Chunk) -> None:
         """Take note of an event that is passed on."""

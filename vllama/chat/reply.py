@@ -32,7 +32,7 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.inspect import Inspected, WholeReader
-from vllama.chat.replay import Departed, Taken, continue_call
+from vllama.chat.replay import Departed, Rest, Taken, continue_call
 from vllama.chat.request import Call, Usage
 from vllama.chat.stops import StopFilter
 
@@ -76,7 +76,7 @@ class Tally:
         self.counts: CountsReader | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
-        self._moved = 0  # tokens of the answer that the engine counts with the prompt
+        self.moved = 0  # tokens of the answer that the engine counts with the prompt
         self.collected: dict[str, Inspected] = {}  # `inspect`, as the answer has it
         self._template = template  # counts the events that are not decoded
         self.prompt_tokens = prompt_tokens
@@ -104,10 +104,10 @@ class Tally:
         prompt = _count(self._usage.get("prompt_tokens"))
         if prompt is None and self.prompt_tokens is None and timings.prompt_n is not None:
             prompt = timings.prompt_n + (timings.cache_n or 0)
-        prompt = self.prompt_tokens if prompt is None else prompt - self._moved
+        prompt = self.prompt_tokens if prompt is None else prompt - self.moved
         limit = self._max_tokens if self.finish_reason == "length" else None
         completion = _count(self._usage.get("completion_tokens"), timings.predicted_n)
-        completion = limit if completion is None else completion + self._moved
+        completion = limit if completion is None else completion + self.moved
         tokens = self._template.tokens if completion is None else completion
         if self._max_tokens is not None:  # the engine may finish a character beyond the limit
             tokens = min(tokens, self._max_tokens * self._choices)
@@ -134,10 +134,15 @@ class Tally:
             value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
         return value
 
-    def move_to_prompt(self) -> None:
-        """Note that the engine will count what has come as a part of the prompt."""
-        self._moved = self._template.tokens
-        self._usage = {}
+    def move_to_prompt(self, both_tokens: int | None) -> int:
+        """Note that the engine counts what has come with the prompt; return how much that is.
+
+        `both_tokens`: the prompt and what has come, as the engine counts.
+        """
+        self._usage, self.moved = {}, self._template.tokens
+        if both_tokens is not None and self.prompt_tokens is not None:
+            self.moved = max(self.moved, both_tokens - self.prompt_tokens)
+        return self.moved
 
     def count(self, chunk: Chunk, now_ns: int) -> None:
         """Count the tokens of an event as the engine sent it, whatever filters make of it."""
@@ -261,6 +266,7 @@ class Reply:
         self._failure: VllamaError | None = None
         self._is_done = False  # the engine has said so
         self._taken: Taken | None = None
+        self._said = b""  # before that: what the engine was given to go on from
         self._is_behind = False  # what comes has come before
         self._on_new: Callable[[], None] = lambda: None
 
@@ -292,7 +298,7 @@ class Reply:
         """The text that follows `prompt_text`, as far as it is known; None if it was cut."""
         if self._taken is None or self.tally.finish_reason is None or self.has_enough:
             return None
-        text = self._taken.text.decode(errors="surrogatepass")
+        text = (self._said + self._taken.text).decode(errors="surrogatepass")
         return text if self.continues_prompt else ""
 
     @property
@@ -303,7 +309,7 @@ class Reply:
     @property
     def is_empty(self) -> bool:
         """Whether nothing of it has come that was kept."""
-        return self._taken is None or self._taken.is_empty
+        return self._taken is None or (self._taken.is_empty and not self._said)
 
     def begin_again(self) -> None:
         """Expect the same answer from its beginning."""
@@ -318,21 +324,26 @@ class Reply:
         """Whether the answer that was asked for again is another one."""
         return isinstance(self._failure, Departed)
 
-    def make_rest(self, call: Call) -> tuple[Call, Call] | None:
-        """Return the calls that go on from what has come; None if that is not possible."""
+    def make_rest(self, call: Call) -> Rest | None:
+        """Return how to go on from what has come of the answer to `call`; None if none can."""
         if self._taken is None or not self.continues_prompt:
             return None
         said = self._taken.text.decode(errors="surrogatepass")
-        return continue_call(call, said, self.template.tokens)
+        return continue_call(call, said)
 
-    def go_on(self) -> None:
-        """Expect the rest of the answer: what has come is in the prompt now."""
+    def go_on(self, rest: Rest, both_tokens: int | None) -> Call:
+        """Expect the rest of the answer; return the call for it.
+
+        `both_tokens`: the prompt and what has come, as the engine counts.
+        """
         assert self._taken is not None
         self._reader, self._failure = SseReader(), None
         self.writer.template.forget()
-        self._taken.go_on()
-        self._is_behind = False
-        self.tally.move_to_prompt()
+        self._said += self._taken.text
+        self._taken, self._is_behind = Taken(), False
+        self.writer.template.taken = self._taken.text
+        before = self.tally.moved
+        return rest.without(self.tally.move_to_prompt(both_tokens) - before)
 
     def feed(self, chunk: bytes, now_ns: int) -> bytes:
         """Take bytes of the engine's stream; return what to send now.

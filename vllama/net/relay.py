@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
@@ -25,10 +26,12 @@ from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.net.fast_path import make_fast_path
 from vllama.net.http.request import ClientGone, Request
-from vllama.net.relay_types import TRANSITIONS, Finish, Prepare, RelayState, Resumer
+from vllama.net.relay_types import TRANSITIONS, Finish, Prepare, RelayState
+from vllama.net.resumption import Resumer, Resumption
 from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 
+T = TypeVar("T")
 COUNT_HEADER = "x-vllama-token-count"
 ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
@@ -44,9 +47,9 @@ class Relay:
     wants_headers = False  # but for those of failures
 
     __slots__ = (
-        "_asked", "_before_finish", "_connection", "_deliver", "_error", "_error_body",
-        "_error_headers", "_failure", "_headers", "_prepare", "_request", "_rest", "_resumer",
-        "_state", "_status", "_tail", "_upstream", "_waiter", "_was_sent", "_whole", "reply",
+        "_again", "_before_finish", "_connection", "_deliver", "_error", "_error_body",
+        "_error_headers", "_failure", "_headers", "_request", "_state", "_status", "_tail",
+        "_upstream", "_waiter", "_was_sent", "_whole", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -77,10 +80,7 @@ class Relay:
         self._error_body = b""
         self._error_headers: Mapping[str, str] = {}
         self._error: VllamaError | None = None
-        self._resumer: Resumer | None = None
-        self._prepare: Prepare | None = None
-        self._asked: Call
-        self._rest: tuple[Call, Call] | None = None  # where the replay was another answer
+        self._again: Resumption | None = None
         self._was_sent = False  # before the last error
         self._failure: Exception | None = (
             None  # raised by `_conclude` in a callback; `run` raises it
@@ -102,10 +102,9 @@ class Relay:
         With a `resumer` an answer whose engine dies is asked for again, and what has been taken of
         it before is left out. Raises ClientGone, and the errors that occur before the commit point.
         """
-        self._resumer, self._prepare, asked = resumer, prepare, call
+        self._again = Resumption(self.reply, call, resumer, prepare) if resumer else None
         if prepare is not None:
-            call = await prepare(upstream, asked)
-        self._asked = asked
+            call = await prepare(upstream, call)
         span = upstream.begin_call(call)
         if span is None:
             await self._run(upstream, call, upstream.encode(call), before_finish)
@@ -142,8 +141,7 @@ class Relay:
             await self._wait()
             while self._state is RelayState.RESUMING:
                 connection.release()
-                ask = self._ask_rest if self._rest is not None else self._ask_again
-                connection = self._connection = await ask(connection)
+                connection = self._connection = await self._ask_again(connection)
                 await self._wait()
             if self._failure is not None:
                 raise self._failure
@@ -164,28 +162,6 @@ class Relay:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def _ask_rest(self, lost: Connection) -> Connection:
-        """Ask the engine to go on from the text that the client has, in two steps."""
-        assert self._rest is not None and self._upstream is not None
-        (first, rest), self._resumer = self._rest, None  # it is not asked a third time
-        try:
-            await self._wait_for_engine(self._warm(self._upstream, first))
-            connection = await self._upstream.connect()
-        except VllamaError as error:
-            if self._state is RelayState.RESUMING:
-                self._error = error
-                self._drain()
-            return lost
-        if self._state is RelayState.RESUMING:
-            self.reply.go_on()
-            self._send(connection, self._upstream, rest)
-        return connection
-
-    async def _warm(self, upstream: Upstream, call: Call) -> Upstream:
-        """Have the engine read a prompt."""
-        await upstream.fetch(call)
-        return upstream
-
     def _send(self, connection: Connection, upstream: Upstream, call: Call) -> None:
         """Send a call after the first one."""
         if upstream.begin_counts is not None:
@@ -196,32 +172,30 @@ class Relay:
         connection.request(upstream.encode(call), self, most_bytes)
 
     async def _ask_again(self, lost: Connection) -> Connection:
-        """Send the call to an engine that is alive; return its connection, or the one `lost`."""
-        call = self._asked
-        error, self._error = self._error, None
-        was_sent, self._was_sent = self._was_sent, False
-        assert self._resumer is not None and isinstance(error, EngineError)
+        """Ask an engine again; return its connection, or the one `lost` if there is none."""
+        again, error, was_sent = self._again, self._error, self._was_sent
+        assert again is not None and self._upstream is not None
+        self._error, self._was_sent = None, False
         try:
-            resuming = self._resumer.resume(error, self.reply, was_sent=was_sent)
-            upstream = self._upstream = await self._wait_for_engine(resuming)
+            finding = again.find(self._upstream, error, was_sent=was_sent)
+            upstream, call = await self._wait_for_engine(finding)
+            self._upstream = upstream
             connection = await upstream.connect()
         except VllamaError as failure:
-            if isinstance(failure, ConnectionLost) and failure.unsent and failure is not error:
+            ended = isinstance(failure, ConnectionLost) and failure.unsent and failure is not error
+            if again.is_suspended:
+                self._request.note_disconnect()  # it is asked from its beginning
+            elif ended and not again.is_over:
                 self._error = failure  # the engine has ended again
-                return lost
-            if self._state is RelayState.RESUMING:
+            elif self._state is RelayState.RESUMING:
                 self._error = failure
                 self._drain()
             return lost
-        if self._state is not RelayState.RESUMING:
-            return connection  # the client has left
-        if self._prepare is not None:
-            call = await self._prepare(upstream, call)
-        self.reply.begin_again()
-        self._send(connection, upstream, call)
+        if self._state is RelayState.RESUMING:  # else the client has left
+            self._send(connection, upstream, call)
         return connection
 
-    async def _wait_for_engine(self, resuming: Awaitable[Upstream]) -> Upstream:
+    async def _wait_for_engine(self, resuming: Awaitable[T]) -> T:
         """Wait for an engine, and keep proxies from closing an event stream meanwhile."""
         waiting = asyncio.ensure_future(resuming)
         try:
@@ -296,11 +270,8 @@ class Relay:
         return out
 
     def _begin_rest(self) -> bool:
-        """Ask for the rest of an answer whose replay is another one; False if that cannot be."""
-        if self._resumer is None or self._connection is None or self._rest is not None:
-            return False
-        self._rest = self.reply.make_rest(self._asked)
-        if self._rest is None:
+        """Have the rest of the answer asked for, from the text so far; False if that cannot be."""
+        if self._again is None or self._connection is None or not self._again.begin_rest():
             return False
         self._leave_fast_path()
         self._connection.abort()
@@ -355,12 +326,23 @@ class Relay:
         """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:
             self._error, self._was_sent = error, True
-            if self._resumer is not None and self._state in _OPEN and self.reply.is_resumable:
+            may_resume = self._again is not None and not self._again.is_over
+            if may_resume and self._state in _OPEN and self.reply.is_resumable:
                 self._enter(RelayState.RESUMING)
                 if self._waiter is not None and not self._waiter.done():
                     self._waiter.set_result(None)
                 return
         self._drain()
+
+    def suspend(self) -> bool:
+        """Stop the engine; the answer goes on when the resumer says so. False if it cannot."""
+        if self.reply.tally.finish_reason is not None:
+            return True  # it is about to end
+        is_open = self._state in (RelayState.AWAITING_HEAD, RelayState.STREAMING)
+        if self._again is None or not is_open or not self._begin_rest():
+            return False
+        self._again.is_suspended = True
+        return True
 
     def cut(self) -> None:
         """End the engine's answer early, because the reply needs no more of it."""

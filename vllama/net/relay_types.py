@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Protocol
 
-from vllama.base.errors import EngineError
-from vllama.chat.reply import Reply
 from vllama.chat.request import Call
 from vllama.net.upstream.pool import Upstream
 
@@ -26,7 +23,7 @@ class RelayState(StrEnum):
     DRAINING = "draining"  # the engine has finished; the end is still to be sent
     DONE = "done"
     ABORTED = "aborted"  # the client has disconnected
-    RESUMING = "resuming"  # the engine has died, and is asked again
+    RESUMING = "resuming"  # the engine has died or was stopped, and is asked again
 
 
 TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
@@ -43,19 +40,3 @@ TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
     RelayState.ABORTED: frozenset(),
 }
 """The states that may follow each state; docs/architecture.md shows them as a diagram."""
-
-
-class Resumer(Protocol):
-    """Finds what an answer goes on with when its engine has died."""
-
-    async def resume(self, error: EngineError, reply: Reply, *, was_sent: bool) -> Upstream:
-        """Wait for an engine that may be asked for the same answer; return it.
-
-        `was_sent`: the request was written to a connection before `error`.
-        Raises VllamaError if none may, and ClientGone.
-        """
-        ...
-
-    def note_progress(self) -> None:
-        """Note that something new has come of an answer that was asked for again."""
-        ...

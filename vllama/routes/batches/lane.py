@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from typing import Protocol
 
 from vllama.base.clock import Clock
-from vllama.net.http.request import Request
+from vllama.models.types import Bundle
+from vllama.plan.types import Need
+from vllama.scheduler.scheduler import Scheduler
 
 PAUSE_S = 1.0
 """From the last live answer to the next row."""
@@ -17,8 +20,17 @@ LEAVE_LIMIT_S = 1.0
 """How long a request waits for the rows that it has stopped."""
 RECENT_S = 300.0
 """A model that was used in this time is not unloaded for a row."""
+LOOK_S = 0.1
 is_row: ContextVar[bool] = ContextVar("is_row", default=False)
 """Whether the running request is a row of a batch."""
+
+
+class Work(Protocol):
+    """A request at its model."""
+
+    def stop(self) -> None:
+        """Stop a row of a batch, for a while or wholly."""
+        ...
 
 
 class Lane:
@@ -30,19 +42,20 @@ class Lane:
         self._waiting = 0
         self._ended_s: dict[str, float] = {}
         self._unloaded_s: dict[str, float] = {}
-        self._rows: defaultdict[str, set[Request]] = defaultdict(set)
+        self._rows: defaultdict[str, set[Work]] = defaultdict(set)
+        self._stopped: Counter[str] = Counter()  # those that go on from where they were
         self._row_left = asyncio.Event()
 
-    def enter(self, key: str, request: Request) -> None:
+    def enter(self, key: str, work: Work) -> None:
         """Note that a request asks for a model; the rows of that model are stopped at once.
 
         A row's connection to the engine is closed, which stops it: beside a row a token takes 1.7
         times as long (measured on two cores).
         """
         if is_row.get():
-            self._rows[key].add(request)
+            self._rows[key].add(work)
             if self._live[key] or self._waiting:
-                request.note_disconnect()
+                work.stop()
             return
         self._live[key] += 1
         self._stop(key)
@@ -81,27 +94,45 @@ class Lane:
         self._stop(key)
 
     def _stop(self, key: str) -> None:
-        for row in self._rows.get(key, ()):
-            row.note_disconnect()
+        for row in tuple(self._rows.get(key, ())):
+            row.stop()
 
-    def leave(self, key: str, request: Request) -> None:
+    def leave(self, key: str, work: Work) -> None:
         """Note the end of that request."""
         if is_row.get():
-            self._rows[key].discard(request)
+            self._rows[key].discard(work)
             self._row_left.set()
             return
         self._live[key] -= 1
         self._ended_s[key] = self._clock.monotonic()
 
-    def may_start(self, key: str, most: int, loaded: Collection[str]) -> bool:
-        """Return whether a row may start; `most` run at once, `loaded` are the loaded models."""
-        now_s = self._clock.monotonic()
-        if self._waiting or self._live[key] or len(self._rows[key]) >= most:
+    def may_start(self, bundle: Bundle, scheduler: Scheduler) -> bool:
+        """Return whether a new row may start; those that were stopped go first."""
+        return self._has_room(bundle, scheduler, self._stopped[bundle.key])
+
+    async def wait_for_turn(self, bundle: Bundle, scheduler: Scheduler) -> None:
+        """Wait until a row that was stopped may go on."""
+        self._stopped[bundle.key] += 1
+        try:
+            while True:
+                if self._has_room(bundle, scheduler):
+                    return
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._stopped[bundle.key] -= 1
+
+    def _has_room(self, bundle: Bundle, scheduler: Scheduler, others: int = 0) -> bool:
+        """Return whether a row may run beside those that do and `others`."""
+        key, now_s = bundle.key, self._clock.monotonic()
+        traits = scheduler.find_traits(bundle, Need())
+        most = traits.max_concurrency if traits is not None else 1
+        if self._waiting or self._live[key] or len(self._rows[key]) + others >= most:
             return False
         ended_s = self._ended_s.get(key, -PAUSE_S)
         unloaded_s = self._unloaded_s.get(key, -RECENT_S)
         if now_s - ended_s < PAUSE_S or unloaded_s > max(ended_s, now_s - RECENT_S):
             return False
+        loaded = [view.key for view in scheduler.list_views()]
         return key in loaded or not any(
             self._live[each] or now_s - self._ended_s.get(each, -RECENT_S) < RECENT_S
             for each in loaded

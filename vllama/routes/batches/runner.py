@@ -17,9 +17,8 @@ from vllama.base import executors
 from vllama.base.errors import Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.batch_types import OVER, RequestCounts, RowError, RowErrors
-from vllama.plan.types import Need
 from vllama.routes.batches.inner import Answer, ask, make_request
-from vllama.routes.batches.lane import Lane, is_row
+from vllama.routes.batches.lane import LOOK_S, Lane, is_row
 from vllama.routes.batches.rows import Place, Row, check_rows, read_row
 from vllama.routes.batches.store import BatchStore, Conflict, Journal, StoredBatch
 from vllama.routes.catalog import Catalog
@@ -27,7 +26,6 @@ from vllama.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1
 BUSY = (429, 503)
 BUSY_PAUSE_S = 2.0
 EXPIRE_S = 3600.0
@@ -182,10 +180,7 @@ class Batches:
             entry = await host.catalog.look_up(row.model)
         except VllamaError:
             return True
-        traits = host.scheduler.find_traits(entry.bundle, Need())
-        loaded = [view.key for view in host.scheduler.list_views()]
-        most = traits.max_concurrency if traits is not None else 1
-        return host.lane.may_start(entry.bundle.key, most, loaded)
+        return host.lane.may_start(entry.bundle, host.scheduler)
 
     async def _ask(self, stored: StoredBatch, row: Row) -> tuple[int, bytes] | None:
         """Return the status and the body of a row's answer, None if it was stopped."""

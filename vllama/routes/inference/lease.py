@@ -120,7 +120,7 @@ class _Work:
         gateway, running, bundle = self.gateway, self.running, self.wanted.bundle
         log_context.model.set(bundle.name)
         running.model = bundle.name
-        gateway.lane.enter(bundle.key, self.request)
+        gateway.lane.enter(bundle.key, self)
         try:
             await gateway.lane.wait_for_rows(bundle.key)
             if self.size is not count_nothing:
@@ -128,7 +128,7 @@ class _Work:
             await self._lease_first()
             await self._work()
         finally:
-            gateway.lane.leave(bundle.key, self.request)
+            gateway.lane.leave(bundle.key, self)
 
     async def _work(self) -> None:
         """Use the lease, and another one where that may help."""
@@ -226,6 +226,24 @@ class _Work:
         self.running.resumed = answer.deaths
         if not self.request.status:
             self.request.set_header(RESUMED_HEADER, str(answer.deaths))
+
+    def stop(self) -> None:
+        """Stop a row of a batch: for a while if it can go on from its text, else wholly."""
+        if not self.running.suspend():
+            self.request.note_disconnect()
+
+    async def wait_for_turn(self) -> Upstream:
+        """Let others have the engine until a row may run again (`net.relay`)."""
+        gateway, bundle = self.gateway, self.wanted.bundle
+        self.pools.close()
+        gateway.scheduler.release(self.lease)
+        gateway.lane.leave(bundle.key, self)
+        await gateway.lane.wait_for_turn(bundle, gateway.scheduler)
+        gateway.lane.enter(bundle.key, self)
+        await self._take(gateway.scheduler.acquire(*self.wanted, self.running.flow))
+        upstream = self._open_pool()
+        self._prepare(upstream)
+        return upstream
 
     def note_progress(self) -> None:
         """Let the next interrupted answer come back (`net.relay`)."""

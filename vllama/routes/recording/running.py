@@ -19,7 +19,7 @@ from vllama.chat.request import Usage
 from vllama.dialects.events import EndedRow, RequestRow
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
-from vllama.net.relay_types import Resumer
+from vllama.net.resumption import Resumer
 from vllama.routes.route import Route
 from vllama.scheduler.fair_queue import Flow
 
@@ -169,6 +169,11 @@ class RunningRequest:
         if not self._started_at:
             self._started_at = rfc3339_local(self.request.started_ns / 1e9)
         return self._started_at
+
+    def suspend(self) -> bool:
+        """Stop its engine, to go on from what has come later; False if it cannot."""
+        relays = self._relays
+        return len(relays) == 1 and isinstance(relays[0], Relay) and relays[0].suspend()
 
     def end(self) -> None:
         """End the answer with an error for the client, in whatever state it is."""
