@@ -23,6 +23,7 @@ from tests.e2e.counting import NUMBERS, write_counting_gguf
 from tests.lacking import lacking
 from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
+from vllama.engines.vllm.arguments import build_transfer_config
 from vllama.supervise import shim
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -32,6 +33,18 @@ START_S = 300
 VARIABLE = "VLLAMA_TEST_VLLM"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TEN = {"num_predict": 10}
+FIND_TIER = """
+import inspect, json, sys
+from vllm.config import KVTransferConfig
+from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+config = KVTransferConfig(**json.loads(sys.argv[1]))
+extra = config.kv_connector_extra_config
+assert extra["spec_name"] in OffloadingSpecFactory._registry
+(tier,) = extra["secondary_tiers"]
+fields = {name: value for name, value in tier.items() if name != "type"}
+inspect.signature(SecondaryTierFactory.get_tier_class(tier)).bind_partial(**fields)
+"""
 COUNTED = "".join(NUMBERS)
 SCHEMA = {
     "type": "object",
@@ -395,3 +408,9 @@ def test_a_missing_folder_is_said_before_anything_starts(environment, tmp_path):
     )
     output, _ = server.process.communicate(timeout=START_S)
     assert server.process.returncode != 0 and "/nowhere/model" in output
+
+
+def test_it_knows_the_file_tier(environment):
+    """The tier itself needs a GPU: names and arguments are those of the installed version."""
+    config = build_transfer_config(Path("/nowhere"), 2**30)
+    subprocess.run([environment / "bin" / "python", "-c", FIND_TIER, config], check=True)

@@ -159,6 +159,7 @@ class FakeEngine:
             inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
             slots=SLOTS if settings.slot_dir else None,
+            salt_field="cache_salt" if "salts" in bundle.name else None,
             chats_by_completion="renders" in bundle.name
             or (settings.slot_dir is not None and "replays" in bundle.name),
             metrics_path="/metrics" if "shows" in bundle.name else None,

@@ -1,13 +1,28 @@
 """Where conversations are kept on disk, and what llama-server says of its slots."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from tests.facts import CPU, INFO, LLAMA_CPP_HERE, LLAMA_SERVER_HERE, bundle, facts, make_need
+from tests.facts import (
+    CPU,
+    GIB,
+    H100,
+    INFO,
+    LLAMA_CPP_HERE,
+    LLAMA_SERVER_HERE,
+    MIB,
+    VLLM_HERE,
+    bundle,
+    facts,
+    make_need,
+)
 from vllama.engines.argv import flag_value
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.engines.llamacpp.llama_server import read_slots
+from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.models.settings import ModelSettings
+from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.supervise.spec import Endpoint
 
@@ -35,6 +50,46 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
         assert any("its conversations are not kept on disk" in each for each in plan.reasons)
     other = replace(known, found=facts(CPU, (LLAMA_CPP_HERE,)).found)
     assert make_plan(other, bundle(), INFO, make_need()).settings.slot_dir is None
+
+
+def test_vllm_keeps_blocks_through_ram_with_a_gpu():
+    """The files hold blocks of a model's content in one version, which vLLM does not tell apart."""
+    here, roomy = Path("/data/conversations"), replace(H100, shared_memory_bytes=64 * GIB)
+    model, info = bundle(format=Format.SAFETENSORS), replace(INFO, block_count=32, head_count=8)
+
+    def make(platform):
+        known = replace(facts(platform, (VLLM_HERE,), cache_disk_bytes=10**9), slot_dir=here)
+        return make_plan(known, model, info, make_need())
+
+    plan = make(roomy)
+    version = plan.installation.version
+    assert plan.settings.slot_dir == here / "blocks/m%3Alatest" / f"{model.digest[:16]}-{version}"
+    (said,) = [each for each in plan.reasons if "on disk" in each]
+    assert said.startswith("conversations are kept on disk: up to 1 GB of all models, through ")
+    assert plan.memory.prompt_cache_bytes == plan.settings.prompt_cache_bytes > 0
+    spec = VLLM.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
+    given = json.loads(flag_value(spec.argv, "--kv-transfer-config"))
+    assert given == {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": plan.settings.prompt_cache_bytes,
+            "secondary_tiers": [{"type": "fs", "root_dir": str(plan.settings.slot_dir)}],
+        },
+    }
+    assert VLLM.traits(plan.bundle, plan.settings).salt_field == "cache_salt"
+    own = replace(plan.settings, extra_args=("--kv-transfer-config", "{}"))
+    spec = VLLM.launch(plan.bundle, own, plan.installation, Endpoint(port=1), {})
+    assert spec.argv.count("--kv-transfer-config") == 1
+    small = make(replace(roomy, shared_memory_bytes=64 * MIB))  # a container's
+    assert small.settings.slot_dir is None and small.memory.prompt_cache_bytes == 0
+    assert any("needs RAM for that, in /dev/shm" in each for each in small.reasons)
+    for plan in (small, make(CPU)):
+        spec = VLLM.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
+        assert "--kv-transfer-config" not in spec.argv
+        assert VLLM.traits(plan.bundle, plan.settings).salt_field is None
 
 
 def test_what_llama_server_says_of_its_slots():

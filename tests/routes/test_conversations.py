@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.routes.events.stream import Stream
@@ -168,7 +170,7 @@ def test_it_belongs_to_its_key(tmp_path) -> None:
     keys.write_text("alice-secret\nbob-secret\n")
     env = {"VLLAMA_DATA_DIR": str(tmp_path / "data")}
     names = {}
-    for name in ("alice", "bob"):
+    for name in ("alice", "bob", "carol"):
         command = [sys.executable, "-m", "vllama", "keys", "add", name, "--json"]
         base = Server(tmp_path).env | env
         done = subprocess.run(command, env=base, capture_output=True, text=True, check=True)
@@ -197,6 +199,35 @@ def test_it_belongs_to_its_key(tmp_path) -> None:
             [sys.executable, "-m", "vllama", "keys", "revoke", "bob"], env=server.env, check=True
         )
         assert len(files(server)) == before - 1
+        server.model("salts")
+        for key in (alice, alice, names["carol"]):
+            chat = {"model": "salts", "messages": [{"role": "user", "content": "hi"}]}
+            headers = {"authorization": f"Bearer {key}"}
+            reply = httpx.post(f"{server.url}/api/chat", json=chat, headers=headers)
+            assert reply.status_code == 200
+        found = (each for each in server.tree() if "salts" in " ".join(each.cmdline()))
+        engine = next(each for each in found if "--port" in each.cmdline())
+        bodies = server.ask_process(engine, "/__stats")["bodies"]
+        salts = [body["cache_salt"] for body in bodies if "stream" in body]
+        assert len(salts) == 3 and salts[0] == salts[1] != salts[2]
+
+
+def test_the_command_shows_and_removes_what_engines_keep_by_themselves(tmp_path) -> None:
+    base = Server(tmp_path)
+
+    def run(*arguments: str):
+        command = [sys.executable, "-m", "vllama", "cache", *arguments]
+        return subprocess.run(command, env=base.env, capture_output=True, text=True, check=True)
+
+    place = Path(base.env["VLLAMA_DATA_DIR"]) / "conversations" / "blocks" / "m%3Alatest"
+    place.mkdir(parents=True)
+    (place / "a.bin").write_bytes(bytes(2000))
+    (row,) = json.loads(run("--json").stdout)
+    assert (row["model"], row["size_bytes"], row["tokens"]) == ("m:latest", 2000, None)
+    assert "2 KB" in run("ls", "m").stdout
+    assert json.loads(run("rm", "other", "--json").stdout) == {"removed": 0, "size_bytes": 0}
+    assert json.loads(run("rm", "m", "--json").stdout) == {"removed": 0, "size_bytes": 2000}
+    assert not place.exists()
 
 
 def test_a_model_can_be_left_out_and_a_second_server_is_refused(tmp_path) -> None:

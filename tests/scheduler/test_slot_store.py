@@ -5,12 +5,14 @@ import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from vllama.base.errors import ConfigError
 from vllama.chat.request import Call
 from vllama.engines.llamacpp.llama_server import SLOTS
+from vllama.scheduler.slot_cache.blocks import measure_blocks, remove_blocks
 from vllama.scheduler.slot_cache.conversations import Conversations
 from vllama.scheduler.slot_cache.store import (
     BLOCK_CHARS,
@@ -209,3 +211,28 @@ def test_each_request_has_a_mark_unless_it_uses_the_field(tmp_path):
     assert marks[0] != marks[1]
     own = Call(path="/completion", body=b'{"dry_multiplier":0.8,"dry_allowed_length":3}')
     assert conversations.mark(own) == (own, None)
+
+
+def write_blocks(folder: Path, model: str, *ages_s: int) -> None:
+    """Write a file of 100 bytes for each age, as vLLM does."""
+    place = folder / "blocks" / quote(model, safe="") / "1a2b-0.32" / "model_r0" / "abc" / "de_g0"
+    place.mkdir(parents=True, exist_ok=True)
+    for age_s in ages_s:
+        path = place / f"{age_s}.bin"
+        path.write_bytes(bytes(100))
+        os.utime(path, (1e9 - age_s, 1e9 - age_s))
+
+
+def test_blocks_that_engines_keep_stay_within_what_is_left(site):
+    site.save(250)
+    write_blocks(site.folder, "org/m:latest", 1, 3, 5, 7)
+    write_blocks(site.folder, "n", 2, 4, 6, 8)
+    site.store.trim_blocks()  # 750 bytes are left, of which a tenth stays free
+    kept = sorted(int(path.stem) for path in site.folder.rglob("*.bin"))
+    assert kept == [1, 2, 3, 4, 5, 6]
+    assert site.store.summarise("org/m:latest").size == 300
+    assert measure_blocks(site.folder)["org/m:latest"] == (300, 1e9 - 1)
+    remove_blocks(site.folder, "org/m:latest")
+    assert measure_blocks(site.folder).keys() == {"n"}
+    site.store.trim_blocks()
+    assert site.store.summarise("org/m:latest").size == 0 and len(read_records(site.folder)) == 1

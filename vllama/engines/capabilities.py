@@ -165,6 +165,20 @@ class SavesSlots(Protocol):
 
 
 @runtime_checkable
+class OffloadsBlocks(Protocol):
+    """An engine that moves the blocks of its cache from a GPU to RAM and to files by itself.
+
+    One that was started with `Settings.slot_dir` has `Settings.prompt_cache_bytes` of RAM for that,
+    in /dev/shm. It removes no file, and reads anew what is gone.
+    """
+
+    @property
+    def offloads_blocks(self) -> bool:
+        """Whether it can."""
+        ...
+
+
+@runtime_checkable
 class Threaded(Protocol):
     """An engine whose arguments set the number of threads on the CPU."""
 

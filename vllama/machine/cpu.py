@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Cpu:
     ram_available_bytes: int
     name: str
     features: frozenset[str]
+    shared_memory_bytes: int = 0
 
 
 def detect_cpu(root: Path = Path("/")) -> Cpu:
@@ -53,7 +55,15 @@ def detect_cpu(root: Path = Path("/")) -> Cpu:
         ram_available_bytes=available,
         name=name or platform.processor(),
         features=features,
+        shared_memory_bytes=_measure_shared(root / "dev/shm"),
     )
+
+
+def _measure_shared(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
 
 
 def measure_usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:

@@ -100,6 +100,7 @@ def assemble(
         accelerators=tuple(accelerators),
         physical_cores=(mac.performance_cores if mac else 0)
         or (processor.physical_cores if processor else 0),
+        shared_memory_bytes=processor.shared_memory_bytes if processor else 0,
         notes=tuple(note for group in findings for note in group.notes),
     )
 

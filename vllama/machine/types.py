@@ -40,6 +40,7 @@ class Platform:
 
     `cores` counts the logical cores that this process may use, within affinity and cgroup quota.
     `physical_cores` counts each pair of hyperthreads once, and no efficiency cores; 0 if unknown.
+    `shared_memory_bytes` are free in /dev/shm, of which a container has 64 MB.
     `notes` has a sentence for each fact that could not be detected.
     """
 
@@ -52,6 +53,7 @@ class Platform:
     cpu_features: frozenset[str] = frozenset()
     accelerators: tuple[Accelerator, ...] = ()
     physical_cores: int = 0
+    shared_memory_bytes: int = 0
     notes: tuple[str, ...] = ()
 
     def of(self, vendor: Vendor) -> tuple[Accelerator, ...]:

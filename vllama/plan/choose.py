@@ -20,11 +20,10 @@ from vllama.plan.estimate import make_estimate, share_bytes
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.resources import (
     choose_threads,
+    keep_conversations,
     keep_named,
-    keep_slots,
     place,
     refuse_cpu,
-    size_prompt_cache,
 )
 from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 
@@ -313,10 +312,9 @@ def draft_plan(
     memory = estimate.memory
     if not memory.on_gpu and bundle.format is not Format.REMOTE and need.load.num_gpu != 0:
         refuse_cpu(facts, bundle.name, estimate.reasons)
-    cache_bytes = size_prompt_cache(facts, engine, need, memory, estimate.settings.parallel)
-    memory = replace(memory, prompt_cache_bytes=cache_bytes)
+    kept = keep_conversations(facts, choice, bundle, info, need, estimate)
+    memory = replace(memory, prompt_cache_bytes=kept.cache_bytes)
     draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
-    slot_dir, kept = keep_slots(facts, engine, info, need)
     work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
     words = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
@@ -329,7 +327,7 @@ def draft_plan(
     reasons = [*filter(None, words)]
     if need.mode is Mode.CHAT and (template := describe_template(bundle, info)):
         reasons.insert(-1, f"template: {template}")
-    reasons += filter(None, (drafting, *describe_more_memory(memory), kept, work.reason))
+    reasons += filter(None, (drafting, *describe_more_memory(memory), kept.reason, work.reason))
     plan = Plan(
         bundle=bundle,
         info=info,
@@ -347,8 +345,8 @@ def draft_plan(
             chat_template=info.chat_template,
             template_family=info.template_family,
             turn_end=info.turn_end,
-            prompt_cache_bytes=cache_bytes,
-            slot_dir=slot_dir,
+            prompt_cache_bytes=kept.cache_bytes,
+            slot_dir=kept.slot_dir,
         ),
         memory=memory,
         reasons=tuple(reasons),

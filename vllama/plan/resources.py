@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from vllama.base.errors import NoPlan
 from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Mode
-from vllama.engines.capabilities import PromptCaching, SavesSlots, Threaded
+from vllama.engines.capabilities import OffloadsBlocks, PromptCaching, SavesSlots, Threaded
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.settings import SPREAD
-from vllama.models.types import Format, ModelInfo
-from vllama.plan.types import Facts, Need, Plan
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 
 MOST_PER_CORE = 4
 """So many are never faster; far more, an engine cannot start (`num_thread` is a client's word)."""
@@ -163,30 +164,54 @@ RECURRENT = (".ssm.", ".shortconv.", ".wkv.", "rwkv")
 """Parts of the names of what a recurrent model's file says of it."""
 
 
-def keep_slots(
-    facts: Facts, engine: Engine, info: ModelInfo, need: Need
-) -> tuple[Path | None, str]:
-    """Return where conversations are saved, None if nowhere, and a sentence for the plan."""
-    able = isinstance(engine, SavesSlots) and engine.saves_slots
-    if facts.slot_dir is None or not able or need.mode is not Mode.CHAT:
-        return None, ""
+BLOCKS = "blocks"
+"""The folder of engines that keep the blocks of their cache by themselves, one for each model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where conversations are kept on disk, the bytes for them in RAM, a sentence for the plan."""
+
+    slot_dir: Path | None
+    cache_bytes: int
+    reason: str = ""
+
+
+def keep_conversations(
+    facts: Facts, choice: Choice, bundle: Bundle, info: ModelInfo, need: Need, estimate: Estimate
+) -> Kept:
+    """Decide which conversations are kept after they have lost their place in the engine."""
+    engine, memory = facts.found.engines[choice.engine], estimate.memory
+    most_bytes = _size_prompt_cache(facts, need, memory, estimate.settings.parallel)
+    caches = isinstance(engine, PromptCaching) and engine.caches_prompts
+    cache_bytes = most_bytes if caches else 0
+    saves = isinstance(engine, SavesSlots) and engine.saves_slots
+    offloads = isinstance(engine, OffloadsBlocks) and engine.offloads_blocks and memory.on_gpu
+    if facts.slot_dir is None or not (saves or offloads) or need.mode is not Mode.CHAT:
+        return Kept(None, cache_bytes)
     if info.sliding_window or any(word in name for name in info.metadata for word in RECURRENT):
         # what is restored of these was measured to answer differently, or to help nothing
-        return None, "its conversations are not kept on disk: it has sliding windows or a state"
+        why = "it has sliding windows or a state"
+        return Kept(None, cache_bytes, f"its conversations are not kept on disk: {why}")
     size = format_bytes_decimal(facts.settings.cache_disk_bytes)
-    return facts.slot_dir, f"conversations are kept on disk: up to {size} of all models"
+    words = f"conversations are kept on disk: up to {size} of all models"
+    if saves:
+        return Kept(facts.slot_dir, cache_bytes, words)
+    if not most_bytes or facts.platform.shared_memory_bytes < most_bytes:
+        why = f"{engine.title} needs RAM for that, in /dev/shm"
+        return Kept(None, 0, f"its conversations are not kept on disk: {why}")
+    # its files tell the model by its path only
+    name = f"{bundle.digest[:16]}-{choice.installation.version}"
+    folder = facts.slot_dir / BLOCKS / quote(bundle.name, safe="") / name
+    return Kept(folder, most_bytes, f"{words}, through {format_bytes_decimal(most_bytes)} of RAM")
 
 
-def size_prompt_cache(
-    facts: Facts, engine: Engine, need: Need, memory: Memory, slots: int | None
-) -> int:
+def _size_prompt_cache(facts: Facts, need: Need, memory: Memory, slots: int | None) -> int:
     """Return the size of the cache, a power of two MiB; 0: none.
 
     It takes memory only as conversations come, and never so much that the model would not fit into
     what is free now: where that is little, the cache is small, or there is none.
     """
-    if not isinstance(engine, PromptCaching) or not engine.caches_prompts:
-        return 0
     if need.mode is not Mode.CHAT or facts.settings.replicas > 1:
         return 0
     conversation = memory.kv_bytes // (slots or 1)

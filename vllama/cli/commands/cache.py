@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from vllama.base.errors import ConfigError
 from vllama.base.units import format_ago, format_bytes_decimal
 from vllama.cli.context import load_settings
 from vllama.cli.options import (
@@ -48,6 +47,7 @@ def cache(
     """List or remove the conversations that are kept on disk."""
     check_action(action, ACTIONS, "cache")
     from vllama.models.names.ref import ModelRef
+    from vllama.scheduler.slot_cache.blocks import measure_blocks, remove_blocks
     from vllama.scheduler.slot_cache.store import Saved, read_records, remove_where
 
     folder = load_settings().slot_dir
@@ -56,29 +56,42 @@ def cache(
     def is_meant(each: Saved) -> bool:
         return name in (None, each.model) and key in (None, each.key_name)
 
+    kept = {} if key else measure_blocks(folder)  # vLLM's, which are told by no key
+    blocks = {each: found for each, found in kept.items() if name in (None, each)}
     if action == "rm":
-        if as_json:
-            raise ConfigError("cannot print JSON: rm only says what is removed")
         require_agreement("Remove all conversations?", yes=yes or bool(model or key))
         found = remove_where(folder, is_meant)
-        size = format_bytes_decimal(sum(each.size_bytes for each in found))
-        say(f"conversations removed: {len(found)} ({size})")
+        for each in blocks:
+            remove_blocks(folder, each)
+        size_bytes = sum(each.size_bytes for each in found) + sum(n for n, _ in blocks.values())
+        if as_json:
+            show_json({"removed": len(found), "size_bytes": size_bytes})
+        else:
+            say(f"conversations removed: {len(found)} ({format_bytes_decimal(size_bytes)})")
         return
     found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
+    names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
+    rows = [{each: getattr(saved, each) for each in names} for saved in found]
+    for each, (size_bytes, used_at) in sorted(blocks.items()):
+        known = {"model": each, "size_bytes": size_bytes, "used_at": used_at}
+        rows.append(dict.fromkeys(names) | known)
     if as_json:
-        names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
-        show_json([{each: getattr(saved, each) for each in names} for saved in found])
+        show_json(rows)
         return
     now_s = time.time()
-    rows = [
+    cells = [
         (
-            each.model,
-            each.key_name or "-",
-            str(each.tokens),
-            format_bytes_decimal(each.size_bytes),
-            format_ago(max(0.0, now_s - each.used_at)),
-            str(each.hits),
+            row["model"],
+            row["key_name"] or "-",
+            _show(row["tokens"]),
+            format_bytes_decimal(row["size_bytes"]),
+            format_ago(max(0.0, now_s - row["used_at"])),
+            _show(row["hits"]),
         )
-        for each in found
+        for row in rows
     ]
-    show_table(COLUMNS, rows, optional=("KEY",))
+    show_table(COLUMNS, cells, optional=("KEY",))
+
+
+def _show(number: int | None) -> str:
+    return "-" if number is None else str(number)

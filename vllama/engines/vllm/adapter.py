@@ -34,7 +34,9 @@ from vllama.engines.recipe import Recipe, format_install_command
 from vllama.engines.request_body import VLLM, add_fields
 from vllama.engines.vllm.arguments import (
     SPECULATION,
+    TRANSFER,
     build_draft_config,
+    build_transfer_config,
     choose_formats,
     choose_reasoning_parser,
     choose_tool_parser,
@@ -75,6 +77,7 @@ class Vllm:
     )
     failures: tuple[FailurePattern, ...] = FAILURES
     install: Recipe = RECIPE
+    offloads_blocks: bool = True
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for vLLM or its CPU build in all the usual places."""
@@ -163,6 +166,9 @@ class Vllm:
             argv += [SEQUENCES, str(settings.parallel)]
         if (drafts := build_draft_config(bundle, settings)) and not has_flag(given, *SPECULATION):
             argv += [SPECULATION[0], drafts]
+        if settings.slot_dir is not None and not has_flag(given, *TRANSFER):
+            blocks = build_transfer_config(settings.slot_dir, settings.prompt_cache_bytes)
+            argv += [TRANSFER[0], blocks]
         if settings.template_family and settings.chat_template and not has_flag(given, TEMPLATE):
             # it interprets escapes in a template that is not a file's name
             argv += [TEMPLATE, settings.chat_template.encode("unicode_escape").decode()]
@@ -212,6 +218,7 @@ class Vllm:
             request_id_header=None if settings.inspect else "x-request-id",
             inspector=Lens() if settings.inspect else None,
             metrics_path="/metrics",
+            salt_field="cache_salt" if settings.slot_dir is not None else None,
             max_concurrency=flag_number(
                 given, SEQUENCES, default=settings.parallel or MAX_GPU_SEQUENCES
             ),

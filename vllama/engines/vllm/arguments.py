@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Settings
 from vllama.models.types import Bundle, Capability, ModelInfo
 
 SPECULATION = ("--speculative-config", "-sc")
+TRANSFER = ("--kv-transfer-config", "--kv-offloading-size")
 METHODS = {"simple": "draft_model", "mtp": "mtp"}
 DRAFT_TOKENS, HEAD_TOKENS = 5, 1
 
@@ -39,6 +41,27 @@ def build_draft_config(bundle: Bundle, settings: Settings) -> str | None:
     if method := METHODS.get(kind):
         config["method"] = method
     return json.dumps(config)
+
+
+def build_transfer_config(folder: Path, ram_bytes: int) -> str:
+    """Return the value of `--kv-transfer-config` that keeps blocks of the cache in `folder`.
+
+    They go from the GPU to RAM, and from there to files (`v1/kv_offload/tiering`). What cannot be
+    read again is computed again; the engine would end the request by itself.
+    """
+    extra = {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": ram_bytes,
+        "secondary_tiers": [{"type": "fs", "root_dir": str(folder)}],
+    }
+    return json.dumps(
+        {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": extra,
+        }
+    )
 
 
 def choose_formats(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from vllama.chat.request import Call
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
@@ -42,6 +44,10 @@ async def run_relay(
         # it tells as much as the prompt, and is of no use to those who read captures
         running.recorder = request.recorder = None
         before_finish = collect if before_finish is None else _both(before_finish, collect)
+    salt_field = running.lease.traits.salt_field if running.lease is not None else None
+    if salt_field is not None and running.access is not None:
+        body = msgspec.json.decode(call.body) | {salt_field: running.access.identity}
+        call = msgspec.structs.replace(call, body=msgspec.json.encode(body))
     turn = None
     if gateway.slot_cache is not None and relay.reply.prompt_text is not None:
         turn = gateway.slot_cache.begin(running, relay.reply.prompt_text)

@@ -20,6 +20,7 @@ from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.plan.types import Plan
 from vllama.scheduler.instance import Lease
+from vllama.scheduler.slot_cache.blocks import remove_blocks
 from vllama.scheduler.slot_cache.conversations import Conversations
 from vllama.scheduler.slot_cache.store import SlotStore
 from vllama.supervise.spec import Endpoint
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 SILENT_S = 10.0
 LOOK_S = 1.0
+TRIM_S = 10.0
 END_LIMIT_S = 10.0
 """How long the end of an engine may wait for its conversations."""
 
@@ -72,10 +74,14 @@ class SlotCache:
                 del self._engines[endpoint]
 
     async def run(self) -> None:
-        """Save what silent engines have, until cancelled."""
+        """Save what silent engines have, and bound what others write, until cancelled."""
+        trimmed_s = 0.0
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = self._clock.monotonic()
+            if now_s - trimmed_s >= TRIM_S:
+                trimmed_s = now_s
+                await executors.storage.run(self.store.trim_blocks)
             for endpoint, each in list(self._engines.items()):
                 if each.running or now_s - each.silent_since_s < SILENT_S or not each.has_unsaved:
                     continue
@@ -107,6 +113,8 @@ class SlotCache:
             self.store.drop_where,
             lambda each: each.model == model if model is not None else each.owner == owner,
         )
+        if model is not None:
+            await executors.storage.run(remove_blocks, self.store.folder, model)
 
     def begin(self, running: Running, text: str) -> CachedTurn:
         """Begin a request whose prompt is `text`."""

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from vllama.base import private
 from vllama.base.errors import ConfigError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.ollama.answer_types import KeptConversations
+from vllama.scheduler.slot_cache.blocks import trim_blocks
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class SlotStore:
         self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
         self._saved: dict[str, Saved] = {}
         self._reserved: dict[str, int] = {}
+        self._blocks = Counter[str]()  # bytes of each model that engines keep by themselves
         self._written = _Written()
         self._guard = threading.RLock()
         self._lock = FileLock(folder / "lock", mode=private.FILE)
@@ -109,8 +112,9 @@ class SlotStore:
             ) from None
         self._saved = {each.name: each for each in read_records(self.folder)}
         self._make_room(0)
+        self.trim_blocks()
         free = shutil.disk_usage(self.folder).free
-        if free + self.size_bytes < self._most_bytes:
+        if free + self.size_bytes + self._blocks.total() < self._most_bytes:
             self._lock.release()
             raise ConfigError(
                 f"cannot keep {format_bytes_decimal(self._most_bytes)} of conversations: "
@@ -140,7 +144,7 @@ class SlotStore:
         found = [each for each in tuple(self._saved.values()) if each.model == model]
         return KeptConversations(
             count=len(found),
-            size=sum(each.size_bytes for each in found),
+            size=sum(each.size_bytes for each in found) + self._blocks[model],
             hits=sum(each.hits for each in found),
         )
 
@@ -243,6 +247,15 @@ class SlotStore:
         with self._guard:
             for saved in [each for each in self._saved.values() if unwanted(each)]:
                 self.drop(saved)
+
+    def trim_blocks(self) -> None:
+        """Keep what engines have written within what is left of the bound, and of the disk."""
+        usage = shutil.disk_usage(self.folder)
+        lacking = LEAST_FREE * usage.total - usage.free
+        most = self._most_bytes - self.size_bytes
+        if lacking > 0:
+            most = min(most, int(self._blocks.total() - lacking))
+        self._blocks = trim_blocks(self.folder, max(0, most))
 
     def _make_room(self, wanted_bytes: int) -> bool:
         now_s = self._now_s()

@@ -1,0 +1,74 @@
+"""The files of engines that keep the blocks of their cache by themselves (vLLM), and their bound.
+
+Such an engine removes no file, and computes anew what is gone. So the files that were written or
+read longest ago are removed, from time to time; engines may write more until the next time. All
+functions block.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from vllama.plan.resources import BLOCKS
+
+FILLED = 0.9
+"""So much of the bound is left after a removal, for what engines write until the next one."""
+
+
+class Block(NamedTuple):
+    """A file; `used_at` is when it was written or read last, in Unix seconds."""
+
+    used_at: float
+    size_bytes: int
+    path: Path
+    model: str
+
+
+def trim_blocks(folder: Path, most_bytes: int) -> Counter[str]:
+    """Remove the oldest files above `most_bytes`; return the bytes of each model that are left."""
+    found = list(_walk(folder))
+    sizes = Counter[str]()
+    for block in found:
+        sizes[block.model] += block.size_bytes
+    if (total := sizes.total()) > most_bytes:
+        for block in sorted(found):
+            if total <= most_bytes * FILLED:
+                break
+            with suppress(OSError):
+                block.path.unlink()
+                total -= block.size_bytes
+                sizes[block.model] -= block.size_bytes
+    return sizes
+
+
+def measure_blocks(folder: Path) -> dict[str, tuple[int, float]]:
+    """Return the bytes of each model, and when one of them was written or read last."""
+    found: dict[str, tuple[int, float]] = {}
+    for block in _walk(folder):
+        size, used_at = found.get(block.model, (0, 0.0))
+        found[block.model] = size + block.size_bytes, max(used_at, block.used_at)
+    return found
+
+
+def remove_blocks(folder: Path, model: str | None = None) -> None:
+    """Remove all files of a model, or of all models."""
+    place = folder / BLOCKS if model is None else folder / BLOCKS / quote(model, safe="")
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _walk(folder: Path) -> Iterator[Block]:
+    for place in (folder / BLOCKS).glob("*"):
+        for root, _, names in os.walk(place):
+            for name in names:
+                path = Path(root, name)
+                with suppress(OSError):  # it was removed, or renamed
+                    stat = path.stat()
+                    used_at = max(stat.st_mtime, stat.st_atime)
+                    yield Block(used_at, stat.st_size, path, unquote(place.name))
