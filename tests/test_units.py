@@ -255,3 +255,14 @@ def test_a_long_duration_is_refused_unread() -> None:
     with pytest.raises(ValueError, match="invalid duration") as found:
         units.parse_go_duration(longest * 5_000)
     assert len(str(found.value)) < 2 * units.MAX_DURATION
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0"), (999, "999"), (50 * 1000**3, "50GB"), (64 * 1024**2, "64MiB"),
+        (1024**4, "1TiB"), (1536 * 1024**2, "1536MiB"), (10**9 + 1, "1000000001"),
+    ],
+)  # fmt: skip
+def test_write_bytes(size: int, text: str) -> None:
+    assert units.write_bytes(size) == text and units.parse_bytes(text) == size

@@ -177,7 +177,7 @@ def test_wrong_requests(client, server) -> None:
             "completion_window": "24h",
         }
         assert httpx.post(f"{server.url}/v1/batches", json=asked | changes).status_code == 400
-    for path in ("files/file-1", "files/file-1/content", "batches/batch-1", "files/x"):
+    for path in ("files/file-1", "files/file-1/content", "batches/batch_1", "files/x"):
         assert httpx.get(f"{server.url}/v1/{path}").status_code == 404
     form = httpx.post(f"{server.url}/v1/files", data={"purpose": "batch"})
     assert form.status_code == 400
@@ -317,13 +317,13 @@ def test_lists_are_in_pages(tmp_path) -> None:
                 with pytest.raises(openai.BadRequestError):
                     client.batches.list(limit=wrong)
             with pytest.raises(openai.NotFoundError):
-                client.batches.list(after="batch-1")
+                client.batches.list(after="batch_1")
 
 
 def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
     store = BatchStore(tmp_path, 10**9, 10**9)
     shown = Batch(
-        id=f"batch-{'0' * 24}", endpoint="/v1/completions", input_file_id="file",
+        id=f"batch_{'0' * 24}", endpoint="/v1/completions", input_file_id="file",
         completion_window="24h", created_at=int(time.time()), expires_at=0,
     )  # fmt: skip
     stored, journal = StoredBatch("", "", shown), Journal(tmp_path, shown.id)
@@ -345,7 +345,7 @@ def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
     new.write_bytes(write([row(n) for n in range(3)]))
     file = store.keep_file(new, "rows.jsonl", "batch", "")
     shown = Batch(
-        id=f"batch-{'0' * 24}", endpoint="/v1/chat/completions", input_file_id=file.id,
+        id=f"batch_{'0' * 24}", endpoint="/v1/chat/completions", input_file_id=file.id,
         completion_window="24h", created_at=now_s, expires_at=now_s + 900,
         status="cancelling", cancelling_at=now_s,
     )  # fmt: skip
@@ -476,6 +476,27 @@ def test_the_command(server, tmp_path) -> None:
     assert "line 3 is not a request" in run().stderr
     file.write_text("\n")
     assert "it has no requests" in run().stderr
+
+
+def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path) -> None:
+    def run(*arguments: str, given: bytes = b""):
+        command = [sys.executable, "-m", "vllama", "batch", *arguments]
+        return subprocess.run(command, env=server.env | {"OLLAMA_HOST": server.url}, input=given,
+                              capture_output=True)  # fmt: skip
+
+    long = start(client, [row(n, "@tokens=200 @delay=0.2") for n in range(3)])
+    listed = json.loads(run("--json").stdout)
+    assert listed[0]["id"] == long.id and len(listed) == len(list(client.batches.list()))
+    assert long.id in run().stdout.decode().splitlines()[1]
+    ended = run(long.id, "--cancel")
+    assert ended.returncode == 1 and b"cancelled: answers 0, errors 0" in ended.stderr
+    done = run("-", given=write([row(1)]))
+    assert done.returncode == 0 and json.loads(done.stdout)["custom_id"] == "row-1"
+    newest = client.batches.list().data[0]
+    again = run(newest.id, "-o", str(tmp_path / "again.jsonl"))
+    assert again.returncode == 0 and (tmp_path / "again.jsonl").read_bytes() == done.stdout
+    assert b"No such batch" in run("batch_1").stderr
+    assert b"it is no batch" in run("rows.jsonl", "--cancel").stderr
 
 
 def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:

@@ -169,6 +169,16 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
+def write_bytes(size_bytes: int) -> str:
+    """Write a size as `parse_bytes` reads it, without losing a byte: `50GB`, `64MiB`, `12345`."""
+    for power in (4, 3, 2, 1):
+        for step, end in ((1024, "iB"), (1000, "B")):
+            count, rest = divmod(size_bytes, step**power)
+            if count and not rest:
+                return f"{count}{' KMGT'[power]}{end}"
+    return str(size_bytes)
+
+
 def format_duration(seconds: float) -> str:
     """Format a duration for people as Ollama does: `About a minute`, `3 weeks`; not negative."""
     whole = int(seconds)

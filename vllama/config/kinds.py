@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllama.base.units import format_go_duration, parse_bytes
+from vllama.base.units import format_go_duration, parse_bytes, write_bytes
 from vllama.config import parse
 from vllama.models.settings import UpstreamTraits
 
@@ -229,4 +229,9 @@ CAPTURES = Kind(
     metavar="N|DIR",
     schema={"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
 )
-SIZE = Kind(parse=parse_bytes, metavar="SIZE", schema={"type": ["string", "integer"]})
+SIZE = Kind(
+    parse=parse_bytes,
+    metavar="SIZE",
+    schema={"type": ["string", "integer"]},
+    write=lambda value: write_bytes(int(str(value))),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import secrets
 import sys
 import time
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
+from vllama.base.units import format_ago
 from vllama.cli.context import connect
-from vllama.cli.options import argument, complete_model, option
-from vllama.cli.output import is_terminal, say, say_aside
+from vllama.cli.options import AsJson, argument, complete_model, option
+from vllama.cli.output import is_terminal, say, say_aside, show_json, show_table
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client, Reply
@@ -25,45 +27,57 @@ EXAMPLES = """\
 Examples:
   vllama batch rows.jsonl
   vllama batch rows.jsonl -o answers.jsonl --model smollm2:135m
+  vllama batch                                             all batches
+  vllama batch batch_1a2b -o answers.jsonl                 wait for one, and get its answers
+  vllama batch batch_1a2b --cancel
 
 Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
 the batch to the server; see docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
 LOOK_S = 0.5
+COLUMNS = ("ID", "STATUS", "ANSWERS", "ERRORS", "REQUESTS", "CREATED")
 
 
 def batch(
-    file: Annotated[Path, argument("FILE", "The requests, one a line (JSONL).")],
+    what: Annotated[
+        str | None, argument("FILE", "The requests, one a line (JSONL; - for stdin), or a batch.")
+    ] = None,
     output: Annotated[
         Path | None, option("--output FILE -o", "Where to write the answers. [stdout]")
     ] = None,
     model: Annotated[
         str | None, option("--model NAME", "The model of all requests.", complete_model)
     ] = None,
+    cancel: Annotated[bool, option("--cancel", "End a batch; answers so far are kept.")] = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Run the requests of a file while nobody else asks their model."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
+    """Run the requests of a file while nobody else asks their model, or list batches."""
+    if what is None:
+        with connect() as client:
+            show_batches(client, as_json=as_json)
+        return 0
+    file = Path(what)
+    is_id = re.fullmatch(r"batch_\w+", what) is not None and not file.exists()
+    if cancel and not is_id:
+        raise ConfigError(f"cannot cancel '{what}': it is no batch", hint="see: vllama batch")
     errors = output.with_suffix(f".errors{output.suffix}") if output else None
     for path in (output, errors):
         if path is not None and path.exists() and path.samefile(file):
             raise ConfigError(f"cannot write '{path}': it holds the requests")
-    rows, endpoint = read_rows(data, model, file)
+    rows, endpoint = (b"", "") if is_id else read_rows(file, model)
     with connect() as client:
-        uploaded = upload(client, rows, file.name)
-        asked = {
-            "input_file_id": uploaded["id"],
-            "endpoint": endpoint,
-            "completion_window": "24h",
-        }
-        begun = client.post("/v1/batches", asked)
+        if is_id:
+            address = f"/v1/batches/{what}"
+            begun = client.post(f"{address}/cancel", {}) if cancel else client.get(address)
+        else:
+            uploaded = upload(client, rows, file.name)
+            asked = {"input_file_id": uploaded["id"], "endpoint": endpoint}
+            begun = client.post("/v1/batches", asked | {"completion_window": "24h"})
         try:
             ended = follow(client, begun)
         except (KeyboardInterrupt, ServerUnreachable) as error:
-            say_aside(f"the batch goes on in the server: GET /v1/batches/{begun['id']}")
+            say_aside(f"the batch goes on in the server: vllama batch {begun['id']}")
             if isinstance(error, ServerUnreachable):
                 raise
             raise typer.Abort from None
@@ -83,8 +97,34 @@ def batch(
     return 0 if ended["status"] == "completed" and not counts["failed"] else 1
 
 
-def read_rows(data: bytes, model: str | None, file: Path) -> tuple[bytes, str]:
+def show_batches(client: Client, *, as_json: bool) -> None:
+    """List the batches of the server, newest first."""
+    found: list[Reply] = []
+    while True:
+        after = f"&after={found[-1]['id']}" if found else ""
+        page = client.get(f"/v1/batches?limit=100{after}")
+        found += page["data"]
+        if not page["has_more"]:
+            break
+    if as_json:
+        show_json(found)
+        return
+    now_s = time.time()
+    rows = []
+    for each in found:
+        counts = each["request_counts"]
+        numbers = (str(counts[name]) for name in ("completed", "failed", "total"))
+        age = format_ago(max(0.0, now_s - each["created_at"]))
+        rows.append((each["id"], each["status"], *numbers, age))
+    show_table(COLUMNS, rows)
+
+
+def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
     """Return the rows, with `model` in all of them if it is given, and their route."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
     rows: list[dict[str, Any]] = []
     data, endpoint = data.removeprefix(codecs.BOM_UTF8), ""
     for number, line in enumerate(data.split(b"\n"), 1):

@@ -23,7 +23,7 @@ from vllama.base.units import format_bytes_decimal
 from vllama.dialects.openai.batch_types import OVER, Batch, FileObject
 
 KEPT_S = 30 * 86400
-_ID = re.compile(r"(?:file|batch)-[0-9a-f]{24}")
+_ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 MAX_FILE_BYTES = 200 * 1000 * 1000
 
 
@@ -79,7 +79,7 @@ class BatchStore:
     def check_room(self, owner: str, size_bytes: int) -> None:
         """Raise NoRoom if a file of this size cannot be kept."""
         check_size(size_bytes)
-        files = list(self._read_all("file", StoredFile))
+        files = list(self._read_all("file-", StoredFile))
         everything = sum(each.shown.bytes for each in files)
         own = sum(each.shown.bytes for each in files if each.owner == owner)
         if everything + size_bytes > self._most or own + size_bytes > self._most_of_owner:
@@ -115,7 +115,7 @@ class BatchStore:
 
     def list_files(self, owner: str, purpose: str = "") -> list[FileObject]:
         """Return the files of an owner, the newest first."""
-        found = [each.shown for each in self._read_all("file", StoredFile) if each.owner == owner]
+        found = [each.shown for each in self._read_all("file-", StoredFile) if each.owner == owner]
         chosen = [each for each in found if purpose in ("", each.purpose)]
         return sorted(chosen, key=lambda each: (-each.created_at, each.id))
 
@@ -141,16 +141,16 @@ class BatchStore:
 
     def list_batches(self) -> list[StoredBatch]:
         """Return the batches of all owners, the newest first."""
-        found = self._read_all("batch", StoredBatch)
+        found = self._read_all("batch_", StoredBatch)
         return sorted(found, key=lambda each: (-each.shown.created_at, each.shown.id))
 
     def expire(self) -> None:
         """Remove files whose time is over, batches as old, and what was not written whole."""
         now_s = time.time()
-        for file in list(self._read_all("file", StoredFile)):
+        for file in list(self._read_all("file-", StoredFile)):
             if file.shown.expires_at <= now_s:
                 self._remove(file.shown.id)
-        for batch in list(self._read_all("batch", StoredBatch)):
+        for batch in list(self._read_all("batch_", StoredBatch)):
             if batch.shown.created_at + KEPT_S <= now_s:
                 self._remove(batch.shown.id)
         for path in self.folder.glob("new-*"):
@@ -191,7 +191,7 @@ class BatchStore:
             return None
 
     def _read_all(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
-        for path in self.folder.glob(f"{prefix}-*.json"):
+        for path in self.folder.glob(f"{prefix}*.json"):
             if (found := self._read(path.stem, kind)) is not None:
                 yield found
 

@@ -131,7 +131,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     )
     now_s, key = int(time.time()), gateway.running.of(request).access
     shown = Batch(
-        id=f"batch-{token_hex(12)}",
+        id=f"batch_{token_hex(12)}",
         endpoint=str(endpoint),
         input_file_id=file.id,
         completion_window=WINDOW,
@@ -224,7 +224,7 @@ def _owner(gateway: Gateway, request: Request) -> str:
 
 
 _FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
-_BATCH = (Parameter("id", "the batch's id, such as `batch-1a2b`"),)
+_BATCH = (Parameter("id", "the batch's id, such as `batch_1a2b`"),)
 
 
 def _page(most: int) -> tuple[Parameter, ...]:
