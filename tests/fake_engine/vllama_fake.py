@@ -93,25 +93,32 @@ class FakeEngine:
             if switches.exists():
                 more += switches.read_text().split("\n")
         bundle.path.with_suffix(".once").unlink(missing_ok=True)
+        python, group = str(installation.python), settings.group
+        argv = (
+            python, str(PROGRAM), "--port", str(endpoint.port),
+            "--api-key", str(endpoint.api_key), "--model", settings.alias,
+            "--context", str(settings.context_length),
+            *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
+            *(("--owner", f"{group.address}:{group.port}") if group else ()),
+            "--started-with", describe_start(settings, installation, bundle.draft),
+            *(part for part in more if part),
+        )  # fmt: skip
+        if group and group.rank:  # it answers no requests
+            place = f"{group.rank} of {group.size}, {group.address}:{group.port}"
+            argv = (python, "-c", "import time; time.sleep(600)", place)
         return LaunchSpec(
             name=settings.alias,
-            argv=(
-                str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
-                "--api-key", str(endpoint.api_key), "--model", settings.alias,
-                "--context", str(settings.context_length),
-                *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
-                "--started-with", describe_start(settings, installation, bundle.draft),
-                *(part for part in more if part),
-            ),
+            argv=argv,
             env={"PATH": environ.get("PATH", "")},
             endpoint=endpoint,
             probe=HttpProbe(path="/health", verify_path="/v1/models"),
             grace=Grace(term_s=0.3, second_term_s=0.3, kill_s=3.0),
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
-        )  # fmt: skip
+        )
 
     saves_slots: bool = True
+    groups: bool = True
 
     def lacks_for_inspection(self, installation):
         """It has a lens unless it is an old one."""

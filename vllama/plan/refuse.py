@@ -14,7 +14,7 @@ from vllama.base.errors import (
 )
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Mode
-from vllama.engines.capabilities import Adapting, Inspecting
+from vllama.engines.capabilities import Adapting, Grouping, Inspecting
 from vllama.engines.recipe import advise_installation
 from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
@@ -52,6 +52,11 @@ def refuse_by_engine(
         )
     refuse_adapters(bundle, engine)
     refuse_inspection(facts, bundle, engine)
+    if (facts.machines or need.load.group) and not isinstance(engine, Grouping):
+        raise NoPlan(
+            f"cannot serve '{bundle.name}' on several machines: {engine.title} cannot do that",
+            hint="vLLM can, from safetensors; or leave out `machines`",
+        )
     refuse_port(facts)
 
 

@@ -68,6 +68,7 @@ class RouteKind(StrEnum):
     WRITTEN = "shows what clients have written"
     WRITES = "changes what models there are, here or at a registry"
     SETS = "changes settings or keys"
+    TOGETHER = "has a model served together with other machines"
     ADMIN = "anything else"
 
 
@@ -77,6 +78,7 @@ _SCOPES = {
     RouteKind.LISTS: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OWN: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OBSERVES: (Scope.READ, Scope.NODE),
+    RouteKind.TOGETHER: (Scope.NODE,),
 }
 """The scopes one of which a key needs, () if any key will do; all others need the scope admin."""
 
