@@ -99,13 +99,13 @@ class FakeEngine:
             "--api-key", str(endpoint.api_key), "--model", settings.alias,
             "--context", str(settings.context_length),
             *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
-            *(("--owner", f"{group.address}:{group.port}") if group else ()),
+            *(("--owner", group.address, "--context", group.port) if group else ()),
             "--started-with", describe_start(settings, installation, bundle.draft),
             *(part for part in more if part),
         )  # fmt: skip
         if group and group.rank:  # it answers no requests
-            place = f"{group.rank} of {group.size}, {group.address}:{group.port}"
-            argv = (python, "-c", "import time; time.sleep(600)", place)
+            place = (f"{group.rank} of {group.size}", group.address, group.port)
+            argv = (python, "-c", "import time; time.sleep(600)", *place)
         return LaunchSpec(
             name=settings.alias,
             argv=argv,

@@ -57,6 +57,11 @@ def refuse_by_engine(
             f"cannot serve '{bundle.name}' on several machines: {engine.title} cannot do that",
             hint="vLLM can, from safetensors; or leave out `machines`",
         )
+    if facts.machines and facts.settings.replicas > 1:
+        raise NoPlan(
+            f"cannot serve '{bundle.name}' by several replicas on several machines",
+            hint="leave out either `machines` or `replicas`",
+        )
     refuse_port(facts)
 
 

@@ -13,7 +13,7 @@ from vllama.config import read_node_key
 from vllama.config.settings import Config
 from vllama.plan.types import Plan
 from vllama.supervise import rank_child
-from vllama.supervise.spec import Diagnosis, Exit, HttpProbe, LaunchSpec
+from vllama.supervise.spec import Diagnosis, Exit, Grace, HttpProbe, LaunchSpec
 
 
 def join_group(spec: LaunchSpec, plan: Plan, group: Group, config: Config) -> LaunchSpec:
@@ -22,7 +22,8 @@ def join_group(spec: LaunchSpec, plan: Plan, group: Group, config: Config) -> La
     if group.rank:
         at = spec.endpoint
         words = ("--health", f"{at.host}:{at.port}", "--master", group.address)
-        spec = replace(spec, probe=HttpProbe(path="/health"))
+        # it has nothing to finish where rank 0 has ended
+        spec = replace(spec, probe=HttpProbe(path="/health"), grace=Grace(term_s=1.0, kill_s=10.0))
     else:
         name, context = plan.bundle.name, plan.settings.context_length
         ask = {"model": name, "num_ctx": context, "size": group.size}

@@ -7,9 +7,9 @@ Whichever process ends, on whatever machine, ends all: engines do not notice tha
     rank_child.py --ask JSON --node URL --node URL -- COMMAND     rank 0
     rank_child.py --health HOST:PORT --master HOST -- COMMAND     the others
 
-In COMMAND and in its variables {address} and {port} stand for those of rank 0, and {own} for this
-machine's address as the others see it. A rank other than 0 answers no requests, so this program
-tells in its place that it lives.
+In COMMAND, and in its variables, the word {address} stands for rank 0's address, {port} for its
+port, and {own} for this machine's address as the others see it. A rank other than 0 answers no
+requests, so this program tells in its place that it lives.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def main() -> int:
         free.bind(("", 0))
         port = free.getsockname()[1]
     places = {"{address}": own, "{port}": str(port), "{own}": own}
-    command = [fill(word, places) for word in words[split + 1 :]]
-    environ = {name: fill(value, places) for name, value in os.environ.items()}
+    command = [places.get(word, word) for word in words[split + 1 :]]
+    environ = {name: places.get(value, value) for name, value in os.environ.items()}
     child = subprocess.Popen(command, env=environ)
     signal.signal(signal.SIGTERM, lambda *_: end(child, signal.SIGTERM))
     if options.health:
@@ -70,13 +70,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--health")
     parser.add_argument("--master", default="")
     return parser.parse_args(words)
-
-
-def fill(word: str, places: dict[str, str]) -> str:
-    """Return a word with addresses in place of what stands for them."""
-    for name, value in places.items():
-        word = word.replace(name, value)
-    return word
 
 
 def find_own_address(other: str) -> str:
