@@ -103,6 +103,14 @@ def list_cases(
     for name in ("key", "wrong"):
         (folder / name).chmod(0o600)
 
+    def shown(name: str):
+        """Return what looks at a setting of a model as the server tells it."""
+        return lambda: [
+            row["text"]
+            for row in server.get("/api/config")["settings"]
+            if row["key"].startswith("models.") and row["key"].endswith(name)
+        ]
+
     def start(key: str, model: str = "plain") -> Callable[[], Any]:
         def look() -> Any:
             server.unload()
@@ -346,15 +354,12 @@ def list_cases(
             200,
             once=True,
         ),
-        # all in the suites of a head: here it has none
-        "models.nodes": Case(
-            plain + 'nodes = ["box1"]\n',
-            lambda: [
-                row["text"]
-                for row in server.get("/api/config")["settings"]
-                if row["key"].startswith("models.") and row["key"].endswith("nodes")
-            ],
-            ["box1"],
+        # the suites of heads and groups try these: here are no other machines
+        "models.nodes": Case(plain + 'nodes = ["box1"]\n', shown("nodes"), ["box1"]),
+        "models.machines": Case(
+            plain + 'machines = ["http://127.0.0.1:1"]\n',
+            shown("machines"),
+            ["http://127.0.0.1:1"],
         ),
         # upstreams
         "upstreams": Case(f'upstreams = ["{there}"]\n', lambda: "org/big" in server.names()),
