@@ -486,6 +486,24 @@ def test_a_model_is_answered_by_the_nodes_that_the_settings_name(cluster) -> Non
 
 
 @pytest.mark.slow
+def test_the_models_of_all_nodes_are_listed(tmp_path) -> None:
+    with Server(tmp_path / "a") as node, Server(tmp_path / "head", "--node", node.url) as head:
+        for server, names in ((node, ("both", "there")), (head, ("both", "mine"))):
+            for name in names:
+                server.model(name)
+        command = [sys.executable, "-m", "vllama", "list", "--nodes", "--json"]
+        env = head.env | {"OLLAMA_HOST": head.url}
+        deadline_s = time.monotonic() + LIMIT_S
+        seen: dict[str, list[str]] = {}
+        away = "127.0.0.1"
+        wanted = {"mine:latest": ["here"], "there:latest": [away], "both:latest": ["here", away]}
+        while wanted != {name: seen.get(name) for name in wanted}:
+            assert time.monotonic() < deadline_s, seen
+            done = subprocess.run(command, env=env, capture_output=True, check=True)
+            seen = {row["name"]: row["nodes"] for row in json.loads(done.stdout)["models"]}
+
+
+@pytest.mark.slow
 def test_the_nodes_are_read_again_with_the_settings(tmp_path) -> None:
     key = tmp_path / "node.key"
     key.write_text("sk-between-the-servers\n")

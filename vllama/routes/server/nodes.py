@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
+from vllama.base import executors
 from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.base.meaning import says
 from vllama.base.units import rfc3339_local
@@ -47,6 +48,7 @@ class NodeRows(Struct, omit_defaults=True):
     """The nodes of the cluster beside this server."""
 
     nodes: Annotated[list[NodeRow], says("the nodes, by name")]
+    here: Annotated[list[str], says("the models on the disk of this server")] = []
     choice: Annotated[NodeChoice | None, says("the node for the model that was asked for")] = None
 
 
@@ -55,6 +57,9 @@ async def list_nodes(gateway: Gateway, request: Request) -> None:
     nodes = gateway.nodes
     rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
     answer = NodeRows(rows)
+    if nodes is not None and nodes.local is not None:
+        models = await executors.disk.run(gateway.catalog.library.list)
+        answer.here = sorted(model.name for model in models)
     if nodes is not None and (model := request.read_query().get("model")):
         from vllama.routes.nodes import choose_now  # only where there are nodes
 

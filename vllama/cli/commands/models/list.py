@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from vllama.base.errors import VllamaError
-from vllama.base.units import rfc3339_local
-from vllama.cli.context import load_settings, local_library
+from vllama.base.units import format_bytes_decimal, rfc3339_local
+from vllama.cli.context import connect, load_settings, local_library
 from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
-from vllama.cli.options import AsJson, argument
+from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say_aside, show_json, show_table
 from vllama.models.types import Bundle
 
@@ -22,15 +22,23 @@ Examples:
   vllama list
   vllama list qwen
   vllama list --json
+  vllama list --nodes    those of a whole cluster, from its head
 """
 
 
 def list_models(
     part: Annotated[str, argument("PART", "Part of the name of the models to list.")] = "",
+    nodes: Annotated[
+        bool, option("--nodes", "List the models of all machines of a cluster.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the models on this machine."""
-    library, wanted = local_library(load_settings()), part.lower()
+    wanted = part.lower()
+    if nodes:
+        show_all_nodes(wanted, as_json=as_json)
+        return
+    library = local_library(load_settings())
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
     skipped = [one for one in library.stored.skipped() if wanted in one.name.lower()]
@@ -44,6 +52,26 @@ def list_models(
     show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
+
+
+def show_all_nodes(wanted: str, *, as_json: bool) -> None:
+    """List the models that the head of a cluster has, and which machines they lie on."""
+    with connect() as client:
+        models = client.get("/api/tags")["models"]
+        told = client.get("/api/nodes")
+    places = {"here": told.get("here", ())} | {x["name"]: x["models"] for x in told["nodes"]}
+    shown = [
+        {**model, "nodes": [place for place, names in places.items() if model["name"] in names]}
+        for model in models
+        if wanted in model["name"].lower()
+    ]
+    if as_json:
+        show_json({"models": shown})
+        return
+    rows = [
+        (row["name"], format_bytes_decimal(row["size"]), ", ".join(row["nodes"])) for row in shown
+    ]
+    show_table(("NAME", "SIZE", "NODES"), rows)
 
 
 def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
