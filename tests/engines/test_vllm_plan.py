@@ -505,8 +505,9 @@ def test_each_machine_needs_memory_for_its_part_only():
     huge = replace(LLAMA_70B, weights_bytes=2 * LLAMA_70B.weights_bytes)
     model = bundle(format=Format.SAFETENSORS, settings=ModelSettings(machines=MACHINES[:1]))
     alone = facts(platform, (VLLM_HERE,))
-    with pytest.raises(NotEnoughMemory):
+    with pytest.raises(NotEnoughMemory) as caught:
         make_plan(alone, replace(model, settings=ModelSettings()), huge, Need())
+    assert caught.value.hint.endswith("or several machines together (docs/guide/cluster.md)")
     first = make_plan(alone, model, huge, Need())
     assert first.settings.group == Group(size=2, nodes=MACHINES[:1])
     assert any("over 2 machines, each like this one: tensor parallel 8, pipeline parallel 2" in each

@@ -147,10 +147,13 @@ def refuse_if_too_large(
     context = find_fitting_context(facts, choice, bundle.format, info, need, estimate)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
     kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
+    engine, more = facts.found.engines[choice.engine], ""
+    if estimate.memory.on_gpu and isinstance(engine, Grouping) and not facts.machines:
+        more = ", or several machines together (docs/guide/cluster.md)"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
-        hint=f"use {smaller} or a smaller quantisation",
+        hint=f"use {smaller} or a smaller quantisation{more}",
     )
 
 
