@@ -49,7 +49,7 @@ def test_a_model_is_ready_and_nothing_is_left(environ: dict[str, str]) -> None:
         rows = httpx.get(f"{server.url}/api/ps").json()["models"]
         assert [row["name"] for row in rows] == ["plain:latest"]
         assert ask(server.url) == "tok0 tok1 tok2 "
-    assert children() == before
+    assert children() <= before
     assert any(line.startswith("listening on ") for line in lines)
 
 
@@ -60,7 +60,7 @@ def test_the_same_with_async_with(environ: dict[str, str]) -> None:
 
     before = children()
     assert asyncio.run(use()) == "tok0 tok1 tok2 "
-    assert children() == before
+    assert children() <= before
 
 
 def test_a_start_that_is_cancelled_leaves_nothing(environ: dict[str, str]) -> None:
@@ -83,7 +83,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(environ: dict[str, str]) -> No
 
     before = children()
     asyncio.run(cancelled())
-    assert children() == before
+    assert children() <= before
 
 
 def test_settings_are_those_of_serve(environ: dict[str, str]) -> None:

@@ -65,10 +65,8 @@ class Resumption:
         if self._rest is not None:
             return await self._find_rest(upstream, self._rest)
         assert isinstance(error, EngineError)
-        upstream, call = (
-            await self._resumer.resume(error, self._reply, was_sent=was_sent),
-            self._asked,
-        )
+        upstream = await self._resumer.resume(error, self._reply, was_sent=was_sent)
+        call = self._asked
         if self._prepare is not None:
             call = await self._prepare(upstream, call)
         self._reply.begin_again()

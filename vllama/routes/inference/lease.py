@@ -114,6 +114,7 @@ class _Work:
     crashes: CrashReports | None = None
     was_dead: Callable[[], bool] | None = None  # the engine, before the request was sent
     has_moved: bool = False
+    is_paused: bool = False  # others have the engine
 
     async def run(self) -> None:
         """Do the work; raise what no other attempt could help with."""
@@ -229,7 +230,10 @@ class _Work:
 
     def stop(self) -> None:
         """Stop a row of a batch: for a while if it can go on from its text, else wholly."""
-        if not self.running.suspend():
+        if self.is_paused:
+            return  # several requests have come
+        self.is_paused = self.running.suspend()
+        if not self.is_paused:
             self.request.note_disconnect()
 
     async def wait_for_turn(self) -> Upstream:
@@ -239,6 +243,7 @@ class _Work:
         gateway.scheduler.release(self.lease)
         gateway.lane.leave(bundle.key, self)
         await gateway.lane.wait_for_turn(bundle, gateway.scheduler)
+        self.is_paused = False
         gateway.lane.enter(bundle.key, self)
         await self._take(gateway.scheduler.acquire(*self.wanted, self.running.flow))
         upstream = self._open_pool()
