@@ -491,14 +491,15 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
 
     long = start(client, [row(n, "@tokens=200 @delay=0.2") for n in range(3)])
     listed = json.loads(run("--json").stdout)
-    assert listed[0]["id"] == long.id and len(listed) == len(list(client.batches.list()))
-    assert long.id in run().stdout.decode().splitlines()[1]
+    before = {each["id"] for each in listed}
+    assert long.id in before and before == {each.id for each in client.batches.list()}
+    assert long.id in run().stdout.decode()
     ended = run(long.id, "--cancel")
     assert ended.returncode == 1 and b"cancelled: answers 0, errors 0" in ended.stderr
     done = run("-", given=write([row(1)]))
     assert done.returncode == 0 and json.loads(done.stdout)["custom_id"] == "row-1"
-    newest = client.batches.list().data[0]
-    again = run(newest.id, "-o", str(tmp_path / "again.jsonl"))
+    (newest,) = {each.id for each in client.batches.list()} - before
+    again = run(newest, "-o", str(tmp_path / "again.jsonl"))
     assert again.returncode == 0 and (tmp_path / "again.jsonl").read_bytes() == done.stdout
     assert b"No such batch" in run("batch_1").stderr
     assert b"it is no batch" in run("rows.jsonl", "--cancel").stderr
