@@ -247,15 +247,22 @@ class ClusterMix(Mix):
                 if settle(here.json()) != settle(there.json()):
                     self.wrong.append(f"{path} {fields}: {here.text}, not {there.text}")
                 self.seen["compared"] += 1
-        digests = [
-            {row["name"]: (row["digest"], row["size"]) for row in reply.json()["models"]}
-            for reply in (
-                await client.get("/api/tags"),
-                await client.get(f"{node}/api/tags", headers=headers),
-            )
-        ]
-        if digests[0] != digests[1]:
-            self.wrong.append(f"/api/tags: {digests[0]}, not {digests[1]}")
+        deadline_s = time.monotonic() + 15.0  # the head may just have found that node again
+        while (listed := await self.list_digests(client, "")) != (
+            there := await self.list_digests(client, node, headers)
+        ):
+            if time.monotonic() > deadline_s:
+                self.wrong.append(f"/api/tags: {listed}, not {there}")
+                break
+            await asyncio.sleep(0.5)
+
+    @staticmethod
+    async def list_digests(
+        client: httpx.AsyncClient, url: str, headers: dict[str, str] | None = None
+    ) -> dict[str, tuple[str, int]]:
+        """Return digest and size of each model that a server lists."""
+        reply = await client.get(f"{url}/api/tags", headers=headers)
+        return {row["name"]: (row["digest"], row["size"]) for row in reply.json()["models"]}
 
     def scan(self) -> None:
         """Look from one machine for what answers on another without a key."""
