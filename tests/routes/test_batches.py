@@ -501,6 +501,9 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
     (newest,) = {each.id for each in client.batches.list()} - before
     again = run(newest, "-o", str(tmp_path / "again.jsonl"))
     assert again.returncode == 0 and (tmp_path / "again.jsonl").read_bytes() == done.stdout
+    done_again = run(newest, "-o", str(tmp_path / "again.jsonl"))  # the file is there already
+    assert done_again.returncode == 0, done_again.stderr
+    assert b"--json is for the list" in run(newest, "--json").stderr
     assert b"No such batch" in run("batch_1").stderr
     assert b"it is no batch" in run("rows.jsonl", "--cancel").stderr
 

@@ -124,6 +124,8 @@ def test_all_end_when_one_does(pair, which) -> None:
     killed.send_signal(signal.SIGKILL)
     assert gone([rank, engine])
     pair.find_both()  # they are started again
+    if which == "rank":
+        assert "it has lost the machine 127.0.0.1: " in pair.head.output
     assert pair.ask()[0] == 200
 
 

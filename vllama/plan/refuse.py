@@ -52,10 +52,10 @@ def refuse_by_engine(
         )
     refuse_adapters(bundle, engine)
     refuse_inspection(facts, bundle, engine)
-    if (facts.machines or need.load.group) and not isinstance(engine, Grouping):
+    if (facts.machines or need.load.group) and not _can_group(engine):
         raise NoPlan(
             f"cannot serve '{bundle.name}' on several machines: {engine.title} cannot do that",
-            hint="vLLM can, from safetensors; or leave out `machines`",
+            hint="use another engine (docs/guide/cluster.md), or leave out `machines`",
         )
     if facts.machines and facts.settings.replicas > 1:
         raise NoPlan(
@@ -63,6 +63,10 @@ def refuse_by_engine(
             hint="leave out either `machines` or `replicas`",
         )
     refuse_port(facts)
+
+
+def _can_group(engine: Engine) -> bool:
+    return isinstance(engine, Grouping) and engine.groups
 
 
 def refuse_inspection(facts: Facts, bundle: Bundle, engine: Engine) -> None:
@@ -148,7 +152,7 @@ def refuse_if_too_large(
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
     kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
     engine, more = facts.found.engines[choice.engine], ""
-    if estimate.memory.on_gpu and isinstance(engine, Grouping) and not facts.machines:
+    if estimate.memory.on_gpu and _can_group(engine) and not facts.machines:
         more = ", or several machines together (docs/guide/cluster.md)"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {kind} "

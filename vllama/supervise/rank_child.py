@@ -116,17 +116,15 @@ class Follower:
         """Follow the machine's answer to its end, which ends the command."""
         name = urlsplit(self._url).hostname
         try:
-            said = self._follow()
+            kind, why = self._follow()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            said = f"{LOST}{name}: {error or type(error).__name__}"
-        else:
-            said = f"{REFUSED}{name}: {said}" if said else f"{LOST}{name}: its process has ended"
+            kind, why = LOST, str(error) or type(error).__name__
         if self._child.poll() is None:
-            sys.stderr.write(f"{said}\n")
+            sys.stderr.write(f"{kind}{name}: {why}\n")
             end(self._child, signal.SIGKILL)
 
-    def _follow(self) -> str:
-        """Return why the machine has refused, "" if its process has ended."""
+    def _follow(self) -> tuple[str, str]:
+        """Return whether the machine has refused or is lost, and why."""
         parts = urlsplit(self._url)
         host, port = str(parts.hostname), parts.port
         connection: http.client.HTTPConnection
@@ -143,12 +141,14 @@ class Follower:
         connection.request("POST", path, json.dumps(self._ask), headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            return str(json.loads(answer.read())["error"])
+            return REFUSED, str(json.loads(answer.read())["error"])
         while line := answer.readline():
             told = json.loads(line)
             if "error" in told:
-                return str(told["error"])
-        return ""
+                return REFUSED, str(told["error"])
+            if "ended" in told:
+                return LOST, str(told["ended"])
+        return LOST, "it is stopping"
 
 
 if __name__ == "__main__":

@@ -57,13 +57,15 @@ def batch(
         with connect() as client:
             show_batches(client, as_json=as_json)
         return 0
+    if as_json:
+        raise ConfigError("cannot print JSON: --json is for the list of batches")
     file = Path(what)
     is_id = re.fullmatch(r"batch_\w+", what) is not None and not file.exists()
     if cancel and not is_id:
         raise ConfigError(f"cannot cancel '{what}': it is no batch", hint="see: vllama batch")
     errors = output.with_suffix(f".errors{output.suffix}") if output else None
     for path in (output, errors):
-        if path is not None and path.exists() and path.samefile(file):
+        if path is not None and path.exists() and file.exists() and path.samefile(file):
             raise ConfigError(f"cannot write '{path}': it holds the requests")
     rows, endpoint = (b"", "") if is_id else read_rows(file, model)
     with connect() as client:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Struct
 
-from vllama.base.errors import BadRequest, EngineCrashed, VllamaError
+from vllama.base.errors import BadRequest, VllamaError
 from vllama.base.meaning import says
 from vllama.chat.request import Group, LoadOptions
 from vllama.net.http.request import Request
 from vllama.plan.types import Need
-from vllama.routes.describe.fields import NON_EMPTY
 from vllama.routes.route import Body, Framing, RouteKind, Stream, server_route
 from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.instance import Lease
@@ -22,23 +21,25 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 BEAT_S = 1.0
+NOT_EMPTY = msgspec.Meta(min_length=1)
 
 
 class Rank(Struct, kw_only=True):
-    """One of the processes that serve a model together; `_FIELDS` explains the fields."""
+    """One of the processes that serve a model together."""
 
-    model: Annotated[str, msgspec.Meta(min_length=1)]
-    num_ctx: Annotated[int, msgspec.Meta(ge=1)]
-    size: Annotated[int, msgspec.Meta(ge=2, le=1024)]
-    rank: Annotated[int, msgspec.Meta(ge=1)]
-    address: Annotated[str, msgspec.Meta(min_length=1)]
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    model: Annotated[str, NOT_EMPTY, says("the model, which has to be on the disk of this machine")]
+    num_ctx: Annotated[int, msgspec.Meta(ge=1), says("the context in tokens")]
+    size: Annotated[int, msgspec.Meta(ge=2, le=1024), says("how many machines there are")]
+    rank: Annotated[int, msgspec.Meta(ge=1), says("which of them this is; the one that asks is 0")]
+    address: Annotated[str, NOT_EMPTY, says("where rank 0 waits for the others")]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535), says("its port there")]
 
 
 class Beat(Struct, omit_defaults=True):
     """A sign of life, or the end."""
 
-    error: Annotated[str, says("why the process has ended, or was not started")] = ""
+    error: Annotated[str, says("why the process was not started")] = ""
+    ended: Annotated[str, says("why it has ended")] = ""
 
 
 async def serve_rank(gateway: Gateway, request: Request) -> None:
@@ -62,8 +63,9 @@ async def serve_rank(gateway: Gateway, request: Request) -> None:
         while not leaving.done():
             waits = {leaving} if loading.done() else {leaving, loading}
             await asyncio.wait(waits, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
-            if loading.done() and not is_alive(loading.result()):
-                raise EngineCrashed("its process has ended")
+            if loading.done() and (cause := find_end(loading.result())):
+                request.end(msgspec.json.encode(Beat(ended=cause)) + b"\n")
+                break
             if not leaving.done():
                 request.write(b"{}\n")
     except VllamaError as error:
@@ -78,24 +80,16 @@ async def serve_rank(gateway: Gateway, request: Request) -> None:
         gateway.scheduler.unload(entry.bundle, "its group has ended")  # also what still loads
 
 
-def is_alive(lease: Lease) -> bool:
-    """Return whether the process of a lease still is the one that it was given for."""
+def find_end(lease: Lease) -> str:
+    """Return why the process that a lease was given for has ended, "" if it lives."""
     process = lease.instance.process
-    return process is not None and lease.endpoint in process.endpoints
+    if process is not None and lease.endpoint in process.endpoints:
+        return ""
+    diagnosis = process.last_diagnosis if process is not None else None
+    return diagnosis.cause if diagnosis is not None else "its process has ended"
 
 
-def _at_least(least: int, description: str) -> dict[str, object]:
-    return {"type": "integer", "minimum": least, "description": description}
-
-
-_FIELDS = {
-    "model": NON_EMPTY | {"description": "the model, which has to be on the disk of this machine"},
-    "num_ctx": _at_least(1, "the context in tokens"),
-    "size": _at_least(2, "how many machines there are"),
-    "rank": _at_least(1, "which of them this one is; the one that asks is 0"),
-    "address": NON_EMPTY | {"description": "where rank 0 waits for the others"},
-    "port": _at_least(1, "its port there"),
-}
+_FIELDS = msgspec.json.schema(Rank)["$defs"]["Rank"]["properties"]
 ROUTES = (
     server_route(
         "POST /api/group",

@@ -57,10 +57,9 @@ def measure_blocks(folder: Path) -> dict[str, tuple[int, float]]:
     return found
 
 
-def remove_blocks(folder: Path, model: str | None = None) -> None:
-    """Remove all files of a model, or of all models."""
-    place = folder / BLOCKS if model is None else folder / BLOCKS / quote(model, safe="")
-    shutil.rmtree(place, ignore_errors=True)
+def remove_blocks(folder: Path, model: str) -> None:
+    """Remove all files of a model."""
+    shutil.rmtree(folder / BLOCKS / quote(model, safe=""), ignore_errors=True)
 
 
 def _walk(folder: Path) -> Iterator[Block]:
