@@ -108,6 +108,7 @@ def test_a_model_is_served_by_two_machines_and_ends_on_both(pair) -> None:
 def test_all_end_when_one_does(pair, which) -> None:
     assert pair.ask()[0] == 200
     rank, engine = pair.find_both()
+    pair.box.wait_for("is loaded")  # before that it would have refused, and not be lost
     killed = {"rank": rank, "engine": engine}.get(which)
     if killed is None:
         server = pair.box if which == "box" else pair.head
