@@ -35,6 +35,7 @@ DEFAULT_TOKENS = 8
 DIMENSIONS = 8
 CHILD_LIFE_S = 600
 SLOTS = 2
+KEPT = 100  # requests; to read an answer token by token takes one for each
 WIDTH = 64  # of what is collected
 METRICS = """\
 # HELP fake:requests_total Requests.
@@ -245,9 +246,9 @@ class Server(ThreadingHTTPServer):
         self.texts = [""] * SLOTS
         self.core_died = threading.Event()
         self.held = bytes(range(256)) * (4096 * options.hold)
-        self.bodies: deque[Any] = deque(maxlen=20)
-        self.ids: deque[str | None] = deque(maxlen=20)  # `x-request-id` of each of the bodies
-        self.parents: deque[dict[str, str | None]] = deque(maxlen=20)  # W3C's, of each of them
+        self.bodies: deque[Any] = deque(maxlen=KEPT)
+        self.ids: deque[str | None] = deque(maxlen=KEPT)  # `x-request-id` of each of the bodies
+        self.parents: deque[dict[str, str | None]] = deque(maxlen=KEPT)  # W3C's, of each of them
         super().__init__((options.host, options.port), Handler)
 
     def server_bind(self) -> None:

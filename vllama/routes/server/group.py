@@ -16,6 +16,7 @@ from vllama.plan.types import Need
 from vllama.routes.route import Body, Framing, RouteKind, Stream, server_route
 from vllama.scheduler.fair_queue import Flow
 from vllama.scheduler.instance import Lease
+from vllama.supervise.rank_child import SILENT_S
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -58,6 +59,7 @@ async def serve_rank(gateway: Gateway, request: Request) -> None:
     flow = Flow(request.client_host)
     loading = asyncio.ensure_future(gateway.scheduler.acquire(entry.bundle, need, 0.0, None, flow))
     leaving = asyncio.ensure_future(request.wait_for_disconnect())
+    request.limit_silence(SILENT_S)
     request.start(200, b"application/x-ndjson")
     try:
         while not leaving.done():
