@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def test_a_plan_for_a_model_that_is_here(server: Server) -> None:
 
 def test_every_way_to_ask_for_a_plan_says_the_same_of_now(server: Server) -> None:
     ask(server, "POST", "/api/chat", {"model": "plain", "keep_alive": 0})
+    while ask(server, "GET", "/api/ps")[1]["models"]:
+        time.sleep(0.01)
     _, told = ask(server, "POST", "/api/plan", {"model": "plain", "context_length": 1024})
     query = "/api/plan?model=plain&context_length=1024"
     status, same = ask(server, "GET", query)

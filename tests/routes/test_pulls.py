@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
@@ -167,6 +168,19 @@ async def test_only_the_last_that_ended_are_kept() -> None:
     assert [row.name for row in pulls.list_rows()] == [
         f"hf.co/org/repo{number}:Q8_0" for number in range(20, 30)
     ]
+
+
+@in_loop
+async def test_one_that_has_ended_before_it_is_followed_is_not_stopped() -> None:
+    metrics = Metrics()
+    pulls, download = Pulls(metrics), Download()
+    download.go.set()
+    pull = pulls.join(NAME, download)
+    time.sleep(0.1)  # noqa: ASYNC251 (it ends, and this loop does not know yet)
+    assert await Follower(pull).task is BUNDLE
+    await reach(lambda: not pulls.find(NAME))
+    assert not metrics.downloads.values[("cancelled",)]
+    assert pulls.list_rows()[0].status == "success"
 
 
 @in_loop

@@ -87,7 +87,9 @@ class Pull:
                 await asyncio.wait({self._job.result})
 
     def cancel(self) -> None:
-        """Stop it; what has been downloaded is kept for the next time."""
+        """Stop it, unless it has ended; what has been downloaded is kept for the next time."""
+        if self._job.result.done():
+            return
         self.cancelled = True
         self._cancel.set()
         if executors.downloads.withdraw(self._job):
