@@ -41,6 +41,10 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
     assert LLAMA_SERVER.traits(off.bundle, off.settings).slots is None
     out = bundle(settings=ModelSettings(cache_disk=False))
     assert make_plan(known, out, INFO, make_need()).settings.slot_dir is None
+    bounded = bundle(settings=ModelSettings(cache_disk=10**6))
+    assert any(
+        "1 MB of this one" in each for each in make_plan(known, bounded, INFO, make_need()).reasons
+    )
     for info in (
         replace(INFO, sliding_window=512),
         replace(INFO, metadata={"jamba.ssm.conv_kernel": 4}),

@@ -36,15 +36,17 @@ class Site:
         self.store.open()
         self.number = 0
 
-    def save(self, size: int, text: str = "", key: str = "k", owner: str = "") -> Saved | None:
+    def save(
+        self, size: int, text: str = "", key: str = "k", owner: str = "", model: str = "m"
+    ) -> Saved | None:
         self.now_s += 1
         self.number += 1
-        name = self.store.begin(size)
+        name = self.store.begin(size, model)
         if name is None:
             return None
         (self.folder / name).write_bytes(os.urandom(size))
         saved = Saved(
-            name=name.removeprefix("new-").removesuffix(".slot"), key=key, model="m", owner=owner,
+            name=name.removeprefix("new-").removesuffix(".slot"), key=key, model=model, owner=owner,
             key_name=owner, blocks=hash_blocks(text or f"{self.number}:".ljust(8) + TEXT),
             tokens=1000,
         )  # fmt: skip
@@ -107,6 +109,21 @@ def test_the_bound_holds_and_the_least_value_goes_first(site):
     assert site.save(250) is not None
 
 
+def test_a_model_has_a_share_of_its_own(site):
+    other = [site.save(100, model="other") for _ in range(3)]
+    site.store.set_share("m", 400)
+    for _ in range(20):
+        assert site.save(100) is not None
+        assert site.store.summarise("m").size <= 400
+    assert all(site.file(each).exists() for each in other)
+    assert site.save(101) is None and site.save(101, model="other") is not None
+    site.store.set_share("m", 10**6)  # more than all may have
+    for _ in range(20):
+        assert site.save(100) is not None and site.size <= 1000
+    site.store.set_share("m", None)
+    assert site.save(250) is not None
+
+
 def test_two_thousand_conversations(tmp_path):
     site = Site(tmp_path / "c", most=100_000)
     for number in range(2000):
@@ -119,7 +136,7 @@ def test_two_thousand_conversations(tmp_path):
 def test_a_file_that_grew_beyond_what_was_reserved(site):
     for _ in range(5):
         site.save(200)
-    name = site.store.begin(10)
+    name = site.store.begin(10, "m")
     (site.folder / name).write_bytes(bytes(240))
     saved = Saved(name="x", key="k", model="m", owner="", key_name="", blocks=("b",), tokens=1)
     assert site.store.finish(name, saved) and site.size <= 1000
@@ -221,6 +238,15 @@ def write_blocks(folder: Path, model: str, *ages_s: int) -> None:
         path = place / f"{age_s}.bin"
         path.write_bytes(bytes(100))
         os.utime(path, (1e9 - age_s, 1e9 - age_s))
+
+
+def test_blocks_of_a_model_with_a_share_of_its_own(site):
+    write_blocks(site.folder, "n", 6, 7)
+    write_blocks(site.folder, "m", 1, 2, 3, 4, 5)
+    site.store.set_share("m", 400)
+    site.store.trim_blocks()
+    kept = sorted(int(path.stem) for path in site.folder.rglob("*.bin"))
+    assert kept == [1, 2, 3, 6, 7] and site.store.summarise("m").size == 300
 
 
 def test_blocks_that_engines_keep_stay_within_what_is_left(site):

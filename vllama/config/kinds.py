@@ -235,3 +235,9 @@ SIZE = Kind(
     schema={"type": ["string", "integer"]},
     write=lambda value: write_bytes(int(str(value))),
 )
+SIZE_OR_SWITCH = Kind(
+    parse=parse.size_or_switch,
+    metavar="SIZE",
+    schema={"type": ["string", "integer", "boolean"]},
+    write=lambda value: write_value(value) if isinstance(value, bool) else SIZE.write(value),
+)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vllama.base.units import parse_keep_alive
+from vllama.base.units import parse_bytes, parse_keep_alive
 from vllama.config import address
 from vllama.models.names.ref import HUB_HOSTS
 from vllama.models.names.variants import CONFIG_FILES
@@ -134,6 +134,11 @@ def boolean(text: str) -> bool:
     if text.lower() in ("0", "f", "false", "no", "n", "off"):
         return False
     raise ValueError("neither true nor false")
+
+
+def size_or_switch(text: str) -> int | bool:
+    """Accept true, false and sizes."""
+    return text == "true" if text in ("true", "false") else parse_bytes(text)
 
 
 def duration(text: str) -> float:

@@ -171,8 +171,8 @@ MODEL_FIELDS = tuple(
          "where there are GPUs", "true", _LOAD),
         ("inspect", kinds.SWITCH, "let requests collect its activations and steer it; slower",
          "true", _LOAD),
-        ("cache_disk", kinds.SWITCH, "keep its conversations on disk, where cache_disk is set",
-         "false", _LOAD),
+        ("cache_disk", kinds.SIZE_OR_SWITCH, "disk space for its conversations, within the "
+         "cache_disk of all; false: none are kept", '"5GB"', _LOAD),
         ("keep_alive_s", kinds.DURATION, "how long it stays loaded when idle; negative: forever",
          '"30m"', _NOW),
         ("pin", kinds.SWITCH, "keep it loaded, whatever requests say", "true", _NOW),

@@ -26,7 +26,8 @@ class ModelSettings:
     `context` is in tokens per request, `keep_alive_s` may be `math.inf`. `gpus` are indices of GPUs
     or "spread" (all of them). A `pin`ned model stays loaded, whatever requests say. Models with a
     higher `priority` are unloaded after others. `inspect`: requests may look inside it.
-    `cache_disk` False: its conversations are not kept on disk. `defaults` hold where a request says
+    `cache_disk` is the most that its conversations take on disk, in bytes; False: none are
+    kept, True: as of all models. `defaults` hold where a request says
     nothing; `force` replaces what it says, and what `strip` names is taken out of it; their names
     are Ollama's. `pass_fields` are further fields of requests that its engine is sent. `fallback`
     are the links that are tried in order where this model cannot answer, each after at most
@@ -45,7 +46,7 @@ class ModelSettings:
     kv_cache_type: str | None = None
     strict: bool | None = None
     inspect: bool | None = None
-    cache_disk: bool | None = None
+    cache_disk: bool | int | None = None
     keep_alive_s: float | None = None
     pin: bool | None = None
     preload: bool | None = None

@@ -80,7 +80,7 @@ class Facts:
         if bundle.format is Format.REMOTE:
             given["engine"] = None
         settings = replace(self.settings, **given) if given else self.settings
-        slot_dir = None if own.cache_disk is False else self.slot_dir
+        slot_dir = self.slot_dir if own.cache_disk is None or own.cache_disk else None
         gpus, machines = own.gpus or self.gpus, own.machines or ()
         return replace(self, settings=settings, gpus=gpus, machines=machines, slot_dir=slot_dir)
 

@@ -188,6 +188,8 @@ class EngineHooks:
 
     def _start(self, plan: Plan) -> Process:
         engine = self._engine(plan)
+        if self._slot_cache is not None:
+            self._slot_cache.set_share(plan.bundle)
         if isinstance(engine, Attachable):
             endpoints, _ = engine.attach(plan.bundle)
             return AttachedProcess(endpoints, self._watch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,21 +31,34 @@ class Block(NamedTuple):
     model: str
 
 
-def trim_blocks(folder: Path, most_bytes: int) -> Counter[str]:
-    """Remove the oldest files above `most_bytes`; return the bytes of each model that are left."""
-    found = list(_walk(folder))
+def trim_blocks(folder: Path, most_bytes: int, shares: Mapping[str, int]) -> Counter[str]:
+    """Remove the oldest files above `most_bytes`; return the bytes of each model that are left.
+
+    `shares` are the bounds that models have of their own.
+    """
+    found = sorted(_walk(folder))
+    for model, most in shares.items():
+        found = [each for each in found if each.model != model] + _trim(
+            [each for each in found if each.model == model], most
+        )
     sizes = Counter[str]()
-    for block in found:
+    for block in _trim(sorted(found), most_bytes):
         sizes[block.model] += block.size_bytes
-    if (total := sizes.total()) > most_bytes:
-        for block in sorted(found):
-            if total <= most_bytes * FILLED:
-                break
+    return sizes
+
+
+def _trim(oldest_first: list[Block], most_bytes: int) -> list[Block]:
+    """Remove files above a bound; return what is left."""
+    total, kept = sum(each.size_bytes for each in oldest_first), []
+    most = most_bytes * FILLED if total > most_bytes else most_bytes
+    for block in oldest_first:
+        if total > most:
             with suppress(OSError):
                 block.path.unlink()
                 total -= block.size_bytes
-                sizes[block.model] -= block.size_bytes
-    return sizes
+                continue
+        kept.append(block)
+    return kept
 
 
 def measure_blocks(folder: Path) -> dict[str, tuple[int, float]]:

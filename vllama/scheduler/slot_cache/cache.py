@@ -16,6 +16,7 @@ from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import VllamaError
 from vllama.chat.request import Call, Usage
+from vllama.models.types import Bundle
 from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.plan.types import Plan
@@ -64,6 +65,11 @@ class SlotCache:
             self.store, key, name, routes, token_bytes
         )
         return made
+
+    def set_share(self, bundle: Bundle) -> None:
+        """Take over what the settings of a model allow it, before it is started."""
+        own = bundle.settings.cache_disk
+        self.store.set_share(bundle.name, None if isinstance(own, bool) else own)
 
     def _forget_ended(self, lease: Lease) -> None:
         """Forget the processes of a model that its lease's has followed."""

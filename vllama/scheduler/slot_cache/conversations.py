@@ -151,7 +151,7 @@ class Conversations:
     async def _save(self, upstream: Upstream, slot: Slot, conversation: Conversation) -> int:
         store = self._store
         estimate = (slot.tokens + 1) * self._token_bytes + (1 << 20)
-        name = await executors.storage.run(store.begin, estimate)
+        name = await executors.storage.run(store.begin, estimate, self.model)
         if name is None:
             return 0
         try:

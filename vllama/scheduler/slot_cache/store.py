@@ -93,7 +93,8 @@ class SlotStore:
         self.folder = folder
         self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
         self._saved: dict[str, Saved] = {}
-        self._reserved: dict[str, int] = {}
+        self._reserved: dict[str, tuple[str, int]] = {}  # model and bytes by the name of a file
+        self._shares: dict[str, int] = {}  # the bounds that models have of their own
         self._blocks = Counter[str]()  # bytes of each model that engines keep by themselves
         self._written = _Written()
         self._guard = threading.RLock()
@@ -111,7 +112,7 @@ class SlotStore:
                 hint="leave out --cache-disk, or set another data_dir",
             ) from None
         self._saved = {each.name: each for each in read_records(self.folder)}
-        self._make_room(0)
+        self._make_room(0, None)
         self.trim_blocks()
         free = shutil.disk_usage(self.folder).free
         if free + self.size_bytes + self._blocks.total() < self._most_bytes:
@@ -131,10 +132,23 @@ class SlotStore:
         """Let another server use the folder."""
         self._lock.release()
 
+    def set_share(self, model: str, most_bytes: int | None) -> None:
+        """Bound what is kept of a model; None: only all together are bounded."""
+        self._shares.pop(model, None)
+        if most_bytes is not None:
+            self._shares[model] = most_bytes
+
     @property
     def size_bytes(self) -> int:
         """What the files take, with those that are being written."""
-        return sum(each.size_bytes for each in self._saved.values()) + sum(self._reserved.values())
+        return self._count(None)
+
+    def _count(self, model: str | None) -> int:
+        """Return the bytes of a model's files, or of all."""
+        kept = [(each.model, each.size_bytes) for each in self._saved.values()]
+        return sum(
+            size for of, size in (*kept, *self._reserved.values()) if model is None or of == model
+        )
 
     def summarise(self, model: str) -> KeptConversations:
         """Return what is kept of a model.
@@ -163,24 +177,25 @@ class SlotStore:
         common, _, best = max(found, key=lambda row: row[:2], default=(0, 0.0, None))
         return (best, common) if best is not None and common else None
 
-    def begin(self, estimate_bytes: int) -> str | None:
-        """Reserve room for a file; return the name to write, None if there is none.
+    def begin(self, estimate_bytes: int, model: str) -> str | None:
+        """Reserve room for a file of a model; return the name to write, None if there is none.
 
         Conversations of the least value, by age and size, are removed for it.
         """
         with self._guard:
             usage = shutil.disk_usage(self.folder)
             too_full = usage.free - estimate_bytes < LEAST_FREE * usage.total
-            if too_full or estimate_bytes * LARGEST_SHARE > self._most_bytes:
+            most_bytes = min(self._most_bytes, self._shares.get(model, self._most_bytes))
+            if too_full or estimate_bytes * LARGEST_SHARE > most_bytes:
                 return None
             if self._written.day != (day := int(self._now_s() // DAY_S)):
                 self._written = _Written(day=day)
             if self._written.size_bytes + estimate_bytes > self._most_written:
                 return None
-            if not self._make_room(estimate_bytes):
+            if not self._make_room(estimate_bytes, model):
                 return None
             name = f"{NEW}{token_hex(8)}{DATA}"
-            self._reserved[name] = estimate_bytes
+            self._reserved[name] = model, estimate_bytes
             return name
 
     def abandon(self, name: str) -> None:
@@ -199,10 +214,10 @@ class SlotStore:
         saved.size_bytes, saved.content_hash = path.stat().st_size, _hash_file(path)
         saved.saved_at = saved.used_at = self._now_s()
         with self._guard:
-            reserved = self._reserved.pop(name, 0)
+            _, reserved = self._reserved.pop(name, ("", 0))
             self._written.size_bytes += saved.size_bytes
             private.replace(self._written_file, msgspec.json.encode(self._written))
-            if saved.size_bytes > reserved and not self._make_room(saved.size_bytes):
+            if saved.size_bytes > reserved and not self._make_room(saved.size_bytes, saved.model):
                 path.unlink(missing_ok=True)
                 return False
             for each in list(self._saved.values()):
@@ -255,16 +270,18 @@ class SlotStore:
         most = self._most_bytes - self.size_bytes
         if lacking > 0:
             most = min(most, int(self._blocks.total() - lacking))
-        self._blocks = trim_blocks(self.folder, max(0, most))
+        self._blocks = trim_blocks(self.folder, max(0, most), dict(self._shares))
 
-    def _make_room(self, wanted_bytes: int) -> bool:
+    def _make_room(self, wanted_bytes: int, model: str | None) -> bool:
+        """Remove what has the least value of a model that takes too much, then of all."""
         now_s = self._now_s()
-        while self.size_bytes + wanted_bytes > self._most_bytes:
-            if not self._saved:
-                return False
-            self.drop(
-                max(self._saved.values(), key=lambda x: (now_s - x.used_at + 1) * x.size_bytes)
-            )
+        own = self._shares.get(model, self._most_bytes) if model else self._most_bytes
+        for of, most_bytes in ((model, own), (None, self._most_bytes)):
+            while self._count(of) + wanted_bytes > most_bytes:
+                kept = [each for each in self._saved.values() if of is None or each.model == of]
+                if not kept:
+                    return False
+                self.drop(max(kept, key=lambda x: (now_s - x.used_at + 1) * x.size_bytes))
         return True
 
     def _write_record(self, saved: Saved) -> None:
