@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from vllama.scheduler.readmission import Readmission, Returning
+from vllama.supervise.spec import Endpoint
+
+ENGINE, NEXT = Endpoint(port=1), Endpoint(port=2)
 
 
 def interrupt(gate: Readmission, *begun: tuple[str, int, bool]) -> dict[str, Returning]:
@@ -12,7 +15,7 @@ def interrupt(gate: Readmission, *begun: tuple[str, int, bool]) -> dict[str, Ret
     for name, began_ns, is_empty in begun:
         found[name] = one = Returning(gate, began_ns)
         one.is_empty = is_empty
-        assert not one.note_death()
+        assert not one.note_death(ENGINE)
     return found
 
 
@@ -43,10 +46,12 @@ async def play() -> None:
     await settle()
     assert back(tasks) == ["early", "empty", "late"]
     # it dies again while the last one has nothing new: that one was it
-    assert not found["early"].note_death()
-    assert found["empty"].note_death()
-    assert not found["late"].note_death()
+    assert not found["early"].note_death(ENGINE)
+    assert found["empty"].note_death(ENGINE)
+    assert not found["late"].note_death(ENGINE)
     found["empty"].leave()
+    # who comes now is not sent to the engine that has just ended, and is not blamed for it
+    assert found["late"].knows_end_of(ENGINE) and not found["late"].knows_end_of(NEXT)
     tasks = await come({name: found[name] for name in ("early", "late")})
     found["early"].pass_on()  # they need not run to their ends: the cause is gone
     await settle()
@@ -76,7 +81,7 @@ async def play_again() -> None:
         one.pass_on()
         await settle()
     assert back(tasks) == ["a", "b"]
-    assert not any(one.note_death() for one in found.values())  # a second time
+    assert not any(one.note_death(ENGINE) for one in found.values())  # a second time
     tasks = await come(found)
     found["a"].pass_on()
     await settle()
@@ -84,7 +89,7 @@ async def play_again() -> None:
     found["a"].leave()
     await settle()
     assert back(tasks) == ["a", "b"]
-    assert found["b"].note_death()  # it was alone
+    assert found["b"].note_death(ENGINE)  # it was alone
     found["b"].leave()
     fresh = interrupt(gate, ("c", 3, False), ("d", 4, False))
     tasks = await come(fresh)

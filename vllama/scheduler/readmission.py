@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
+from vllama.supervise.spec import Endpoint
+
 
 class Readmission:
     """The interrupted answers of one instance."""
@@ -18,6 +20,8 @@ class Readmission:
         self.waiting: list[Returning] = []
         self.admitted: Returning | None = None
         self.is_one_by_one = False
+        self.ended: set[Endpoint] = set()
+        """Engines whose end answers have noticed: the scheduler may not yet know of it."""
 
     def admit(self) -> None:
         """Let the next answer be asked for again, if none is."""
@@ -40,12 +44,17 @@ class Returning:
         self.deaths = 0
         self.turn = asyncio.Event()
 
-    def note_death(self) -> bool:
+    def note_death(self, endpoint: Endpoint) -> bool:
         """Note that its engine has ended; return whether that was the doing of this answer."""
         self.deaths += 1
+        self._gate.ended.add(endpoint)
         if self._gate.admitted is None:  # else it is known whose doing it was
             self._gate.is_one_by_one |= self.deaths > 1
         return self._gate.admitted is self
+
+    def knows_end_of(self, endpoint: Endpoint) -> bool:
+        """Whether an interrupted answer has noticed that an engine has ended."""
+        return endpoint in self._gate.ended
 
     async def wait_for_turn(self) -> None:
         """Wait until it may be asked for again; it may be that already."""

@@ -189,35 +189,37 @@ class _Work:
             gate = failed.instance.readmission
             answer = self.returning = Returning(gate, self.request.started_ns)
         answer.is_empty = reply.is_empty
-        if not unsent and self._may_not_resume(answer):
+        if not unsent and self._may_not_resume(answer, failed):
             raise explained
         died_ns = now_ns()
         self.pools.close()
         try:
+            if unsent:
+                await self._renew_lease(RETRY_PAUSES_S[0])
+            # an engine that has only closed a connection is asked on another; else it has ended
+            has_ended = unsent and was_sent and self.lease.endpoint != failed.endpoint
+            if has_ended and self._may_not_resume(answer, failed):
+                if isinstance(explained, ConnectionLost):
+                    explained.unsent = False  # or it would be sent again as one that never was
+                raise explained
+            await unless_gone(self.request, answer.wait_for_turn())
             for pause_s in RETRY_PAUSES_S:  # an engine that hangs is still to be ended
-                await self._renew_lease(pause_s)
-                if unsent or self.lease.endpoint != failed.endpoint:
+                if not answer.knows_end_of(self.lease.endpoint):
                     break
+                await self._renew_lease(pause_s)
         except ClientGone:
             raise
         except VllamaError as failure:
             raise (explained if self.request.status else failure) from None
-        # an engine that has only closed the connection is asked on another one; else it has ended
-        has_ended = unsent and was_sent and self.lease.endpoint != failed.endpoint
-        if has_ended and self._may_not_resume(answer):
-            if isinstance(explained, ConnectionLost):
-                explained.unsent = False  # or it would be sent again as one that never was
-            raise explained
-        await unless_gone(self.request, answer.wait_for_turn())
         if has_ended or not unsent:
             self._tell_resumed(answer, (now_ns() - died_ns) / 1e9)
         upstream = self._open_pool()
         self._prepare(upstream)
         return upstream
 
-    def _may_not_resume(self, answer: Returning) -> bool:
+    def _may_not_resume(self, answer: Returning, failed: Lease) -> bool:
         """Note the death of the engine; return whether the answer ends with it."""
-        return answer.note_death() or answer.deaths > self.most_resumed
+        return answer.note_death(failed.endpoint) or answer.deaths > self.most_resumed
 
     def _tell_resumed(self, answer: Returning, pause_s: float) -> None:
         """Tell operators, and a client whose answer is whole."""
