@@ -64,6 +64,22 @@ def test_an_answer_goes_on_after_its_engine_was_killed(server, dialect, stream) 
     assert set(counts[-1:]) <= {"60"}  # an OpenAI stream tells it on request
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", [CHATS[2], TEXTS[0]], ids=lambda one: one.path)
+def test_the_choices_after_the_one_that_goes_on_come_too(server, dialect, stream) -> None:
+    """Its engine has another address by then."""
+    load(server, *DIES)
+    body = {"model": NAME, **dialect.ask("@tokens=20", 1000), "stream": stream, "n": 3}
+    with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
+        text = client.post(dialect.path, json=body).text
+    lines = text.splitlines() if stream else [text]
+    found = [line.removeprefix("data: ") for line in lines if "{" in line]
+    choices = [one for line in found for one in json.loads(line).get("choices", ())]
+    assert [one["index"] for one in choices if one.get("finish_reason")] == [0, 1, 2]
+    assert text.count("tok19") == 3 and '"error"' not in text
+    assert not stream or lines[-2:] == ["data: [DONE]", ""] or lines[-1] == "data: [DONE]"
+
+
 def test_an_answer_goes_on_after_a_hang(tmp_path) -> None:
     with Server(tmp_path, "--strict", "--hang-timeout", "1s") as server:
         server.model(NAME)

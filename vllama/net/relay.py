@@ -118,6 +118,11 @@ class Relay:
                 first_s = None if first_ns is None else (first_ns - sent_ns) / 1e9
                 span.note_answer(self._status, first_s, self._error)
 
+    @property
+    def upstream(self) -> Upstream | None:
+        """What has answered last: the engine may have ended meanwhile, and another gone on."""
+        return self._upstream
+
     async def _run(
         self,
         upstream: Upstream,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vllama.base.clock import now_ns
-from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound
+from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound, VllamaError
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Call, ChatRequest, Usage
 from vllama.chat.stops import StopFilter
@@ -130,15 +130,23 @@ async def relay_choices(
         elif number < len(choices) - 1:
             deliver = request.write  # the answer goes on
         relay = Relay(request, choice.reply, whole=whole, headers=headers, deliver=deliver)
-        await run_relay(
-            gateway,
-            request,
-            bundle,
-            relay,
-            upstream,
-            choice.call,
-            new_prompt=choice.new_prompt,
-        )
+        try:
+            await run_relay(
+                gateway,
+                request,
+                bundle,
+                relay,
+                upstream,
+                choice.call,
+                new_prompt=choice.new_prompt,
+            )
+        except VllamaError as failure:
+            if not request.status:
+                raise
+            request.failure = failure  # the engine has ended between two choices
+            request.end(choice.reply.fail(failure))
+            return
+        upstream = relay.upstream or upstream
         if request.failure is not None and deliver is not None:
             request.end()
             return
