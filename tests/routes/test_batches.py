@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import signal
 import subprocess
@@ -124,6 +125,11 @@ def test_all_endpoints(client, url, find) -> None:
     ended = wait(client, start(client, [row(1, url=url)], url))
     (line,) = read(client, ended.output_file_id)
     assert find(line["response"]["body"]) == "tok0 tok1 "
+
+
+def test_a_file_with_a_byte_order_mark(client) -> None:
+    ended = wait(client, start(client, codecs.BOM_UTF8 + write([row(1), row(2)])))
+    assert (ended.status, ended.request_counts.completed) == ("completed", 2)
 
 
 def test_errors_are_in_a_file_of_their_own(client) -> None:
@@ -477,6 +483,10 @@ def test_the_command(server, tmp_path) -> None:
     done = run("-o", str(out), "--model", NAME)
     assert done.returncode == 0 and not (tmp_path / "out.errors.jsonl").exists()
     assert "it holds the requests" in run("-o", str(file)).stderr
+    for place, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x", "no folder")):
+        refused = run("-o", str(place))  # before anything is sent
+        assert refused.returncode == 2 and reason in refused.stderr, refused.stderr
+        assert "completed" not in refused.stderr
     file.write_bytes(write([row(1)]) + b"\n{nothing}\n")
     assert "line 3 is not a request" in run().stderr
     file.write_text("\n")
@@ -506,6 +516,28 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
     assert b"--json is for the list" in run(newest, "--json").stderr
     assert b"No such batch" in run("batch_1").stderr
     assert b"it is no batch" in run("rows.jsonl", "--cancel").stderr
+    alone = run("--cancel")
+    assert alone.returncode == 2 and b"cannot use --cancel: it takes a file" in alone.stderr
+
+
+def test_the_command_waits_for_a_server_that_is_started_again(tmp_path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(write([row(n, "@tokens=10 @delay=0.1") for n in range(3)]))
+    with Server(tmp_path / "home") as server:
+        server.model(NAME)
+        listens = ("--port", str(server.port))
+        command = [sys.executable, "-m", "vllama", "batch", str(file)]
+        env = server.env | {"OLLAMA_HOST": server.url}
+        waiting = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        until_active(server, NAME)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        time.sleep(1.0)  # it asks more often than that
+        server.arguments = listens
+        server.start()
+        out, told = waiting.communicate(timeout=LIMIT_S)
+        rows = [json.loads(line)["custom_id"] for line in out.splitlines()]
+        assert (waiting.returncode, sorted(rows)) == (0, ["row-0", "row-1", "row-2"]), told
 
 
 def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:

@@ -16,6 +16,7 @@ from vllama.scheduler.slot_cache.blocks import measure_blocks, remove_blocks
 from vllama.scheduler.slot_cache.conversations import Conversations
 from vllama.scheduler.slot_cache.store import (
     BLOCK_CHARS,
+    NoRoom,
     Saved,
     SlotStore,
     count_common,
@@ -41,8 +42,9 @@ class Site:
     ) -> Saved | None:
         self.now_s += 1
         self.number += 1
-        name = self.store.begin(size, model)
-        if name is None:
+        try:
+            name = self.store.begin(size, model)
+        except NoRoom:
             return None
         (self.folder / name).write_bytes(os.urandom(size))
         saved = Saved(
@@ -87,6 +89,17 @@ def test_the_longest_of_the_same_key_and_owner_is_found(site):
     assert site.store.find("k", "bob", blocks) is None
     assert site.store.find("k", "", hash_blocks("!" + TEXT)) is None
     assert not site.file(short).exists()  # the longer one goes on from it
+
+
+def test_what_cannot_be_removed_is_left(site):
+    saved = site.save(100)
+    for name in ("x.slot", "x.json", "new-1.slot", f"{saved.name}.slot"):
+        (site.folder / name).unlink(missing_ok=True)
+        (site.folder / name).mkdir()
+    assert not site.store.check(saved)
+    site.store.close()
+    site.store.open()
+    assert site.save(100)
 
 
 def test_modes(site):

@@ -94,7 +94,8 @@ class EngineSettings:
         example="20GB", flag="--cache-disk", effect=Effect.RESTART,
     )  # fmt: skip
     cache_disk_writes_per_day_bytes: int = setting(
-        50 * 1000**3, kinds.SIZE, "most bytes that saving conversations writes in a day",
+        50 * 1000**3, kinds.SIZE, 
+        "how much may be written to disk in a day to save conversations; 0: no limit",
         example="50GB", flag="--cache-disk-writes-per-day", effect=Effect.RESTART,
     )  # fmt: skip
     resume: int = setting(

@@ -194,9 +194,9 @@ def keep_conversations(
         why = "it has sliding windows or a state"
         return Kept(None, cache_bytes, f"its conversations are not kept on disk: {why}")
     size = format_bytes_decimal(facts.settings.cache_disk_bytes)
-    words = f"conversations are kept on disk: up to {size} of all models"
+    words = f"conversations are kept on disk: up to {size} for all models"
     if (own := bundle.settings.cache_disk) is not None and not isinstance(own, bool):
-        words += f", {format_bytes_decimal(own)} of this one"
+        words += f", {format_bytes_decimal(own)} for this one"
     if saves:
         return Kept(facts.slot_dir, cache_bytes, words)
     if not most_bytes or facts.platform.shared_memory_bytes < most_bytes:

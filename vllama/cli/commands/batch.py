@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import secrets
 import sys
@@ -32,10 +33,13 @@ Examples:
   vllama batch batch_1a2b --cancel
 
 Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
-the batch to the server; see docs/guide/batches.md.
+the batch to the server. The exit code is 0 if every request has an answer, else 1; see
+docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
 LOOK_S = 0.5
+ABSENT_S = 60.0
+"""How long the server may be away, for a restart."""
 COLUMNS = ("ID", "STATUS", "ANSWERS", "ERRORS", "REQUESTS", "CREATED")
 
 
@@ -54,6 +58,10 @@ def batch(
 ) -> int:
     """Run the requests of a file while nobody else asks their model, or list batches."""
     if what is None:
+        named = {"--cancel": cancel, "--output": output, "--model": model}
+        for flag in (each for each, value in named.items() if value):
+            hint = "name it: vllama batch shows the ids"
+            raise ConfigError(f"cannot use {flag}: it takes a file, or a batch", hint=hint)
         with connect() as client:
             show_batches(client, as_json=as_json)
         return 0
@@ -67,6 +75,8 @@ def batch(
     for path in (output, errors):
         if path is not None and path.exists() and file.exists() and path.samefile(file):
             raise ConfigError(f"cannot write '{path}': it holds the requests")
+    if output is not None:
+        check_writable(output)
     rows, endpoint = (b"", "") if is_id else read_rows(file, model)
     with connect() as client:
         if is_id:
@@ -79,9 +89,11 @@ def batch(
         try:
             ended = follow(client, begun)
         except (KeyboardInterrupt, ServerUnreachable) as error:
-            say_aside(f"the batch goes on in the server: vllama batch {begun['id']}")
+            again = f"to wait for it: vllama batch {begun['id']}{f' -o {output}' if output else ''}"
             if isinstance(error, ServerUnreachable):
+                say_aside(f"the batch goes on when the server runs again; {again}")
                 raise
+            say_aside(f"the batch goes on in the server; {again}")
             raise typer.Abort from None
         for wrong in (ended["errors"] or {"data": ()})["data"]:
             say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
@@ -121,12 +133,26 @@ def show_batches(client: Client, *, as_json: bool) -> None:
     show_table(COLUMNS, rows)
 
 
+def check_writable(path: Path) -> None:
+    """Raise ConfigError where no file can be written: a batch may take a day before it is."""
+    reason = ""
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder '{path.parent}'"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "permission denied"
+    if reason:
+        raise ConfigError(f"cannot write '{path}': {reason}")
+
+
 def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
     """Return the rows, with `model` in all of them if it is given, and their route."""
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
+    name = "standard input" if str(file) == "-" else f"'{file}'"
     rows: list[dict[str, Any]] = []
     data, endpoint = data.removeprefix(codecs.BOM_UTF8), ""
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -139,10 +165,10 @@ def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
                 row["body"]["model"] = model
         except (ValueError, KeyError, TypeError):
             reason = f"line {number} is not a request of a batch"
-            raise ConfigError(f"cannot read '{file}': {reason}", hint=FORM) from None
+            raise ConfigError(f"cannot read {name}: {reason}", hint=FORM) from None
         rows.append(row)
     if not rows:
-        raise ConfigError(f"cannot read '{file}': it has no requests", hint=FORM)
+        raise ConfigError(f"cannot read {name}: it has no requests", hint=FORM)
     if model is not None:
         data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     return data, endpoint
@@ -190,8 +216,17 @@ def follow(client: Client, begun: Reply) -> Reply:
         disable=not is_terminal(sys.stderr),
     ) as progress:  # fmt: skip
         task = progress.add_task("waiting", total=None)
+        seen_s = time.monotonic()
         while True:
-            now = client.get(f"/v1/batches/{begun['id']}")
+            try:
+                now = client.get(f"/v1/batches/{begun['id']}")
+            except ServerUnreachable:
+                if time.monotonic() - seen_s > ABSENT_S:
+                    raise
+                progress.update(task, description="the server is away")
+                time.sleep(LOOK_S)
+                continue
+            seen_s = time.monotonic()
             counts = now["request_counts"]
             done = counts["completed"] + counts["failed"]
             progress.update(
@@ -203,7 +238,7 @@ def follow(client: Client, begun: Reply) -> Reply:
 
 
 def write(data: bytes, path: Path | None, *, to_stderr: bool = False) -> None:
-    """Write answers to a file, or print them. Raises ConfigError."""
+    """Write answers to a file, or print them. Raises ConfigError; the server keeps them."""
     if path is None:
         stream = sys.stderr if to_stderr else sys.stdout
         stream.write(data.decode(errors="replace"))

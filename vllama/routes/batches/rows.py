@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,9 @@ def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
     seen: set[str] = set()
     start = 0
     with path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) == BOM_UTF8:  # Windows' editors write it
+            start = len(BOM_UTF8)
+        file.seek(start)
         for number, line in enumerate(file, 1):
             if line.strip():
                 found = _check_line(line, endpoint, seen)
@@ -57,7 +61,9 @@ def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
             if len(errors) >= MAX_ERRORS or len(places) > MAX_ROWS:
                 break
     if len(places) > MAX_ROWS:
-        errors.append(RowError(code="too_many_tasks", message=f"{MAX_ROWS} rows are the most"))
+        errors.append(
+            RowError(code="too_many_tasks", message=f"a batch may have at most {MAX_ROWS} rows")
+        )
     if not (places or errors):
         errors.append(RowError(code="empty_file", message="the file has no rows"))
     return places, errors
@@ -66,7 +72,9 @@ def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
 def _check_line(line: bytes, endpoint: str, seen: set[str]) -> str | RowError:
     """Return the `custom_id` of a line, or what is wrong with it."""
     if len(line) > MAX_ROW_BYTES:
-        return RowError(code="row_too_large", message=f"{MAX_ROW_BYTES} bytes are the most")
+        return RowError(
+            code="row_too_large", message=f"a row may have at most {MAX_ROW_BYTES >> 20} MiB"
+        )
     try:
         row = msgspec.json.decode(line, type=_Line)
     except msgspec.ValidationError as error:

@@ -65,7 +65,9 @@ async def upload(gateway: Gateway, request: Request) -> None:
             raise BadRequest("Missing required parameter: 'file'.")
         purpose = fields["purpose"].text if "purpose" in fields else ""
         if purpose != PURPOSE:
-            raise BadRequest(f"Invalid value for 'purpose': {purpose[:80]!r}; it is 'batch' here.")
+            raise BadRequest(
+                f"Invalid value for 'purpose': {purpose[:80]!r}; only 'batch' is supported."
+            )
         name = fields["file"].filename
         await executors.storage.run(store.check_room, owner, size)
         shown = await executors.storage.run(store.keep_file, new, name, purpose, owner)
@@ -122,7 +124,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     if endpoint not in ENDPOINTS:
         raise BadRequest(f"Invalid value for 'endpoint': use one of {', '.join(ENDPOINTS)}.")
     if window != WINDOW:
-        raise BadRequest("Invalid value for 'completion_window': it is '24h'.")
+        raise BadRequest("Invalid value for 'completion_window': it must be '24h'.")
     metadata = given.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise BadRequest("Invalid type for 'metadata': expected an object.")
@@ -176,7 +178,7 @@ def _cut(
     query = request.read_query()
     text, after = query.get("limit", str(usual)), query.get("after", "")
     if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise BadRequest(f"Invalid value for 'limit': it is from 1 to {most}.")
+        raise BadRequest(f"Invalid value for 'limit': it must be from 1 to {most}.")
     ids = [each.id for each in items]
     if after and after not in ids:
         raise NotThere(f"nothing in the list has the id {after[:80]}")

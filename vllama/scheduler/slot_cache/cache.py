@@ -97,15 +97,17 @@ class SlotCache:
     async def end(self, endpoints: Sequence[Endpoint]) -> None:
         """Save what the engines at `endpoints` have, which are about to end."""
         for endpoint in endpoints:
-            if (each := self._engines.pop(endpoint, None)) is not None and each.has_unsaved:
+            if (each := self._engines.pop(endpoint, None)) is not None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(END_LIMIT_S):
-                        await self._save(endpoint, each)
+                        await self._save(endpoint, each, is_ending=True)
 
-    async def _save(self, endpoint: Endpoint, each: Conversations) -> None:
+    async def _save(
+        self, endpoint: Endpoint, each: Conversations, *, is_ending: bool = False
+    ) -> None:
         try:
             with self._upstreams.use_pool(endpoint) as upstream:
-                written = await each.save(upstream)
+                written = await each.save(upstream, is_ending=is_ending)
         except (VllamaError, TimeoutError) as error:
             log.info("conversations were not saved: %s", error)
             self._engines.pop(endpoint, None)  # it has ended

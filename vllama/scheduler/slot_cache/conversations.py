@@ -22,14 +22,22 @@ from vllama.base.errors import VllamaError
 from vllama.chat.engine.traits import Slot, SlotRoutes
 from vllama.chat.request import Call
 from vllama.net.upstream.pool import Upstream
-from vllama.scheduler.slot_cache.store import Saved, SlotStore, count_common, hash_blocks
+from vllama.scheduler.slot_cache.store import (
+    NoRoom,
+    Saved,
+    SlotStore,
+    count_common,
+    hash_blocks,
+)
 
 log = logging.getLogger(__name__)
 
 LEAST_TOKENS = 512
 """Fewer are read again sooner than they are restored."""
 GROWN_SHARE, GROWN_TOKENS = 0.25, 1000
-"""By how much a conversation has to have grown to be saved again."""
+"""By how much a conversation has to have grown to be saved again while its engine is silent."""
+LAST_TOKENS = 50
+"""The same before its engine ends: fewer are read again about as soon as the whole is written."""
 LIMIT_S = 30.0
 FIRST_MARK = 1000
 """No value that clients use for the field."""
@@ -67,7 +75,7 @@ class Conversations:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether there is something to save."""
+        """Whether something has grown enough to be saved while the engine is silent."""
         return any(map(_is_grown, self._known))
 
     def mark(self, call: Call) -> tuple[Call, int | None]:
@@ -138,21 +146,26 @@ class Conversations:
         body = _read_body(call) | {self._routes.slot_field: slot.number}
         return msgspec.structs.replace(call, body=msgspec.json.encode(body))
 
-    async def save(self, upstream: Upstream) -> int:
-        """Save what has grown, as far as it is in an idle slot; return the bytes written."""
+    async def save(self, upstream: Upstream, *, is_ending: bool = False) -> int:
+        """Save what has grown, as far as it is in an idle slot; return the bytes written.
+
+        `is_ending`: also what has grown little, because the engine is about to end.
+        """
         written = 0
         async with self._acting:
             for slot in await self._list_slots(upstream):
                 conversation = self._find(slot)
-                if conversation is not None and _is_grown(conversation):
+                if conversation is not None and _is_grown(conversation, is_ending=is_ending):
                     written += await self._save(upstream, slot, conversation)
         return written
 
     async def _save(self, upstream: Upstream, slot: Slot, conversation: Conversation) -> int:
         store = self._store
         estimate = (slot.tokens + 1) * self._token_bytes + (1 << 20)
-        name = await executors.storage.run(store.begin, estimate, self.model)
-        if name is None:
+        try:
+            name = await executors.storage.run(store.begin, estimate, self.model)
+        except NoRoom as error:
+            log.info("%s: a conversation is not saved: %s", self.model, error.message)
             return 0
         try:
             await self._act(upstream, slot, "save", name)
@@ -201,10 +214,11 @@ class Conversations:
             raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
 
 
-def _is_grown(conversation: Conversation) -> bool:
+def _is_grown(conversation: Conversation, *, is_ending: bool = False) -> bool:
     before, now = conversation.saved_tokens, conversation.tokens
     grown = now - before
-    enough = grown >= GROWN_TOKENS or grown >= GROWN_SHARE * before
+    enough = grown >= min(GROWN_TOKENS, GROWN_SHARE * before)
+    enough |= is_ending and grown >= LAST_TOKENS
     return now >= LEAST_TOKENS and grown > 0 and enough
 
 

@@ -21,7 +21,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from vllama.base import private
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.ollama.answer_types import KeptConversations
 from vllama.scheduler.slot_cache.blocks import trim_blocks
@@ -59,6 +59,10 @@ class Saved(msgspec.Struct, kw_only=True):
     hits: int = 0
 
 
+class NoRoom(VllamaError):
+    """A conversation cannot be saved; the text is the reason."""
+
+
 class _Written(msgspec.Struct):
     """How many bytes were written on a day, counted from 1970."""
 
@@ -89,7 +93,7 @@ class SlotStore:
     def __init__(
         self, folder: Path, most_bytes: int, most_written: int, now_s: Callable[[], float]
     ) -> None:
-        """`most_bytes` bounds the files, `most_written` what is written in a day."""
+        """`most_bytes` bounds the files, `most_written` what is written in a day (0: nothing)."""
         self.folder = folder
         self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
         self._saved: dict[str, Saved] = {}
@@ -126,7 +130,7 @@ class SlotStore:
             self._written = msgspec.json.decode(self._written_file.read_bytes(), type=_Written)
         for path in self.folder.glob(f"*{DATA}"):
             if path.name.startswith(NEW) or path.stem not in self._saved:
-                path.unlink(missing_ok=True)
+                _unlink(path)
 
     def close(self) -> None:
         """Let another server use the folder."""
@@ -177,23 +181,30 @@ class SlotStore:
         common, _, best = max(found, key=lambda row: row[:2], default=(0, 0.0, None))
         return (best, common) if best is not None and common else None
 
-    def begin(self, estimate_bytes: int, model: str) -> str | None:
-        """Reserve room for a file of a model; return the name to write, None if there is none.
+    def begin(self, estimate_bytes: int, model: str) -> str:
+        """Reserve room for a file of a model; return the name to write. Raises NoRoom.
 
         Conversations of the least value, by age and size, are removed for it.
         """
+        size = format_bytes_decimal(estimate_bytes)
         with self._guard:
             usage = shutil.disk_usage(self.folder)
-            too_full = usage.free - estimate_bytes < LEAST_FREE * usage.total
+            if usage.free - estimate_bytes < LEAST_FREE * usage.total:
+                raise NoRoom("less than a tenth of the disk would be free")
             most_bytes = min(self._most_bytes, self._shares.get(model, self._most_bytes))
-            if too_full or estimate_bytes * LARGEST_SHARE > most_bytes:
-                return None
+            if estimate_bytes * LARGEST_SHARE > most_bytes:
+                bound = format_bytes_decimal(most_bytes)
+                raise NoRoom(f"it takes {size}, more than a quarter of {bound}")
             if self._written.day != (day := int(self._now_s() // DAY_S)):
                 self._written = _Written(day=day)
-            if self._written.size_bytes + estimate_bytes > self._most_written:
-                return None
+            if (
+                self._most_written
+                and self._written.size_bytes + estimate_bytes > self._most_written
+            ):
+                bound = format_bytes_decimal(self._most_written)
+                raise NoRoom(f"with its {size} more than {bound} would be written today")
             if not self._make_room(estimate_bytes, model):
-                return None
+                raise NoRoom("others are being saved")
             name = f"{NEW}{token_hex(8)}{DATA}"
             self._reserved[name] = model, estimate_bytes
             return name
@@ -202,7 +213,7 @@ class SlotStore:
         """Remove a file that was begun."""
         with self._guard:
             self._reserved.pop(name, None)
-            (self.folder / name).unlink(missing_ok=True)
+            _unlink(self.folder / name)
 
     def finish(self, name: str, saved: Saved) -> bool:
         """Keep a file that was begun, in place of what it goes on from; return whether it is kept.
@@ -240,7 +251,7 @@ class SlotStore:
         except OSError:
             good = False
         if not good:
-            log.warning("a saved conversation of %s is damaged or gone: it is removed", saved.model)
+            log.warning("%s: the file of a conversation is damaged; it is read again", saved.model)
             self.drop(saved)
         return good
 
@@ -299,7 +310,7 @@ def read_records(folder: Path) -> list[Saved]:
                 continue
         except (OSError, ValueError):
             pass
-        path.unlink(missing_ok=True)
+        _unlink(path)
     return found
 
 
@@ -314,7 +325,13 @@ def remove_where(folder: Path, unwanted: Callable[[Saved], bool]) -> list[Saved]
 def remove(folder: Path, saved: Saved) -> None:
     """Remove the files of a conversation."""
     for suffix in (RECORD, DATA):
-        (folder / f"{saved.name}{suffix}").unlink(missing_ok=True)
+        _unlink(folder / f"{saved.name}{suffix}")
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file if that can be: it may be gone, a folder, or another user's."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def _hash_file(path: Path) -> str:
