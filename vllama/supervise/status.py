@@ -183,12 +183,12 @@ class Status:
             if self._state is State.FAILED:
                 raise self._make_failure()
             if self._over.is_set() or (self._stop_wanted and not self._begun):
-                raise Busy(f"cannot use {self.name}: it was stopped", hint="Try again.")
+                raise Busy(f"cannot use {self.name}: it was stopped", hint="try again")
             if self._state is State.BACKOFF and remaining_s > PATIENCE_S:
                 raise CoolingDown(
                     self._explain(),
                     retry_after_s=remaining_s,
-                    hint=f"Try again in {remaining_s:.0f} s.",
+                    hint=f"try again in {remaining_s:.0f} s",
                 )
             await self._changed.wait()
         return self._endpoint

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHUNKED = b"ncoding: chunked\r\n"
 MUCH_BYTES = 64 * 1024  # in one read: others have a turn before the next
 TOO_LARGE = "cannot use the engine's answer: it is larger than max_answer_size"
-AGAIN = "try again: the engine is restarted if it has ended"
+AGAIN = "try again: if the engine has ended, it is being restarted"
 AGAIN_ELSEWHERE = "try again later; if it persists, check that server"
 
 
