@@ -482,7 +482,7 @@ def test_the_command(server, tmp_path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + write([row(1)]))  # as a Windows editor writes it
     done = run("-o", str(out), "--model", NAME)
     assert done.returncode == 0 and not (tmp_path / "out.errors.jsonl").exists()
-    assert "it holds the requests" in run("-o", str(file)).stderr
+    assert "would replace the requests" in run("-o", str(file)).stderr
     for place, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x", "no folder")):
         refused = run("-o", str(place))  # before anything is sent
         assert refused.returncode == 2 and reason in refused.stderr, refused.stderr

@@ -72,11 +72,8 @@ def batch(
     if cancel and not is_id:
         raise ConfigError(f"cannot cancel '{what}': it is no batch", hint="see: vllama batch")
     errors = output.with_suffix(f".errors{output.suffix}") if output else None
-    for path in (output, errors):
-        if path is not None and path.exists() and file.exists() and path.samefile(file):
-            raise ConfigError(f"cannot write '{path}': it holds the requests")
-    if output is not None:
-        check_writable(output)
+    if output and errors:
+        check_writable(output, errors, file)
     rows, endpoint = (b"", "") if is_id else read_rows(file, model)
     with connect() as client:
         if is_id:
@@ -95,14 +92,19 @@ def batch(
                 raise
             say_aside(f"the batch goes on in the server; {again}")
             raise typer.Abort from None
-        for wrong in (ended["errors"] or {"data": ()})["data"]:
-            say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
-        if ended["output_file_id"]:
-            write(fetch(client, ended["output_file_id"]), output)
-        if ended["error_file_id"]:
-            write(fetch(client, ended["error_file_id"]), errors, to_stderr=True)
-        elif errors is not None:
-            errors.unlink(missing_ok=True)  # those of an earlier run
+        return take_answers(client, ended, output, errors)
+
+
+def take_answers(client: Client, ended: Reply, output: Path | None, errors: Path | None) -> int:
+    """Write the answers of a batch, and what went wrong; return the exit code."""
+    for wrong in (ended["errors"] or {"data": ()})["data"]:
+        say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
+    if ended["output_file_id"]:
+        write(fetch(client, ended["output_file_id"]), output)
+    if ended["error_file_id"]:
+        write(fetch(client, ended["error_file_id"]), errors, to_stderr=True)
+    elif errors is not None:
+        errors.unlink(missing_ok=True)  # those of an earlier run
     counts = ended["request_counts"]
     if ended["errors"]:
         say_aside("the file was refused, and no request was run")
@@ -133,10 +135,12 @@ def show_batches(client: Client, *, as_json: bool) -> None:
     show_table(COLUMNS, rows)
 
 
-def check_writable(path: Path) -> None:
-    """Raise ConfigError where no file can be written: a batch may take a day before it is."""
+def check_writable(path: Path, errors: Path, requests: Path) -> None:
+    """Raise ConfigError where no answers can be written: a batch may take a day before they are."""
     reason = ""
-    if path.is_dir():
+    if requests.exists() and any(x.exists() and x.samefile(requests) for x in (path, errors)):
+        reason = "it or its errors would replace the requests"
+    elif path.is_dir():
         reason = "it is a folder"
     elif not path.parent.is_dir():
         reason = f"there is no folder '{path.parent}'"
