@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -271,8 +272,13 @@ def test_a_capture_that_is_gone_says_so_and_its_button_goes(tmp_path, open_page)
         page = open_page(server, "activity")
         opens = page.get_by_role("button", name="Open the capture")
         expect(opens).to_have_count(1)
+        captures = server.home / "data" / "captures"
+        while not (first := list(captures.rglob("*.json"))):
+            time.sleep(0.01)
         server.post("/api/chat", ask)
         expect(opens).to_have_count(2)
+        while first[0].exists():  # it is removed after the request has ended
+            time.sleep(0.01)
         opens.last.click()
         expect(page.get_by_role("alert")).to_contain_text("removed to make room")
         expect(opens).to_have_count(1)
