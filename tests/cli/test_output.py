@@ -280,7 +280,7 @@ def test_the_log(capsys: Capture) -> None:
 
 LONG = (
     "    vllama engines install llama-server (the fastest here; 12 MB, a wheel), or: "
-    "https://example.org/a/very/long/address/that/nobody/may/break/because/it/would/not/work/then"
+    "https://example.org/a/very/long/address/that/nobody/may/break/because/it/would/not/open/then"
 )
 
 

@@ -6,7 +6,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from tests.cluster.machines import PORT, Machine, open_lan
 from tests.server_process import LIMIT_S, Server
@@ -20,7 +23,11 @@ HEADERS = {"authorization": f"Bearer {KEY}"}
 
 def serves(box: Machine) -> bool:
     """Tell whether the machine runs its part of the model."""
-    return any(process.cmdline()[1:2] == ["-c"] for process in box.find_processes())
+    for process in box.find_processes():
+        with suppress(psutil.Error):  # it may end meanwhile
+            if process.cmdline()[1:2] == ["-c"]:
+                return True
+    return False
 
 
 def wait(until: Callable[[], bool], limit_s: float, what: str) -> None:

@@ -93,7 +93,7 @@ class SlotStore:
     def __init__(
         self, folder: Path, most_bytes: int, most_written: int, now_s: Callable[[], float]
     ) -> None:
-        """`most_bytes` bounds the files, `most_written` what is written in a day (0: nothing)."""
+        """`most_bytes` bounds the files, `most_written` what is written in a day (0: no limit)."""
         self.folder = folder
         self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
         self._saved: dict[str, Saved] = {}
