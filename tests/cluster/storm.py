@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import shutil
@@ -356,11 +357,14 @@ def run(
         for number in range(1, NODES + 1)
     ]
     switches = ("--token-interval", "0.02", "--ready-after", "0.2", "--spawn-child")
+    begun_s = time.time()
     for machine in machines:
         for name, path in zip(names, real, strict=False):
             shutil.copy(path, machine.server.models / f"{name}.gguf")
         for name in () if real else names:
             machine.server.model(name, *switches, "--spawn-setsid")
+        for path in machine.server.models.iterdir():
+            os.utime(path, (begun_s, begun_s))  # equal files everywhere, so equal digests
     nodes = [word for one in machines for word in ("--node", one.server.url)]
     finds = ["--cluster", "ray"] if ray else nodes
     given = ["--no-local", "--node-key-file", str(key), *finds]
