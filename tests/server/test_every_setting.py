@@ -198,6 +198,12 @@ def list_cases(
             lambda: [row["name"] for row in server.get("/api/nodes")["nodes"]],
             ["127.0.0.1"],
         ),
+        "node_weights": Case(
+            'node_weights = { "127.0.0.1" = 3 }\nnodes = ["http://127.0.0.1:1"]\n',
+            lambda: [row["weight"] for row in server.get("/api/nodes")["nodes"]],
+            [3],
+            before='nodes = ["http://127.0.0.1:1"]\n',
+        ),
         "cluster": Case('cluster = "ray"\n'),
         "ray_address": Case('ray_address = "127.0.0.1:6379"\n'),
         "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),

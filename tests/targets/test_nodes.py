@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +62,10 @@ EMPTY = node("empty", free=(99 * GB, 99 * GB))
         ([LOADED, GPU], "gpu", "loaded", "loaded"),  # it has been unloaded there
         ([LOADED], "gone", "loaded", "loaded"),
         ([node("b", loaded=True), node("a", loaded=True)], None, "a", "loaded"),
+        ([node("b", loaded=True, weight=2), node("a", loaded=True)], None, "b", "loaded"),
+        ([BUSY, replace(CROWDED, slots=6, weight=2)], None, "crowded", "loaded"),
+        ([GPU, replace(SMALL, free=(0, 2 * GB), weight=1000)], None, "gpu", "fits"),
+        ([RAM, replace(RAM, name="big", free=(0, 50 * GB), weight=2)], None, "big", "fits"),
     ],
 )  # fmt: skip
 def test_the_choice_and_its_reason(nodes, known, chosen, reason) -> None:

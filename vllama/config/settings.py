@@ -137,6 +137,12 @@ class SourceSettings:
         "vllama servers on other machines, whose models this one offers with its own",
         example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
+    node_weights: tuple[tuple[str, int], ...] = setting(
+        (), kinds.table("node=N", parse.whole(1, 1000), schema=kinds.number(1, 1000).schema),
+        "shares of the requests that nodes are preferred for, where several could answer alike: "
+        '1 for those that are not named; "here" is the head itself',
+        example="10.0.0.5=3",
+    )  # fmt: skip
     node_key_file: Path | None = setting(
         None, kinds.FILE,
         "file with the key between the servers of a cluster: with --node it is shown to the nodes, "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.key import make_secret
 from vllama.base import private
@@ -17,6 +19,10 @@ from vllama.routes.context import Gateway
 from vllama.server.reporter import Reporter
 from vllama.supervise.probe import trust_only
 
+if TYPE_CHECKING:
+    from vllama.targets.nodes.watch import Nodes
+
+log = logging.getLogger(__name__)
 Keep = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 """Runs something until the server ends, by a name."""
 
@@ -30,6 +36,7 @@ def follow_nodes(gateway: Gateway, keep: Keep, reporter: Reporter) -> list[async
     if gateway.nodes is not None:
         if not config.cluster:
             gateway.nodes.use(config.nodes)
+        weigh_nodes(gateway.nodes, config)
         return []
     if not config.is_head:
         return []
@@ -43,10 +50,21 @@ def follow_nodes(gateway: Gateway, keep: Keep, reporter: Reporter) -> list[async
         certificates=str(config.node_certs) if config.node_certs else "",
     )
     nodes.use(config.nodes)
+    weigh_nodes(nodes, config)
     running = [keep("nodes", nodes.run)]
     if config.cluster and config.node_key_file:
         running.append(keep("ray", open_ray(config, config.node_key_file, nodes.use, reporter)))
     return running
+
+
+def weigh_nodes(nodes: Nodes, config: Config) -> None:
+    """Prefer nodes as the settings say; what they call otherwise than the nodes is named."""
+    nodes.weights = dict(config.node_weights)
+    unknown = nodes.weights.keys() - nodes.names
+    if unknown and not config.cluster:  # Ray may find them later
+        known = ", ".join(nodes.names)
+        told = ", ".join(sorted(unknown))
+        log.warning("node_weights: no node is called %s; choose from %s", told, known)
 
 
 def check_cluster(config: Config) -> None:

@@ -19,7 +19,8 @@ class Candidate:
 
     `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
     `requests`, running and waiting. `size_bytes` are its files there, None without them. `free`
-    are the free bytes of the node's GPU or GPUs, and of its RAM.
+    are the free bytes of the node's GPU or GPUs, and of its RAM. A node of `weight` 2 is taken for
+    half as busy, and for twice as roomy, as it is.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Candidate:
     requests: int = 0
     size_bytes: int | None = None
     free: tuple[int, int] = (0, 0)
+    weight: int = 1
 
     @property
     def fits(self) -> int:
@@ -72,10 +74,10 @@ def _on_disk(node: Candidate) -> bool:
 
 
 def _busy(node: Candidate) -> float:
-    return node.requests
+    return (node.requests + 1) / node.weight
 
 
 def _room(node: Candidate) -> float:
-    """Return the less, the better: GPU before RAM, then the most free memory."""
+    """Return the less, the better: GPU before RAM, then the most free memory by weight."""
     kind = node.fits
-    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])
+    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1] * node.weight)

@@ -255,6 +255,8 @@ class Nodes:
             trust_only(certificates)
         self.nodes: dict[str, Node] = {}
         self.local = local
+        self.weights: Mapping[str, int] = {}
+        """Those of the nodes that have another weight than 1, by name."""
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
@@ -325,7 +327,8 @@ class Nodes:
         usable = [one for one in usable if self._may_try(one.name)] or usable
         if local is not None and (only is None or local.name in only):
             usable.append(local)
-        return choose_node(usable, self.find_known(model, prefix))
+        weighed = [replace(one, weight=self.weights.get(one.name, 1)) for one in usable]
+        return choose_node(weighed, self.find_known(model, prefix))
 
     def find_unusable(self, model: str) -> Node | None:
         """Return a node that has the model, but is lost or drained."""
