@@ -193,11 +193,11 @@ class Server:
         """Return the engine process of a loaded model.
 
         It may be listed under the name of another model with the same files, which was asked for
-        later; loading it by this name changes that.
+        later; loading it by this name changes that. One that is being restarted is waited for.
         """
         for _ in range(2):
             for row in self.get("/api/ps")["models"]:
-                if row["name"].startswith(name):
+                if row["name"].startswith(name) and row["pid"]:
                     return psutil.Process(row["pid"])
             self.post("/api/generate", {"model": name})
         raise AssertionError(f"{name} is not loaded")

@@ -10,8 +10,10 @@ from typing import Any
 
 from tests.net.http.test_connection import running, until
 from vllama.net.http.request import Request
+from vllama.routes.events import hub as hub_module
 from vllama.routes.events.hub import Hub
 from vllama.routes.server.state import stream_events
+from vllama.targets.nodes.watch import SILENT_S
 
 MIB = 1024 * 1024
 GET = b"GET /api/events HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -119,6 +121,25 @@ def test_a_client_that_was_slow_gets_a_new_snapshot() -> None:
             assert (await read_event(reader, b"mark"))["number"] > stalled_at + 20
             writer.close()
             await until(lambda: not hub.subscribers)
+            publishing.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_stream_in_which_nothing_changes_tells_that_it_is_alive(monkeypatch) -> None:
+    assert 2 * hub_module.KEEP_ALIVE_S < SILENT_S  # so that one may be late
+    monkeypatch.setattr(hub_module, "KEEP_ALIVE_S", 2 * TICK_S)
+
+    async def run() -> None:
+        hub = make_hub(Flood(), stall_s=1e6)
+        async with running(make_app(hub)) as server:
+            publishing = asyncio.create_task(hub.run())
+            reader, writer = await server.open()
+            writer.write(GET.replace(b"events", b"events?events=models"))
+            await reader.readuntil(b"event: snapshot")
+            for _ in range(2):
+                await reader.readuntil(b"\n: keep-alive\n\n")
+            writer.close()
             publishing.cancel()
 
     asyncio.run(run())

@@ -1,8 +1,8 @@
 """The nodes of a cluster: what each has on its disk and in memory, and whether it is alive.
 
 Everything comes from the event stream that every vllama has, and from its `/api/tags` whenever the
-stream tells of a change. The open stream is also the sign of life: a sample comes every five
-seconds, and a node without an event for `SILENT_S` is lost, along with its running answers.
+stream tells of a change. The open stream is also the sign of life: something comes at least every
+two seconds, and a node that says nothing for `SILENT_S` is lost, along with its running answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vllama.targets.nodes.choose import Candidate, Choice, choose_node
 log = logging.getLogger(__name__)
 
 EVENTS = "/api/events?events=models,samples"
-SILENT_S = 8.0
+SILENT_S = 6.0
 RETRY_S = 1.0
 ASK_LIMIT_S = 5.0
 LATE_S = 1.0
