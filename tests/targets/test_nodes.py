@@ -18,11 +18,13 @@ import httpx
 import pytest
 
 from tests.cable import Cable
+from tests.ports import free_port
 from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import FAKE, LIMIT_S, Server
-from vllama.base.errors import ConfigError
+from vllama.base.errors import BadRequest, ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
+from vllama.routes.nodes import read_json
 from vllama.server.preflight import check_node_traffic
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
@@ -65,6 +67,8 @@ EMPTY = node("empty", free=(99 * GB, 99 * GB))
         ([node("b", loaded=True, weight=2), node("a", loaded=True)], None, "b", "loaded"),
         ([BUSY, replace(CROWDED, slots=6, weight=2)], None, "crowded", "loaded"),
         ([GPU, replace(SMALL, free=(0, 2 * GB), weight=1000)], None, "gpu", "fits"),
+        ([replace(LOADED, fails=True), SMALL], None, "small", "make room"),
+        ([replace(LOADED, fails=True), EMPTY], "loaded", "loaded", "conversation"),
         ([RAM, replace(RAM, name="big", free=(0, 50 * GB), weight=2)], None, "big", "fits"),
     ],
 )  # fmt: skip
@@ -98,6 +102,9 @@ def test_the_end_of_an_answer_tells_its_tokens(tail, counts) -> None:
 
 def test_names() -> None:
     assert complete_name("hf.co/Org/M") == "hf.co/org/m:latest"
+    for given in ("M ", "library/M", "registry.ollama.ai/library/m:latest"):
+        assert complete_name(given) == "m:latest"
+    assert complete_name("") == ""
     urls = ("http://10.0.0.5:11434", "https://box/", "http://10.0.0.5:1")
     named = [(one.name, one.endpoint.url) for one in make_nodes(urls, "k")]
     assert named == [
@@ -105,6 +112,36 @@ def test_names() -> None:
         ("box", "https://box:443"),
         ("10.0.0.5:1", "http://10.0.0.5:1"),
     ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","name":5}',
+        b'{"Model":"m"}',
+        b'{"model":"m"} more',
+        b'{"model":"m","prompt":"\\ud83d"}',
+        b'{"model":"m","prompt":"\xff"}',
+    ],
+)
+def test_what_decides_is_read_as_the_dialects_read_it(body) -> None:
+    assert read_json(body).model == "m"
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{", b'{"a":' * 5000 + b"1" + b"}" * 5000])
+def test_what_no_dialect_can_read_is_a_bad_request(body) -> None:
+    with pytest.raises(BadRequest):
+        read_json(body)
+
+
+def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
+    nodes = Nodes(UPSTREAMS, local=None, key="k")
+    nodes.use(["http://box:1"])
+    first = nodes.nodes["box"]
+    nodes.use(["http://box:1", "http://other:1"])
+    assert nodes.nodes["box"] is first
+    nodes.use(["http://box:1", "http://box:2"])
+    assert [*nodes.nodes] == ["box:1", "box:2"]
 
 
 def test_a_file_without_certificates_is_refused(tmp_path) -> None:
@@ -550,6 +587,136 @@ def test_the_plans_of_all_nodes_are_shown_beside_each_other(cluster) -> None:
     refused = run("only", "both", "--nodes")
     assert refused.returncode == 2
     assert "name one model" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_head_that_is_its_own_node_answers(tmp_path) -> None:
+    port = free_port()
+    given = ("--port", str(port), "--node", f"http://127.0.0.1:{port}", "--node")
+    with Server(tmp_path / "a") as other, Server(tmp_path / "head", *given, other.url) as head:
+        head.model("mine")
+        other.model("theirs")
+        wait_until(lambda: {"mine:latest", "theirs:latest"} <= listed(head))
+        wait_until(lambda: {"up"} == {row["state"] for row in head.get("/api/nodes")["nodes"]})
+        for model, status in (("mine", 200), ("theirs", 200), ("nobody", 404)):
+            body = {"model": model, "messages": [], "stream": False}
+            assert head.request("POST", "/api/chat", body)[0] == status
+            assert head.request("POST", "/api/show", {"model": model})[0] == status
+
+
+@pytest.mark.slow
+def test_heads_that_name_each_other_do_not_send_a_request_round(tmp_path) -> None:
+    port = free_port()
+    with (
+        Server(tmp_path / "a") as a,
+        Server(tmp_path / "one", "--node", f"http://127.0.0.1:{port}") as one,
+    ):
+        given = ("--port", str(port), "--node", one.url, "--node", a.url)
+        with Server(tmp_path / "two", *given) as two:
+            for server, model in ((a, "deep"), (one, "first"), (two, "second")):
+                server.model(model)
+            wait_until(lambda: "first:latest" in listed(two) and "deep:latest" in listed(two))
+            wait_until(lambda: "second:latest" in listed(one))
+            assert "deep:latest" not in listed(one)  # only what its node has itself
+            for head, model, status in (
+                (one, "second", 200), (two, "first", 200), (two, "deep", 200), (one, "deep", 404),
+            ):  # fmt: skip
+                body = {"model": model, "messages": [], "stream": False}
+                assert head.request("POST", "/api/chat", body)[0] == status
+
+
+def listed(server: Server) -> set[str]:
+    return {row["name"] for row in server.get("/api/tags")["models"]}
+
+
+def wait_until(holds) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_what_only_a_lost_node_could_answer_is_refused_at_once(cluster) -> None:
+    cluster.nodes[0].model("only")
+    name = cluster.name(cluster.cables[0])
+    cluster.wait_for(lambda: "only:latest" in cluster.row(name)["models"])
+    body = {"model": "only", "input": "hi", "store": True}
+    status, _, data = cluster.head.request("POST", "/v1/responses", body)
+    assert status == 200
+    stored = json.loads(data)["id"]
+    cluster.cables[0].cut()
+    cluster.wait_for(lambda: cluster.row(name)["state"] == "lost")
+    for method, path, asked in (
+        ("GET", f"/v1/responses/{stored}", None),
+        ("POST", "/v1/responses", body | {"previous_response_id": stored}),
+        ("POST", f"/api/show?node={name}", {"model": "only"}),
+        ("POST", f"/api/plan?node={name}", {"model": "only"}),
+        ("DELETE", f"/api/delete?node={name}", {"model": "only"}),
+        ("DELETE", "/api/delete", {"model": "only"}),
+        ("GET", "/api/nodes?model=only", None),
+    ):
+        status, headers, data = cluster.head.request(method, path, asked)
+        assert (status, name in data.decode()) == (503, True), (path, data)
+        assert int(headers["retry-after"]) >= 1
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_on_one_node_is_answered_by_another(cluster) -> None:
+    first, second = cluster.nodes
+    first.model("bad", "--exit-before-ready")
+    second.model("bad")
+    name = cluster.name(cluster.cables[0])
+    file = Path(cluster.head.env["HOME"]) / ".config" / "vllama" / "config.toml"
+    file.parent.mkdir(parents=True)
+    urls = json.dumps([cable.url for cable in cluster.cables])
+    file.write_text(f"nodes = {urls}\nnode_weights = {{ {json.dumps(name)} = 1000 }}\n")
+    cluster.head.process.send_signal(signal.SIGHUP)
+    cluster.wait_for(lambda: cluster.row(name)["weight"] == 1000)
+    for cable in cluster.cables:
+        cluster.wait_for(
+            lambda cable=cable: "bad:latest" in cluster.row(cluster.name(cable))["models"]
+        )
+    cluster.wait_for(lambda: cluster.head.get("/api/nodes?model=bad")["choice"]["name"] == name)
+    for _ in range(3):
+        assert cluster.ask("bad", stream=False)[0] == 200
+    cluster.wait_for(lambda: cluster.head.get("/api/nodes?model=bad")["choice"]["name"] != name)
+    assert "bad:latest" not in cluster.row(name)["loaded"]
+
+
+@pytest.mark.slow
+def test_a_node_that_is_stopped_finishes_its_answers(cluster) -> None:
+    cluster.nodes[0].model("only")
+    name = cluster.name(cluster.cables[0])
+    cluster.wait_for(lambda: "only:latest" in cluster.row(name)["models"])
+    text = "@tokens=60 @delay=0.05"
+    body = {"model": "only", "messages": [{"role": "user", "content": text}]}
+    with cluster.head.open("/api/chat", body) as answer:
+        answer.readline()
+        cluster.nodes[0].process.send_signal(signal.SIGTERM)
+        cluster.wait_for(lambda: cluster.row(name)["state"] == "lost")
+        assert b'"done":true' in answer.read().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_model_is_unloaded_on_all_nodes(cluster) -> None:
+    cluster.add("both")
+    for node in cluster.nodes:
+        chat = {"model": "both", "messages": [{"role": "user", "content": "hi"}]}
+        assert node.request("POST", "/api/chat", chat, KEY)[0] == 200
+    cluster.wait_for(lambda: len(cluster.head.get("/api/ps")["models"]) == 2)
+    unload = {"model": "both", "keep_alive": 0}
+    assert cluster.head.request("POST", "/api/generate", unload)[0] == 200
+    cluster.wait_for(lambda: not cluster.head.get("/api/ps")["models"])
+
+
+@pytest.mark.slow
+def test_a_head_that_only_forwards_serves_no_model_of_its_own(cluster) -> None:
+    cluster.head.model("mine")
+    cluster.nodes[0].model("only")
+    cluster.wait_for(lambda: "only:latest" in listed(cluster.head))
+    assert "mine:latest" not in listed(cluster.head)
+    assert cluster.ask("mine")[0] == 404
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def http_url(text: str) -> str:
     """Accept the address of an HTTP server."""
     try:
         parts = urlsplit(plain(text))
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:

@@ -105,6 +105,11 @@ class Gateway:
         """What plans are made from."""
         return self.in_use.facts
 
+    def offers(self, bundle: Bundle) -> bool:
+        """Return whether this server itself serves a model: not where it only forwards."""
+        only_forwards = self.nodes is not None and self.nodes.local is None
+        return not only_forwards or bundle.upstream is not None
+
     def complete(self) -> None:
         """Let the waiting requests go on: all that was missing is set."""
         self._complete.set_result(None)

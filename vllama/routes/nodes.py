@@ -7,16 +7,18 @@ of the nodes, which is reached without a hop. Imported only where there are node
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, Struct, json
 
 from vllama.accounts.keys.key import name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors, log_context
-from vllama.base.errors import BadRequest, Busy, EngineError, VllamaError
+from vllama.base.errors import BadRequest, Busy, EngineError, ModelNotFound, VllamaError
 from vllama.base.units import rfc3339_local
+from vllama.chat.go_json import decode_object
+from vllama.chat.request import Call
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
@@ -26,7 +28,7 @@ from vllama.routes.events.rows import FOREVER_S, make_rows
 from vllama.routes.inference.demand import hash_messages, hash_text
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
-from vllama.targets.nodes.forward import Forward
+from vllama.targets.nodes.forward import FORWARDED, Forward
 from vllama.targets.nodes.watch import Node, Nodes, complete_name, describe_row
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LOST_RETRY_S = 5.0
+UNLOAD_LIMIT_S = 5.0
 STORED = ""
 """What stands for a model where the node of a stored response is remembered."""
 
@@ -56,18 +59,22 @@ class Asked(Struct):
 async def forward_to_node(gateway: Gateway, request: Request, running: RunningRequest) -> bool:
     """Let another node answer a request about a model, if one is chosen; return whether it has.
 
-    A node that is lost before its first byte is replaced once, unless the request is about the
-    files of that very node. Raises what no other node could help with.
+    A node that is lost before its first byte, or answers with an error of its own, is replaced
+    once, unless the request is about the files of that very node. What a head has sent is answered
+    here, so that heads which name each other do not send a request round and round. Raises what no
+    other node could help with.
     """
     nodes, route = gateway.nodes, running.route
     assert nodes is not None
+    if request.header(FORWARDED):
+        return False
     if route.dialect is Dialect.RESPONSES and route.kind is not RouteKind.MODEL:
         return await _forward_stored(gateway, nodes, request, running)
     body = await request.body()
     request.put_back(body)
     try:
         asked = await read_asked(request, route, body)
-    except (msgspec.DecodeError, VllamaError):
+    except VllamaError:
         return False  # the handler says what is wrong
     given = asked.model or asked.name or ""
     model, prefix = complete_name(given), find_prefix(asked)
@@ -75,15 +82,23 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     place = find_place(nodes, request, route, model, local)
     if asked.previous_response_id:  # only the server that has stored it can go on from it
         place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
+    if place is not None and place != nodes.local:
+        require_node(nodes, place)
     only = find_pins(gateway, given)
+    if route.is_free is not None and await route.is_free(request):
+        await unload_on_all(gateway, nodes, request, model, body)
     failure, tried = None, ""
     while True:
         choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
         if name is None and failure is not None:
             raise failure
-        if name is None and route.kind is not RouteKind.WRITES:
+        if name is None and (route.kind is not RouteKind.WRITES or request.method == "DELETE"):
             refuse_unusable(nodes, given, model)
+        if name is None and only is not None and local is not None:
+            raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
+        if name is None and nodes.local is None and route.kind is RouteKind.MODEL:
+            await refuse_own(gateway, given)
         if name is None or name == nodes.local:
             if name is not None:
                 nodes.remember(model, prefix, name)
@@ -93,7 +108,10 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         try:
-            stored = await _send(gateway, nodes.nodes[name], request, running, model, body)
+            may_refuse = place is None and failure is None and nodes.has_other(model, name, only)
+            stored = await _send(
+                gateway, nodes.nodes[name], request, running, model, body, may_refuse=may_refuse
+            )
         except VllamaError as error:
             if request.status:
                 fail_stream(request, route.dialect, error)
@@ -117,10 +135,39 @@ def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
     node = nodes.find_unusable(model)
     if node is not None:
         reason = node.trouble or f"it is drained (vllama nodes undrain {node.name})"
-        raise Busy(
-            f"cannot use '{given}' now: only the node '{node.name}' has it, and {reason}",
-            retry_after_s=LOST_RETRY_S,
-        )
+        told = f"only the node '{node.name}' has it, and {reason}"
+        if model not in node.disk:
+            told = f"the node '{node.name}', which may have it, has not answered yet"
+        raise Busy(f"cannot use '{given}' now: {told}", retry_after_s=LOST_RETRY_S)
+
+
+def require_node(nodes: Nodes, name: str) -> Node:
+    """Return the node that alone can answer. Raises Busy while it is lost."""
+    node = nodes.nodes.get(name)
+    if node is None:
+        raise Busy(f"cannot answer: the node '{name}' is no longer one of this cluster")
+    if not node.is_up:
+        raise Busy(f"cannot use the node '{name}' now: {node.trouble}", retry_after_s=LOST_RETRY_S)
+    return node
+
+
+async def refuse_own(gateway: Gateway, given: str) -> None:
+    """Raise ModelNotFound for a model on the disk of a head that only forwards."""
+    try:
+        bundle = (await gateway.catalog.look_up(given)).bundle
+    except VllamaError:
+        return  # the handler knows chains of models
+    if not gateway.offers(bundle):
+        raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
+
+
+async def unload_on_all(
+    gateway: Gateway, nodes: Nodes, request: Request, model: str, body: bytes
+) -> None:
+    """Send a request to unload a model to each node that has it in memory."""
+    for node in [one for one in nodes.list_up() if one.find_row(model)]:
+        with gateway.upstreams.use_pool(node.endpoint) as pool, suppress(VllamaError):
+            await pool.fetch(Call(path=request.path, body=body), limit_s=UNLOAD_LIMIT_S)
 
 
 async def _forward_stored(
@@ -128,19 +175,23 @@ async def _forward_stored(
 ) -> bool:
     """Let the node that has stored a response answer a request about it."""
     name = nodes.find_known(STORED, request.path.split("/")[3])
-    if name is None:
+    if name is None or name not in nodes.nodes:
         return False
-    await _send(gateway, nodes.nodes[name], request, running, "", await request.body())
+    node = require_node(nodes, name)
+    await _send(gateway, node, request, running, "", await request.body())
     return True
 
 
 async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
-    """Read what decides from JSON or a form. Raises msgspec.DecodeError, VllamaError."""
+    """Read what decides from JSON or a form. Raises VllamaError."""
     encoding, content_type = map(request.header, (b"content-encoding", b"content-type"))
     if encoding and route.dialect is Dialect.RESPONSES:  # Codex packs what it sends
         body = await executors.codec.run(decompress, body, encoding)
-    if not content_type.startswith("multipart/form-data"):
-        return json.decode(body, type=Asked)
+    if not content_type.lower().startswith("multipart/form-data"):
+        asked = read_json(body)
+        if route.dialect is not Dialect.RESPONSES:
+            asked.previous_response_id = None
+        return asked
     from vllama.dialects.openai.multipart import FormReader  # only speech and images come so
 
     form = FormReader(content_type)
@@ -148,12 +199,38 @@ async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
     return Asked(model=next((one.text for one in form.parts() if one.name == "model"), None))
 
 
+def read_json(body: bytes) -> Asked:
+    """Read what decides as Go does: names in any case, the first value only. Raises BadRequest."""
+    try:
+        asked = json.decode(body, type=Asked)
+    except (ValueError, RecursionError):
+        asked = Asked()
+    if asked.model or asked.name:
+        return asked
+    values = {name.lower(): value for name, value in decode_object(body, "body").items()}
+
+    def read(name: str) -> str | None:
+        return text if isinstance(text := values.get(name), str) else None
+
+    return Asked(
+        model=read("model"),
+        name=read("name"),
+        messages=values.get("messages"),
+        input=values.get("input"),
+        prompt=values.get("prompt"),
+        previous_response_id=read("previous_response_id"),
+    )
+
+
 async def choose_now(gateway: Gateway, model: str) -> Choice | None:
-    """Return which node would answer the next request for a model, and why."""
+    """Return which node would answer the next request for a model, and why. Raises Busy."""
     assert gateway.nodes is not None
     local = await describe_here(gateway, gateway.nodes, model)
     only = find_pins(gateway, model)
-    return gateway.nodes.choose(complete_name(model), None, local, only=only)
+    choice = gateway.nodes.choose(complete_name(model), None, local, only=only)
+    if choice is None:
+        refuse_unusable(gateway.nodes, model, complete_name(model))
+    return choice
 
 
 def find_pins(gateway: Gateway, model: str) -> tuple[str, ...] | None:
@@ -192,14 +269,21 @@ def find_place(
 
 
 async def _send(
-    gateway: Gateway, node: Node, request: Request, running: RunningRequest, model: str, body: bytes
+    gateway: Gateway,
+    node: Node,
+    request: Request,
+    running: RunningRequest,
+    model: str,
+    body: bytes,
+    *,
+    may_refuse: bool = False,
 ) -> str | None:
     """Forward a request; return the id of the response that the node has stored, if it has."""
     answer = Forward(request, name_client(running.access))
     running.model, running.is_running = model, True
     running.follow(answer)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
-        await answer.run(pool, body)
+        await answer.run(pool, body, may_refuse=may_refuse)
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 
 
@@ -223,7 +307,9 @@ async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate
     row = next(
         (
             row
-            for row in make_rows(gateway.scheduler.list_models(), ()).values()
+            for row in make_rows(
+                gateway.scheduler.list_models(), gateway.scheduler.list_failures()
+            ).values()
             if bundle.name in (row.name, *row.other_names)
         ),
         None,

@@ -92,9 +92,9 @@ async def tags(gateway: Gateway, request: Request) -> None:
             problem=problem or "",
         )
         for bundle, info, problem in await gateway.catalog.all()
-        if may_use(bundle.name)
+        if may_use(bundle.name) and gateway.offers(bundle)
     ]
-    if gateway.nodes is not None:
+    if gateway.nodes is not None and request.read_query().get("node") != "here":
         from vllama.routes.nodes import list_elsewhere
 
         rows += list_elsewhere(gateway, {row.name for row in rows})

@@ -88,7 +88,7 @@ async def models(gateway: Gateway, request: Request) -> None:
     rows = [
         make_row(bundle, info, views.get(bundle.name))
         for bundle, info, _ in found
-        if may_use(bundle.name)
+        if may_use(bundle.name) and gateway.offers(bundle)
     ]
     rows += list_rows_elsewhere(gateway, {row.id for row in rows})
     request.json(200, OpenAIModels("list", rows))

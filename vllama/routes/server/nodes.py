@@ -86,7 +86,7 @@ def describe_node(nodes: Nodes, name: str) -> NodeRow:
         gpu_free=gpu_free,
         ram_free=ram_free,
         models=sorted(node.disk),
-        loaded=sorted(node.loaded),
+        loaded=sorted(row.name for row in node.loaded.values() if row.state != "failed"),
         running=sum(one for one, _ in counts if isinstance(one, int)),
         waiting=sum(one for _, one in counts if isinstance(one, int)),
         seen_at=rfc3339_local(node.seen_s) if node.seen_s else None,

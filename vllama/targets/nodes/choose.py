@@ -19,7 +19,8 @@ class Candidate:
 
     `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
     `requests`, running and waiting. `size_bytes` are its files there, None without them. `free`
-    are the free bytes of the node's GPU or GPUs, and of its RAM. A node of `weight` 2 is taken for
+    are the free bytes of the node's GPU or GPUs, and of its RAM. `fails`: its last load there has
+    failed, or its engine has ended and is being started again. A node of `weight` 2 is taken for
     half as busy, and for twice as roomy, as it is.
     """
 
@@ -30,6 +31,7 @@ class Candidate:
     size_bytes: int | None = None
     free: tuple[int, int] = (0, 0)
     weight: int = 1
+    fails: bool = False
 
     @property
     def fits(self) -> int:
@@ -49,8 +51,11 @@ class Choice:
 def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice | None:
     """Return the node that is to answer; None if no node has the model.
 
-    `known` has answered the earlier turns of the conversation.
+    `known` has answered the earlier turns of the conversation. Where the model fails on one node,
+    others that have it are chosen.
     """
+    having = [one for one in nodes if one.loaded or one.size_bytes is not None]
+    nodes = [one for one in having if not one.fails] or having
     steps: tuple[tuple[str, Callable[[Candidate], bool], Callable[[Candidate], float]], ...] = (
         ("it has the model loaded", lambda one: one.loaded and one.requests < one.slots, _busy),
         ("the model is on its disk and fits", lambda one: _on_disk(one) and one.fits > 0, _room),

@@ -24,15 +24,18 @@ from vllama.net.http.request import ClientGone, Request
 from vllama.net.upstream.connection import Connection, FastPath
 from vllama.net.upstream.pool import Upstream
 
+FORWARDED = b"x-vllama-forwarded"
+"""Marks a request that a head has sent on: whoever gets it answers it."""
 NOT_PASSED = frozenset({
     b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
     b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-    b"x-api-key", b"x-request-id", CLIENT_HEADER,
+    b"x-api-key", b"x-request-id", CLIENT_HEADER, FORWARDED,
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
     "transfer-encoding", "x-request-id",
 })  # fmt: skip
+SERVER_ERROR = 500
 STREAMS = ("application/x-ndjson", "text/event-stream")
 TAIL_READS = 16
 """The reads at the end of a stream that are kept for its counts."""
@@ -64,8 +67,12 @@ class Forward:
         self.last_token_ns = 0
         self.ended = False
 
-    async def run(self, pool: Upstream, body: bytes) -> None:
-        """Send the request and its answer. Raises ClientGone, and what ended the answer."""
+    async def run(self, pool: Upstream, body: bytes, *, may_refuse: bool = False) -> None:
+        """Send the request and its answer. Raises ClientGone, and what ended the answer.
+
+        `may_refuse`: another node may answer in the place of one that answers with an error of its
+        own, which is raised as an EngineError then.
+        """
         request = self._request
         connection = self._connection = await pool.connect()
         try:
@@ -80,6 +87,9 @@ class Forward:
                 raise ClientGone
             if self._status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
+            if may_refuse and self._status >= SERVER_ERROR and not request.status:
+                told = f"it answers with status {self._status}"
+                raise EngineError(f"cannot use {pool.endpoint.title}: {told}")
             self._finish()
         finally:
             request.writes = None
@@ -261,6 +271,7 @@ def make_request(pool: Upstream, request: Request, body: bytes, client: str) -> 
     ]
     if client:
         lines.append(b"%b: %b\r\n" % (CLIENT_HEADER, client.encode("latin-1", "replace")))
+    lines.append(FORWARDED + b": 1\r\n")
     lines.append(b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace"))
     lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     return b"".join(lines)

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from vllama.base.clock import RealClock, wait_for
-from vllama.base.errors import EngineError, VllamaError
+from vllama.base.errors import EngineError, InvalidModelRef, VllamaError
 from vllama.dialects.events import ChangedModels, ModelRow, Pool, Sample, Snapshot
 from vllama.dialects.ollama.answer_types import LocalModel, Tags
+from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
 from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.supervise.probe import trust_only
 from vllama.supervise.spec import Endpoint
@@ -31,6 +32,8 @@ from vllama.targets.nodes.choose import Candidate, Choice, choose_node
 log = logging.getLogger(__name__)
 
 EVENTS = "/api/events?events=models,samples"
+OWN_MODELS = "/api/tags?node=here"
+"""Without those that it has from nodes of its own: it does not send a request on again."""
 SILENT_S = 6.0
 RETRY_S = 1.0
 ASK_LIMIT_S = 5.0
@@ -39,18 +42,29 @@ LATE_S = 1.0
 MOST_ENDED = 1000
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
-LATEST = ":latest"
 HERE = "here"
 """The name of this server among the nodes."""
 
 
 def complete_name(name: str) -> str:
-    """Return a model's name as models are found by: with its tag, in lower case."""
-    return (name if ":" in name.rpartition("/")[2] else f"{name}{LATEST}").lower()
+    """Return a model's name as models are found by: in its short form, with tag, in lower case."""
+    try:
+        ref = ModelRef.parse(name)
+    except InvalidModelRef:
+        return name.lower()
+    if ref.kind is Kind.PATH:
+        return name
+    is_short = ref.kind is Kind.HUB and ref.host is None  # a namespace of Ollama's, as in its lists
+    full = f"{ref.plain}:{ref.tag}" if is_short else ref.display
+    return full.lower().removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
 class NodeFailed(EngineError):
     """A node cannot be used."""
+
+
+class NodeStops(NodeFailed):
+    """A node is stopping: it takes no new requests, and finishes its answers."""
 
 
 class _Stream:
@@ -86,7 +100,7 @@ class _Stream:
     on_last = on_data
 
     def on_end(self) -> None:
-        self._end(NodeFailed(f"cannot follow the node '{self._node.name}': it is stopping"))
+        self._end(NodeStops(f"cannot follow the node '{self._node.name}': it is stopping"))
 
     def on_lost(self, error: EngineError) -> None:
         self._end(error)
@@ -172,12 +186,15 @@ class Node:
             self.pools = msgspec.json.decode(data, type=Sample).memory
 
     def find_row(self, model: str) -> ModelRow | None:
-        """Return the row of a model that it has loaded, or is loading."""
+        """Return the row of a model that it has loaded, is loading, or could not load."""
         for row in self.loaded.values():
-            names = (row.name, *row.other_names)
-            if row.state != "failed" and any(model == name.lower() for name in names):
+            if any(model == name.lower() for name in (row.name, *row.other_names)):
                 return row
         return None
+
+    def has(self, model: str) -> bool:
+        """Return whether it has a model, on its disk or in memory."""
+        return model in self.disk or self.find_row(model) is not None
 
     def describe(self, model: str) -> Candidate:
         """Return what the choice has to know of it."""
@@ -207,7 +224,7 @@ class Node:
 
     async def _read_disk(self, pool: Upstream) -> None:
         async with asyncio.timeout(ASK_LIMIT_S):
-            answer = await pool.get("/api/tags")
+            answer = await pool.get(OWN_MODELS)
         if answer.status != 200:
             raise _explain(self.name, answer.status)
         tags = msgspec.json.decode(answer.body, type=Tags)
@@ -221,8 +238,8 @@ def describe_row(
     name: str, row: ModelRow | None, size: int | None, free: tuple[int, int]
 ) -> Candidate:
     """Return a node, by the row of a model and the size of its files, where it has them."""
-    if row is None:
-        return Candidate(name=name, size_bytes=size, free=free)
+    if row is None or row.state == "failed":
+        return Candidate(name=name, size_bytes=size, free=free, fails=row is not None)
     numbers = (row.slots, row.requests, row.queued)
     slots, requests, queued = (one if isinstance(one, int) else 0 for one in numbers)
     return Candidate(
@@ -232,6 +249,7 @@ def describe_row(
         requests=requests + queued,
         size_bytes=size,
         free=free,
+        fails=row.state == "backoff",
     )
 
 
@@ -261,15 +279,16 @@ class Nodes:
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
         self._changed = asyncio.Event()
+        self._begun_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
 
     def use(self, urls: Iterable[str]) -> None:
         """Use the nodes at these URLs, and no others."""
-        before = {node.endpoint.url: node for node in self.nodes.values()}
+        before = {(node.name, node.endpoint.url): node for node in self.nodes.values()}
         made = make_nodes(urls, self._key, self._certificates)
-        if before.keys() == {node.endpoint.url for node in made}:
+        if before.keys() == {(node.name, node.endpoint.url) for node in made}:
             return
-        nodes = [before.pop(node.endpoint.url, node) for node in made]
+        nodes = [before.pop((node.name, node.endpoint.url), node) for node in made]
         for node in before.values():
             self._lose(node, "it is no node of this cluster any more")
         self.nodes = {node.name: node for node in nodes}
@@ -294,13 +313,16 @@ class Nodes:
             try:
                 await node.follow(self._upstreams)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
-                reason = error.message if isinstance(error, VllamaError) else str(error)
-                self._lose(node, reason or "it does not answer")
+                reason = error.sentence() if isinstance(error, VllamaError) else str(error)
+                reason = reason or "it does not answer"
+                self._lose(node, reason, stops=isinstance(error, NodeStops))
             await asyncio.sleep(RETRY_S)
 
-    def _lose(self, node: Node, reason: str) -> None:
-        if node.is_up:
+    def _lose(self, node: Node, reason: str, *, stops: bool = False) -> None:
+        """Send it no more requests; its running answers end here, unless it `stops` by itself."""
+        if node.is_up or (not node.seen_s and node.trouble != reason):
             log.warning("the node %s is lost: %s", node.name, reason)
+        if node.is_up and not stops:
             self._upstreams.abort_answers(node.endpoint, f"the node '{node.name}' is lost")
         node.trouble, node.loaded, node.reasons = reason, {}, {}
 
@@ -331,9 +353,22 @@ class Nodes:
         return choose_node(weighed, self.find_known(model, prefix))
 
     def find_unusable(self, model: str) -> Node | None:
-        """Return a node that has the model, but is lost or drained."""
-        unusable = (node for node in self.nodes.values() if not node.is_up or node.is_drained)
-        return next((node for node in unusable if model in node.disk), None)
+        """Return a node that has the model, but is lost or drained.
+
+        Just after the start it may be one that has not told yet what it has.
+        """
+        unusable = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
+        begins = time.monotonic() < self._begun_s + SILENT_S
+        unheard = [node for node in unusable if begins and not node.seen_s]
+        return next(iter([*(node for node in unusable if model in node.disk), *unheard]), None)
+
+    def has_other(self, model: str, name: str, only: Collection[str] | None) -> bool:
+        """Return whether another node than `name` might answer in its place."""
+        return any(
+            not node.is_drained and node.has(model) and not node.describe(model).fails
+            for node in self.list_up()
+            if node.name != name and (only is None or node.name in only)
+        )
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
