@@ -132,6 +132,7 @@ REFUSED = {
     "half": ({"collect": {"residual": [0.5]}}, "layer 0.5"),
     "63 numbers": ({"steer": [{"vector": ROW[1:], "layers": [1]}]}, "needs 64"),
     "large": ({"steer": [{"vector": [1e39] * WIDTH, "layers": [1]}]}, "float32"),
+    "strength": ({"steer": [{"vector": ROW, "layers": [1], "strength": 1e39}]}, "strength"),
     "no numbers": ({"steer": [{"vector": [None] * WIDTH, "layers": [1]}]}, "steer[0].vector"),
     "unknown name": ({"steer": [{"vector": "nobody", "layers": [1]}]}, "there is none of that"),
     "path": ({"steer": [{"vector": "../x", "layers": [1]}]}, "there is none of that"),
@@ -217,7 +218,7 @@ def test_named_vectors(server, tmp_path) -> None:
     file = tmp_path / "row.safetensors"
     file.write_bytes(write_tensor("x", "F16", (1, WIDTH), struct.pack(f"<{WIDTH}e", *ROW), {}))
     run(server, "vectors", "add", NAME, "calm", str(file))
-    assert "calm" in run(server, "vectors")
+    assert "calm" in run(server, "vectors") and "calm" in run(server, "vectors", "ls", NAME)
     steer = {"steer": [{"vector": "calm", "layers": [1], "strength": 2}]}
     assert ask(server, CHATS[0], steer)[1].text.startswith("2*(0.0,)@[1] ")
     _, answer = ask(server, CHATS[0], steer, model="other")

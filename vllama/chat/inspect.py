@@ -20,6 +20,8 @@ from vllama.chat.framing import DONE
 
 MOST_LAYERS = 4096
 MOST_VECTORS = 64
+MOST_STRENGTH = 3.4e38
+"""The largest number in float32, which engines compute with, is a little more."""
 Dtype = Literal["float32", "float16", "bfloat16"]
 ORDER = "layer, token, value"
 # JSON's 3.0 is a whole number, too
@@ -37,7 +39,7 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     vector: str | tuple[float, ...]
     layers: Layers
-    strength: float = 1.0
+    strength: Annotated[float, msgspec.Meta(ge=-MOST_STRENGTH, le=MOST_STRENGTH)] = 1.0
 
 
 class Inspect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,13 +15,21 @@ from msgspec import UNSET, Struct, json
 from vllama.accounts.keys.key import name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors, log_context
-from vllama.base.errors import BadRequest, Busy, EngineError, ModelNotFound, VllamaError
+from vllama.base.errors import (
+    BadRequest,
+    Busy,
+    EngineError,
+    InvalidModelRef,
+    ModelNotFound,
+    VllamaError,
+)
 from vllama.base.units import rfc3339_local
 from vllama.chat.go_json import decode_object
 from vllama.chat.request import Call
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
+from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
 from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
 from vllama.routes.events.rows import FOREVER_S, make_rows
@@ -29,7 +37,7 @@ from vllama.routes.inference.demand import hash_messages, hash_text
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
 from vllama.targets.nodes.forward import FORWARDED, Forward
-from vllama.targets.nodes.watch import Node, Nodes, complete_name, describe_row
+from vllama.targets.nodes.watch import Node, Nodes, describe_row
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -51,6 +59,19 @@ class Asked(Struct):
     input: Any = None
     prompt: Any = None
     previous_response_id: str | None = None
+
+
+def complete_name(name: str) -> str:
+    """Return a model's name as models are found by: in its short form, with tag, in lower case."""
+    try:
+        ref = ModelRef.parse(name)
+    except InvalidModelRef:
+        return name.lower()
+    if ref.kind is Kind.PATH:
+        return name
+    is_short = ref.kind is Kind.HUB and ref.host is None  # a namespace of Ollama's, as in its lists
+    full = f"{ref.plain}:{ref.tag}" if is_short else ref.display
+    return full.lower().removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
 # -- forwarding -----------------------------------------------------------------------------------

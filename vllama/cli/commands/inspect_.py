@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vllama.base.errors import ConfigError
+from vllama.chat.inspect import MOST_LAYERS
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, model_argument, option
 from vllama.cli.output import say, say_aside, show_json, show_table
@@ -47,7 +48,10 @@ def inspect_(
 ) -> None:
     """Collect what a model computes for a prompt, layer by layer."""
     from vllama.cli.chat.session import Session
+    from vllama.models.names.ref import ModelRef
 
+    if not prompt:
+        raise ConfigError("cannot inspect an empty prompt")
     with connect() as client:
         shown = client.post("/api/show", {"model": model})
         told = {name.split(".", 1)[-1]: x for name, x in shown["model_info"].items()}
@@ -67,7 +71,8 @@ def inspect_(
         loaded = client.get("/api/ps")["models"]
     residual = answer["inspect"]["residual"]
     said = answer["message"]["content"] if chat else answer["response"]
-    row: dict[str, Any] = next((x for x in loaded if x["name"] == answer["model"]), {})
+    name = ModelRef.parse(model).display.lower()  # the answer has it as it was typed
+    row: dict[str, Any] = next((x for x in loaded if x["name"].lower() == name), {})
     if output is not None:
         about = {
             "model": answer["model"],
@@ -100,10 +105,12 @@ def read_layers(text: str) -> list[int]:
     """Read `0-29`, `3,7` and mixtures. Raises ConfigError."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        are_numbers = first.isdecimal() and last.isdecimal()
+        if not (are_numbers and 0 <= int(last) - int(first) < MOST_LAYERS):
             raise ConfigError(f"cannot read the layers '{text}'", hint="such as 0-29 or 3,7")
-        found += range(int(first), int(last or first) + 1)
+        found += range(int(first), int(last) + 1)
     return found
 
 
@@ -114,8 +121,8 @@ def read_steering(text: str) -> dict[str, object]:
     try:
         number = float(strength) if equals else 1.0
     except ValueError:
-        at = ""
-    if not (name and at):
+        number = math.nan
+    if not (name and at and math.isfinite(number)):
         raise ConfigError(f"cannot read '--steer {text}'", hint="such as calm@15=0.3")
     return {"vector": name, "layers": read_layers(layers), "strength": number}
 

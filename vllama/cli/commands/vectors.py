@@ -35,12 +35,14 @@ def vectors(
 ) -> None:
     """Manage the vectors that answers can be steered by."""
     check_action(action, ACTIONS, "vectors")
+    from vllama.models.names.ref import ModelRef
     from vllama.models.vectors import VectorStore
 
     settings = load_settings()
     store = VectorStore(settings.data_dir)
     if action == "ls":
-        rows = [each for each in store.list() if model in (None, each.model)]
+        of = ModelRef.parse(model).display if model else None
+        rows = [each for each in store.list() if of in (None, each.model)]
         if as_json:
             show_json([{"model": x.model, "name": x.name, "size": x.size} for x in rows])
         else:

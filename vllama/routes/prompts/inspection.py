@@ -48,6 +48,8 @@ class Inspection:
 
         Raises BadRequest if the prompt, or an answer of `asked` tokens, is too long for that.
         """
+        if asked is not None:
+            asked = min(asked, max(1, window - prompt_tokens))  # the context ends it there
         token_bytes = len(self.layers) * self.width * NUMBER_BYTES
         most = self.most_bytes // token_bytes - prompt_tokens + 1  # the last has been in no layer
         if most < max(1, asked or 0):

@@ -19,10 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from vllama.base.clock import RealClock, wait_for
-from vllama.base.errors import EngineError, InvalidModelRef, VllamaError
+from vllama.base.errors import EngineError, VllamaError
 from vllama.dialects.events import ChangedModels, ModelRow, Pool, Sample, Snapshot
 from vllama.dialects.ollama.answer_types import LocalModel, Tags
-from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
 from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.supervise.probe import trust_only
 from vllama.supervise.spec import Endpoint
@@ -44,19 +43,6 @@ MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 HERE = "here"
 """The name of this server among the nodes."""
-
-
-def complete_name(name: str) -> str:
-    """Return a model's name as models are found by: in its short form, with tag, in lower case."""
-    try:
-        ref = ModelRef.parse(name)
-    except InvalidModelRef:
-        return name.lower()
-    if ref.kind is Kind.PATH:
-        return name
-    is_short = ref.kind is Kind.HUB and ref.host is None  # a namespace of Ollama's, as in its lists
-    full = f"{ref.plain}:{ref.tag}" if is_short else ref.display
-    return full.lower().removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
 class NodeFailed(EngineError):
