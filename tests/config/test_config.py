@@ -219,6 +219,21 @@ def test_wrong_values_that_are_refused(
     assert caught.value.exit_code == 2
 
 
+def test_what_kubernetes_sets_for_a_service_called_vllama_is_no_setting() -> None:
+    links = {
+        "VLLAMA_PORT": "tcp://10.0.0.1:11434",
+        "VLLAMA_PORT_11434_TCP": "tcp://10.0.0.1:11434",
+        "VLLAMA_PORT_11434_TCP_ADDR": "10.0.0.1",
+        "VLLAMA_SERVICE_HOST": "10.0.0.1",
+        "VLLAMA_SERVICE_PORT": "11434",
+        "VLLAMA_SERVICE_PORT_HTTP": "11434",
+    }
+    found = config.load({}, links)
+    assert found.port == config.load({}, {}).port
+    assert found.notes == ()
+    assert config.load({}, {"VLLAMA_PORT": "1234"}).port == 1234
+
+
 def test_a_file(tmp_path: Path) -> None:
     file = write(
         tmp_path / "my.toml",

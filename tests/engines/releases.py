@@ -121,7 +121,8 @@ class Releases:
         if "drip later" in self.faults:
             self._drip(handler)
             return
-        if "gone" in self.faults:
+        if self.faults & {"gone", "busy once"}:
+            self.faults.discard("busy once")
             self._send(handler, 503, b"")
             return
         if "damaged" in self.faults:
@@ -134,6 +135,10 @@ class Releases:
             return
         handler.send_response(206 if start else 200)
         handler.send_header("content-length", str(len(data) - start))
+        if start:
+            told = 0 if "another part" in self.faults else start
+            self.faults.discard("another part")
+            handler.send_header("content-range", f"bytes {told}-{len(data) - 1}/{len(data)}")
         handler.end_headers()
         end = len(data)
         if self.faults & {"cut", "cut once"}:

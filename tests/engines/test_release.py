@@ -128,7 +128,16 @@ def test_a_download_that_breaks_off_goes_on(releases: Releases, tmp_path: Path) 
     assert releases.asked[-1].endswith(f"bytes={before}-")
 
 
-@pytest.mark.parametrize("faults", [{"cut once"}, {"cut once", "416"}, {"cut once", "no ranges"}])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"cut once"},
+        {"cut once", "416"},
+        {"cut once", "no ranges"},
+        {"cut once", "another part"},
+        {"busy once"},
+    ],
+)
 def test_it_goes_on_by_itself(faults: set[str], releases: Releases, tmp_path: Path) -> None:
     releases.faults = faults
     assert bring(releases, tmp_path).version == OLD

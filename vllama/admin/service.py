@@ -5,6 +5,7 @@ The unit is that of systemd.unit(5), systemd.service(5) and systemd.exec(5).
 
 from __future__ import annotations
 
+import grp
 import os
 import plistlib
 import shutil
@@ -66,7 +67,7 @@ def make_unit(command: Sequence[str], *, system: bool, stop_timeout_s: int) -> s
 
     `stop_timeout_s` is how long the service may take to end.
     """
-    confined = (*CONFINED, *ISOLATED) if system else CONFINED
+    confined = (*CONFINED, *ISOLATED, *list_gpu_groups()) if system else CONFINED
     lines = [
         "[Unit]",
         "Description=vllama, a server for language models",
@@ -92,6 +93,23 @@ def make_unit(command: Sequence[str], *, system: bool, stop_timeout_s: int) -> s
         f"WantedBy={'multi-user' if system else 'default'}.target",
     ]
     return "\n".join(lines) + "\n"
+
+
+def list_gpu_groups() -> list[str]:
+    """Return the line that lets the service use the devices of AMD's and Intel's GPUs.
+
+    They belong to these groups, and systemd refuses a unit with a group that does not exist.
+    """
+    names = [name for name in ("render", "video") if _has_group(name)]
+    return [f"SupplementaryGroups={' '.join(names)}"] if names else []
+
+
+def _has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def quote(word: str) -> str:

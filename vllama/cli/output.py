@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from vllama.base.log_lines import escape_control
 from vllama.cli.table import align_cells, fit_cells
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def show_warning(message: str) -> None:
 
 
 def _labelled(label: str, style: str, text: str) -> None:
+    # what other servers and programs have said must not move the cursor
+    text = "\n".join(map(escape_control, text.splitlines()))
     if not is_terminal(sys.stderr):
         say_aside(f"{label} {text}")
         return

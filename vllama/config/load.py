@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ def load(
 
     Raises ConfigError that names the key, the value and where it came from.
     """
+    environ = {name: text for name, text in environ.items() if not _is_service_link(name, text)}
     read = _read_file(file, environ)
     loader = _Loader(flags, environ, read)
     for setting in SETTINGS:
@@ -352,6 +354,14 @@ def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
 
 OURS = ("VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
 """Variables that are no settings: those that a command of `vllama bisect` is given."""
+
+
+_SERVICE_LINK = re.compile(r"VLLAMA_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+
+
+def _is_service_link(name: str, text: str) -> bool:
+    """Return whether Kubernetes has set a variable because a Service is called vllama."""
+    return bool(_SERVICE_LINK.fullmatch(name)) and (name != "VLLAMA_PORT" or "://" in text)
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:

@@ -28,7 +28,7 @@ import msgspec
 from vllama.base.errors import DiskFull, EnvironmentFailed, SourceError
 from vllama.engines.recipe import Archive
 from vllama.machine.probe import run_command
-from vllama.net.web.bodies import GZIP, iter_raw, read_body
+from vllama.net.web.bodies import GZIP, find_place, iter_raw, read_body
 from vllama.net.web.connections import Connections, RequestFailed, StreamedResponse
 
 LATEST = "latest"
@@ -38,6 +38,9 @@ _CONNECT_S, _SILENCE_S = 10.0, 20.0
 _MAX_DESCRIPTION = 8 * 1024 * 1024
 _MAX_UNPACKED, _MAX_FILES = 4 * 1024**3, 10_000
 _TRIES = 4
+_PAUSE_S = 0.1
+"""Before the second try; it doubles with each."""
+SERVER_ERROR = 500
 _TIME_DIGITS = 11  # of a Unix time
 _TAG = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -93,7 +96,7 @@ def install_build(
         new = folder / f"tmp-{_stem(name)}"
         shutil.rmtree(new, ignore_errors=True)
         try:
-            _unpack(file, new)
+            _unpack(file, new, cancelled)
             _try_build(new, archive.program)
             shutil.rmtree(place, ignore_errors=True)  # what lacks the program is of no use
             new.replace(place)
@@ -166,9 +169,9 @@ def _describe_release(connections: Connections, base: str, version: str) -> Rele
             for asset in release.assets:
                 asset.browser_download_url = urljoin(response.url, asset.browser_download_url)
         except (ValueError, RecursionError):
-            raise _Unusable(f"{response.url} does not describe a release") from None
+            raise _Unusable(f"{find_place(response)} does not describe a release") from None
     if not _TAG.fullmatch(release.tag_name) or version not in (LATEST, release.tag_name):
-        raise _Unusable(f"{address} describes another release")
+        raise _Unusable(f"{find_place(response)} describes another release")
     return release
 
 
@@ -179,8 +182,8 @@ def _explain_status(response: StreamedResponse, version: str) -> str:
         reset = response.headers.get("x-ratelimit-reset", "")
         known = reset.isascii() and reset.isdigit() and len(reset) <= _TIME_DIGITS
         at = f" until {time.strftime('%H:%M', time.localtime(int(reset)))}" if known else ""
-        return f"{response.url} answers no more requests{at} (rate limit)"
-    return f"{response.url} answers {response.status} {response.reason}".rstrip()
+        return f"{find_place(response)} answers no more requests{at} (rate limit)"
+    return f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
 
 
 def _choose_asset(release: Release, name: str, tested: str | None) -> Asset:
@@ -203,7 +206,7 @@ def _download(
         try:
             _receive(connections, asset, file, tell, cancelled)
         except RequestFailed:
-            if cancelled.is_set() or attempt == _TRIES:
+            if attempt == _TRIES or cancelled.wait(_PAUSE_S * 2**attempt):
                 raise
             continue
         with file.open("rb") as content:
@@ -229,8 +232,16 @@ def _receive(
         if response.status == 416:  # what is there is no beginning of it
             file.unlink(missing_ok=True)
             raise RequestFailed("the download begins anew")
+        if response.status >= SERVER_ERROR:
+            raise RequestFailed(f"the server answers {response.status}")
         if response.status not in (200, 206):
-            raise _Unusable(f"{response.url} answers {response.status} {response.reason}".rstrip())
+            raise _Unusable(
+                f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
+            )
+        part = response.headers.get("content-range", f"bytes {done}-")
+        if response.status == 206 and not part.startswith(f"bytes {done}-"):
+            file.unlink(missing_ok=True)
+            raise RequestFailed("the server sent another part than was asked for")
         if response.status == 200:  # from its beginning, whatever was asked for
             done = 0
         total = asset.size or (done + response.length if response.length else None)
@@ -249,13 +260,15 @@ def _receive(
         raise RequestFailed(f"it broke off after {done} of {total} bytes")
 
 
-def _unpack(file: Path, folder: Path) -> None:
+def _unpack(file: Path, folder: Path, cancelled: threading.Event) -> None:
     """Unpack an archive; nothing in it gets out of `folder`."""
     folder.mkdir(parents=True)
     size = 0
     try:
         with tarfile.open(file, "r:gz") as archive:
             for number, member in enumerate(archive):
+                if cancelled.is_set():
+                    raise RequestFailed("it was cancelled")
                 size += member.size
                 if size > _MAX_UNPACKED or number > _MAX_FILES:
                     raise _Unusable("its archive is too large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import plistlib
@@ -48,6 +49,16 @@ def test_systemd_takes_the_unit(tmp_path: Path, system: bool) -> None:
     done = analyse("verify", "--man=no", str(unit))
     # it reads the units of this machine, too, and complains of theirs
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
+
+
+def test_the_service_of_the_machine_may_use_gpus() -> None:
+    groups = [
+        name for name in ("render", "video") if name in {one.gr_name for one in grp.getgrall()}
+    ]
+    for system, wanted in ((True, groups), (False, [])):
+        lines = make_unit(COMMAND, system=system, stop_timeout_s=60).splitlines()
+        found = [line for line in lines if line.startswith("SupplementaryGroups=")]
+        assert found == ([f"SupplementaryGroups={' '.join(wanted)}"] if wanted else [])
 
 
 def test_only_a_wrong_setting_ends_the_service_for_good() -> None:

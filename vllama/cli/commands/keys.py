@@ -152,7 +152,7 @@ def offer_admin(settings: Config, fields: dict[str, Any]) -> None:
     has_admin = any(key.allows(Scope.ADMIN) and not key.find_fault(now_s) for key in known)
     if has_admin or settings.api_key or Scope.ADMIN in fields.get("scopes", ()):
         return
-    show_warning("no key has the scope 'admin': the server's own user cannot pull, remove or stop")
+    show_warning("no key has the scope 'admin': the server's own user cannot pull or remove models")
     is_free = ADMIN not in [key.name for key in known]
     if is_free and can_ask() and confirm(f"Add the key '{ADMIN}' for yourself first?"):
         change_file(settings, "add", ADMIN, {"scope": [ADMIN]}, as_json=False)

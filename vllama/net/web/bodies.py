@@ -50,7 +50,7 @@ def read_body(response: StreamedResponse, most_bytes: int) -> bytes:
     for piece in _decode(response, most_bytes + 1):
         body += piece
         if len(body) > most_bytes:
-            raise SourceError(f"cannot read {_place(response)}: its answer is too long")
+            raise SourceError(f"cannot read {find_place(response)}: its answer is too long")
     return bytes(body)
 
 
@@ -61,7 +61,7 @@ def iter_raw(response: StreamedResponse) -> Iterator[bytes]:
         if left is not None:
             left -= len(piece)
         if slow := pace.add(len(piece)):
-            raise SourceError(f"cannot read {_place(response)}: {slow}")
+            raise SourceError(f"cannot read {find_place(response)}: {slow}")
         yield piece
     if left:
         raise ConnectionBroken("the connection was closed early")
@@ -75,7 +75,7 @@ def _decode(response: StreamedResponse, most_bytes: int) -> Iterator[bytes]:
         return
     if encoding not in ("gzip", "x-gzip"):
         raise SourceError(
-            f"cannot read {_place(response)}: it is compressed as {encoding[:40]!r}, "
+            f"cannot read {find_place(response)}: it is compressed as {encoding[:40]!r}, "
             "which was not requested"
         )
     unpacked, received = zlib.decompressobj(wbits=31), 0
@@ -86,11 +86,12 @@ def _decode(response: StreamedResponse, most_bytes: int) -> Iterator[bytes]:
         try:
             yield unpacked.decompress(packed, most_bytes)
         except zlib.error as error:
-            raise SourceError(f"cannot read {_place(response)}: its gzip is damaged") from error
+            raise SourceError(f"cannot read {find_place(response)}: its gzip is damaged") from error
     if not unpacked.eof:
-        raise SourceError(f"cannot read {_place(response)}: its gzip has no end")
+        raise SourceError(f"cannot read {find_place(response)}: its gzip has no end")
 
 
-def _place(response: StreamedResponse) -> str:
+def find_place(response: StreamedResponse) -> str:
+    """Return the address that has answered as it may be shown: without password and query."""
     parts = urlsplit(response.url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
