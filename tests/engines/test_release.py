@@ -195,6 +195,7 @@ def test_what_is_installed_outlives_a_failure(releases: Releases, tmp_path: Path
         (make_archive({"../llama-server": PROGRAM}), "its archive cannot be unpacked"),
         (make_archive({}, links={"llama-server": "/bin/true"}), "its archive cannot be unpacked"),
         (make_build(OLD, "#!/bin/sh\necho lib missing >&2; exit 127\n"), "lib missing"),
+        (make_build(OLD, "#!/bin/sh\nkill -SEGV $$\n"), r"Segmentation fault \(signal 11\)"),
         (b"\x1f\x8b no gzip", "its archive cannot be unpacked"),
         (make_build(OLD)[:-200], "its archive cannot be unpacked"),
         (b"", "its archive cannot be unpacked"),

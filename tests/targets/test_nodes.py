@@ -343,7 +343,10 @@ def test_a_node_wants_the_key_and_gives_it_no_more_than_it_needs(cluster) -> Non
     ("path", "ending"),
     [
         ("/api/chat", rb'\{"error":"cannot go on: [^\n]*\}\n$'),
-        ("/v1/chat/completions", rb'data: \{"error":\{"message":"cannot go on[^\n]*\n\n$'),
+        (
+            "/v1/chat/completions",
+            rb'data: \{"error":\{"message":"cannot go on[^\n]*\n\ndata: \[DONE\]\n\n$',
+        ),
         ("/v1/messages", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),
         ("/v1/responses", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),
     ],

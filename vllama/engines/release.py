@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import tarfile
 import threading
 import time
@@ -293,10 +294,12 @@ def _find_programs(folder: Path, program: str) -> Path | None:
 def _try_build(folder: Path, program: str) -> None:
     programs = _find_programs(folder, program)
     if programs is None:
-        raise _Unusable(f"its archive has no {program}")
+        raise _Unusable(f"its archive has no {program} that can be run")
     out = run_command([str(programs / program), "--version"], timeout_s=TRIAL_S)
     if out.status != 0:
         last = next((line for line in reversed(out.text.splitlines()) if line.strip()), "no output")
+        if out.status is not None and out.status < 0:
+            last = f"{signal.strsignal(-out.status)} (signal {-out.status})"
         raise _Unusable(f"{program} does not start here: {out.problem or last.strip()}")
 
 

@@ -24,6 +24,7 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.units import rfc3339_local
+from vllama.chat.framing import DONE, frame_event
 from vllama.chat.go_json import decode_object
 from vllama.chat.request import Call
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
@@ -36,7 +37,7 @@ from vllama.routes.events.rows import FOREVER_S, make_rows
 from vllama.routes.inference.demand import hash_messages, hash_text
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
-from vllama.targets.nodes.forward import FORWARDED, Forward
+from vllama.targets.nodes.forward import FORWARDED, Forward, NodeRefuses
 from vllama.targets.nodes.watch import Node, Nodes, describe_row
 
 if TYPE_CHECKING:
@@ -129,14 +130,16 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         try:
-            may_refuse = place is None and failure is None and nodes.has_other(model, name, only)
+            may_refuse = (
+                place is None and failure is None and nodes.has_other(model, name, local, only)
+            )
             stored = await _send(
                 gateway, nodes.nodes[name], request, running, model, body, may_refuse=may_refuse
             )
         except VllamaError as error:
             if request.status:
                 fail_stream(request, route.dialect, error)
-            if isinstance(error, EngineError):
+            if isinstance(error, EngineError) and not isinstance(error, NodeRefuses):
                 nodes.breakers.note_failure(name)
             if request.status:
                 return True
@@ -355,7 +358,7 @@ def fail_stream(request: Request, dialect: Dialect, error: VllamaError) -> None:
         fields = {"type": "error", "code": told.code, "message": told.message, "param": None}
         text = b"event: error\ndata: %b\n\n" % json.encode(fields)
     elif dialect is Dialect.OPENAI:
-        text = b"data: %b\n\n" % json.encode(make_openai_error(error))
+        text = frame_event(json.encode(make_openai_error(error))) + frame_event(DONE)
     else:
         text = json.encode(make_ollama_error(error)) + b"\n"
     request.end(request.mask(text))

@@ -126,7 +126,6 @@ class Hub:
 
     async def _take_samples(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_S)
             try:
                 await self._history.take(watched=bool(self._subscribers))
                 if self._subscribers:
@@ -134,6 +133,7 @@ class Hub:
             except Exception:
                 # boundary: as above
                 log.exception("cannot take a sample")
+            await asyncio.sleep(INTERVAL_S)
 
     def _send(self, events: list[Event]) -> None:
         """Send `events` to all who keep up."""

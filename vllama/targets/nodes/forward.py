@@ -43,6 +43,10 @@ PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n
 ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_n")
 
 
+class NodeRefuses(EngineError):
+    """A node has answered a request with an error of its own; others it may answer."""
+
+
 class Forward:
     """One forwarded answer: the sink of its connection, and what is counted of it."""
 
@@ -71,7 +75,7 @@ class Forward:
         """Send the request and its answer. Raises ClientGone, and what ended the answer.
 
         `may_refuse`: another node may answer in the place of one that answers with an error of its
-        own, which is raised as an EngineError then.
+        own, which is raised as NodeRefuses then.
         """
         request = self._request
         connection = self._connection = await pool.connect()
@@ -89,7 +93,7 @@ class Forward:
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             if may_refuse and self._status >= SERVER_ERROR and not request.status:
                 told = f"it answers with status {self._status}"
-                raise EngineError(f"cannot use {pool.endpoint.title}: {told}")
+                raise NodeRefuses(f"cannot use {pool.endpoint.title}: {told}")
             self._finish()
         finally:
             request.writes = None

@@ -348,13 +348,14 @@ class Nodes:
         unheard = [node for node in unusable if begins and not node.seen_s]
         return next(iter([*(node for node in unusable if model in node.disk), *unheard]), None)
 
-    def has_other(self, model: str, name: str, only: Collection[str] | None) -> bool:
-        """Return whether another node than `name` might answer in its place."""
-        return any(
-            not node.is_drained and node.has(model) and not node.describe(model).fails
-            for node in self.list_up()
-            if node.name != name and (only is None or node.name in only)
-        )
+    def has_other(
+        self, model: str, name: str, local: Candidate | None, only: Collection[str] | None
+    ) -> bool:
+        """Return whether another node than `name`, or this server, might answer in its place."""
+        up = [node for node in self.list_up() if not node.is_drained and node.has(model)]
+        others = [node.describe(model) for node in up if node.name != name]
+        others += [local] if local is not None else []
+        return any(not one.fails and (only is None or one.name in only) for one in others)
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
