@@ -587,6 +587,9 @@ def test_the_plans_of_all_nodes_are_shown_beside_each_other(cluster) -> None:
     shown = run("only", "--nodes")
     assert re.search(rf"{names[0]} +fake .* fits", shown.stdout), shown.stdout
     assert f"the next request goes to {names[0]}" in shown.stdout + shown.stderr
+    unknown = run("nobody", "--nodes")
+    assert unknown.returncode == 0
+    assert "the next request is refused: model 'nobody' not found" in unknown.stderr
     refused = run("only", "both", "--nodes")
     assert refused.returncode == 2
     assert "name one model" in refused.stderr

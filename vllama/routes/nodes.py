@@ -117,7 +117,11 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             raise failure
         if name is None and (route.kind is not RouteKind.WRITES or request.method == "DELETE"):
             refuse_unusable(nodes, given, model)
-        if name is None and only is not None and local is not None:
+        if (
+            name is None
+            and only is not None
+            and (local is not None or any(node.has(model) for node in nodes.list_up()))
+        ):
             raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
         if name is None and nodes.local is None and route.kind is RouteKind.MODEL:
             await refuse_own(gateway, given)

@@ -103,17 +103,23 @@ def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:
         raise ConfigError("cannot plan several models on nodes", hint="name one model")
     (model,) = models
     with connect() as client:
-        told = client.get(f"/api/nodes?model={quote(model)}")
-        plans = {row["name"]: ask_node(client, row, model) for row in told["nodes"]}
+        told = client.get("/api/nodes")
+        own = [{"name": "here", "state": "up"}] if told.get("here") else []
+        plans = {row["name"]: ask_node(client, row, model) for row in [*told["nodes"], *own]}
+        try:
+            choice = client.get(f"/api/nodes?model={quote(model)}")["choice"]
+        except VllamaError as error:  # nobody has it yet, or its node is lost
+            choice = {"name": None, "reason": error.message}
     if as_json:
-        show_json({"plans": plans, "choice": told["choice"]})
+        show_json({"plans": plans, "choice": choice})
         return 0
     show_table(
         ("NODE", "ENGINE", "QUANT", "CONTEXT", "MEMORY", "DOWNLOAD", "PLAN"),
         [(name, *describe_plan(plan)) for name, plan in plans.items()],
         optional=("QUANT", "DOWNLOAD", "CONTEXT"),
     )
-    say_aside(f"the next request goes to {told['choice']['name']}: {told['choice']['reason']}")
+    goes = f"goes to {choice['name']}" if choice["name"] else "is refused"
+    say_aside(f"the next request {goes}: {choice['reason']}")
     return 0
 
 
