@@ -6,7 +6,7 @@ of the nodes, which is reached without a hop. Imported only where there are node
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -113,41 +113,30 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     while True:
         choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
-        if name is None and failure is not None:
-            raise failure
-        if name is None and (route.kind is not RouteKind.WRITES or request.method == "DELETE"):
-            refuse_unusable(nodes, given, model)
-        if (
-            name is None
-            and only is not None
-            and (local is not None or any(node.has(model) for node in nodes.list_up()))
-        ):
-            raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
-        if name is None and nodes.local is None and route.kind is RouteKind.MODEL:
-            await refuse_own(gateway, given)
-        if name is None or name == nodes.local:
-            if name is not None:
-                nodes.remember(model, prefix, name)
+        if name is None:
+            if failure is not None:
+                raise failure
+            await refuse_missing(gateway, request, route, given, local, only)
+            return False
+        if name == nodes.local:
+            nodes.remember(model, prefix, name)
             return False
         check_model(given, model)
         if choice is not None:
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
+        is_first = place is None and failure is None
+        may_refuse = is_first and nodes.has_other(model, name, local, only)
+        node = nodes.nodes[name]
         try:
-            may_refuse = (
-                place is None and failure is None and nodes.has_other(model, name, local, only)
-            )
-            stored = await _send(
-                gateway, nodes.nodes[name], request, running, model, body, may_refuse=may_refuse
-            )
+            stored = await _send(gateway, node, request, running, model, body, may_refuse)
         except VllamaError as error:
-            if request.status:
-                fail_stream(request, route.dialect, error)
             if isinstance(error, EngineError) and not isinstance(error, NodeRefuses):
                 nodes.breakers.note_failure(name)
             if request.status:
+                fail_stream(request, route.dialect, error)
                 return True
-            if failure is not None or place is not None or not isinstance(error, EngineError):
+            if not (is_first and isinstance(error, EngineError)):
                 raise
             failure, tried = error, name
             running.start_over()
@@ -156,6 +145,26 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.remember(model, prefix, name)
             nodes.remember(STORED, stored, name)
             return True
+
+
+async def refuse_missing(
+    gateway: Gateway, request: Request, route: Route, given: str,
+    local: Candidate | None, only: Sequence[str] | None,
+) -> None:  # fmt: skip
+    """Raise why no node may answer for a model; return if the handler here is to say so."""
+    nodes, model = gateway.nodes, complete_name(given)
+    assert nodes is not None
+    if route.kind is not RouteKind.WRITES or request.method == "DELETE":
+        refuse_unusable(nodes, given, model)
+    if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
+        raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
+    if nodes.local is None and route.kind is RouteKind.MODEL:
+        try:
+            bundle = (await gateway.catalog.look_up(given)).bundle
+        except VllamaError:
+            return  # it may be a chain of models
+        if not gateway.offers(bundle):
+            raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
 
 
 def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
@@ -177,16 +186,6 @@ def require_node(nodes: Nodes, name: str) -> Node:
     if not node.is_up:
         raise Busy(f"cannot use the node '{name}' now: {node.trouble}", retry_after_s=LOST_RETRY_S)
     return node
-
-
-async def refuse_own(gateway: Gateway, given: str) -> None:
-    """Raise ModelNotFound for a model on the disk of a head that only forwards."""
-    try:
-        bundle = (await gateway.catalog.look_up(given)).bundle
-    except VllamaError:
-        return  # the handler knows chains of models
-    if not gateway.offers(bundle):
-        raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
 
 
 async def unload_on_all(
@@ -303,7 +302,6 @@ async def _send(
     running: RunningRequest,
     model: str,
     body: bytes,
-    *,
     may_refuse: bool = False,
 ) -> str | None:
     """Forward a request; return the id of the response that the node has stored, if it has."""
