@@ -104,8 +104,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     place = find_place(nodes, request, route, model, local)
     if asked.previous_response_id:  # only the server that has stored it can go on from it
         place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
-    if place is not None and place != nodes.local:
-        require_node(nodes, place)
+    require_node(nodes, place)
     only = find_pins(gateway, given)
     if route.is_free is not None and await route.is_free(request):
         await unload_on_all(gateway, nodes, request, model, body)
@@ -178,14 +177,13 @@ def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
         raise Busy(f"cannot use '{given}' now: {told}", retry_after_s=LOST_RETRY_S)
 
 
-def require_node(nodes: Nodes, name: str) -> Node:
-    """Return the node that alone can answer. Raises Busy while it is lost."""
-    node = nodes.nodes.get(name)
-    if node is None:
-        raise Busy(f"cannot answer: the node '{name}' is no longer one of this cluster")
-    if not node.is_up:
-        raise Busy(f"cannot use the node '{name}' now: {node.trouble}", retry_after_s=LOST_RETRY_S)
-    return node
+def require_node(nodes: Nodes, name: str | None) -> None:
+    """Raise Busy while the node that alone can answer is lost; this server never is, nor None."""
+    if name is None or name == nodes.local:
+        return
+    trouble = nodes.nodes[name].trouble if name in nodes.nodes else "it is no node any more"
+    if trouble:
+        raise Busy(f"cannot use the node '{name}' now: {trouble}", retry_after_s=LOST_RETRY_S)
 
 
 async def unload_on_all(
@@ -204,8 +202,8 @@ async def _forward_stored(
     name = nodes.find_known(STORED, request.path.split("/")[3])
     if name is None or name not in nodes.nodes:
         return False
-    node = require_node(nodes, name)
-    await _send(gateway, node, request, running, "", await request.body())
+    require_node(nodes, name)
+    await _send(gateway, nodes.nodes[name], request, running, "", await request.body())
     return True
 
 
