@@ -17,7 +17,7 @@ import msgspec
 
 from vllama.accounts.keys.key import CLIENT_HEADER
 from vllama.base.clock import now_ns
-from vllama.base.errors import EngineError, VllamaError
+from vllama.base.errors import EngineError, UpstreamError, VllamaError
 from vllama.chat.request import Usage
 from vllama.net.http.framing import FRAME_WITHIN
 from vllama.net.http.request import ClientGone, Request
@@ -43,7 +43,7 @@ PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n
 ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_n")
 
 
-class NodeRefuses(EngineError):
+class NodeRefuses(UpstreamError):
     """A node has answered a request with an error of its own; others it may answer."""
 
 
@@ -93,7 +93,7 @@ class Forward:
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             if may_refuse and self._status >= SERVER_ERROR and not request.status:
                 told = f"it answers with status {self._status}"
-                raise NodeRefuses(f"cannot use {pool.endpoint.title}: {told}")
+                raise NodeRefuses(f"cannot use {pool.endpoint.title}: {told}", status=self._status)
             self._finish()
         finally:
             request.writes = None

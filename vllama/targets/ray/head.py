@@ -9,6 +9,7 @@ when that ends, or when Ray answers no more; then the servers end as well.
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from vllama.targets.ray.node import NodeServer
 
 CONNECT_LIMIT_S = 60.0
 LOOK_EVERY_S = 1.0
+LISTEN_EVERY_S = 0.2
 AGAIN_S = 10.0
 """After which a machine without a server is asked for one again."""
 
@@ -105,7 +107,7 @@ def main() -> None:
     """Run until Ray ends."""
     own, key_file, list_file, address = sys.argv[1:]
     head = None if address else subprocess.Popen(make_start(own))
-    connect(address or f"{own}:{PORT}")
+    connect(address or f"{own}:{PORT}", head)
     servers = Servers(own, Path(key_file).read_text().strip())
     before = None
     while head is None or head.poll() is None:
@@ -115,9 +117,18 @@ def main() -> None:
             before = found
 
 
-def connect(address: str) -> None:
-    """Connect to Ray's head as soon as it answers. Raises ConnectionError."""
+def connect(address: str, head: subprocess.Popen[bytes] | None) -> None:
+    """Connect to Ray's head as soon as it answers. Raises ConnectionError, SystemExit if it ends.
+
+    A connection to a Ray that is not there would fail after 20 s only.
+    """
     deadline_s = time.monotonic() + CONNECT_LIMIT_S
+    while head is not None and not is_listening(address):
+        if head.poll() is not None:
+            sys.exit("Ray has not started")
+        if time.monotonic() > deadline_s:
+            raise ConnectionError(f"Ray does not listen at {address}")
+        time.sleep(LISTEN_EVERY_S)
     while True:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -127,6 +138,16 @@ def connect(address: str) -> None:
             time.sleep(LOOK_EVERY_S)
         else:
             return
+
+
+def is_listening(address: str) -> bool:
+    """Return whether something accepts connections at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_LIMIT_S):
+            return True
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":
