@@ -125,6 +125,74 @@ def test_any_combination_of_values_is_valid(tmp_path: Path) -> None:
         assert [each["command"][-1] for each in pod.get("initContainers", ())] == wanted
 
 
+def test_values_come_out_as_they_were_meant(tmp_path: Path) -> None:
+    values = {
+        "contextLength": 1048576,
+        "startupSeconds": 10000000,
+        "extraEnv": [{"name": "A", "value": 1048576}, {"name": "B", "value": True},
+                     {"name": "C", "value": "text"}],
+        "podLabels": {"app.kubernetes.io/name": "other", "team": "ml"},
+        "gpu": {"count": 1, "resource": "amd.com/gpu"},
+        "networkPolicy": {"enabled": True, "clientLabels": {"name": "ingress"}},
+        "priorityClassName": "1000",
+        "resources": {"requests": {"memory": "4e9"}, "limits": {"memory": "1Ei"}},
+        "enabled": True,
+        "global": {},
+    }  # fmt: skip
+    text = render(write(tmp_path, values))
+    validate(text, tmp_path)
+    found = read(text)
+    template = found["Deployment"]["spec"]["template"]
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    (container,) = pod["containers"]
+    assert container["args"][-1] == "1048576"
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert env["VLLAMA_LOAD_TIMEOUT"] == "10000000"
+    assert (env["A"], env["B"], env["C"]) == ("1048576", "true", "text")
+    assert container["image"] != "vllama:cuda"
+    assert pod["enableServiceLinks"] is False
+    assert labels["app.kubernetes.io/name"] == "vllama" and labels["team"] == "ml"
+    sources = found["NetworkPolicy"]["spec"]["ingress"][0]["from"]
+    assert {"namespaceSelector": {"matchLabels": {"name": "ingress"}}} in sources
+
+
+def test_a_head_is_placed_and_probed_by_itself(tmp_path: Path) -> None:
+    place = {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]}
+    values = {
+        "nodes": {"count": 2, "keySecret": "between", "head": place},
+        "nodeSelector": {"gpu": "yes"},
+        "podDisruptionBudget": {"enabled": True},
+    }
+    text = render(write(tmp_path, values))
+    validate(text, tmp_path)
+    head, nodes = (read(text)[kind]["spec"]["template"] for kind in ("Deployment", "StatefulSet"))
+    assert head["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert head["spec"]["tolerations"] == place["tolerations"]
+    assert nodes["spec"]["nodeSelector"] == {"gpu": "yes"}
+    probes = (one["spec"]["containers"][0]["startupProbe"]["httpGet"] for one in (head, nodes))
+    assert [probe["path"] for probe in probes] == ["/livez", "/readyz"]
+    budgets = [
+        each["spec"]["selector"]["matchLabels"]
+        for each in yaml.safe_load_all(text)
+        if each and each["kind"] == "PodDisruptionBudget"
+    ]
+    pods = [one["metadata"]["labels"] for one in (head, nodes)]
+    chosen = [[labels.items() <= pod.items() for pod in pods] for labels in budgets]
+    assert chosen == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("release", "service"), [("vllama", "vllama"), ("my.llm", "my-llm-vllama"), ("2024", None)]
+)
+def test_names_of_releases(release: str, service: str | None) -> None:
+    show = ("--kube-version", "1.34.0", "--show-only", "templates/service.yaml")
+    done = helm("template", release, CHART, *show)
+    if service is None:
+        assert "its name has to begin with a letter; set fullnameOverride" in done.stderr
+    else:
+        assert read(done.stdout)["Service"]["metadata"]["name"] == service
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [

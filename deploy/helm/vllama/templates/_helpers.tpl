@@ -8,15 +8,15 @@
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc $longest | trimSuffix "-" -}}
 {{- else if contains (include "vllama.name" .) .Release.Name -}}
-{{- .Release.Name | trunc $longest | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc $longest | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "vllama.name" .) | trunc $longest | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "vllama.name" .) | replace "." "-" | trunc $longest | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "vllama.selector" -}}
-app.kubernetes.io/name: {{ include "vllama.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "vllama.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- if .part }}
 app.kubernetes.io/component: {{ .part }}
 {{- else if and .front (gt (int .Values.nodes.count) 0) }}
@@ -43,7 +43,8 @@ labels:
 {{- end -}}
 
 {{- define "vllama.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default (ternary "cuda" .Chart.AppVersion (gt (int .Values.gpu.count) 0)) .Values.image.tag) -}}
+{{- $cuda := and (gt (int .Values.gpu.count) 0) (eq .Values.gpu.resource "nvidia.com/gpu") -}}
+{{- printf "%s:%s" .Values.image.repository (default (ternary "cuda" .Chart.AppVersion $cuda) .Values.image.tag) -}}
 {{- end -}}
 
 {{- define "vllama.mounts" -}}
@@ -60,8 +61,11 @@ labels:
 {{- if .Values.config }}
 - {name: VLLAMA_CONFIG, value: /etc/vllama/config.toml}
 {{- end }}
-{{- with .Values.extraEnv }}
-{{ toYaml . }}
+{{- range .Values.extraEnv }}
+{{- /* a number or a switch has to be text */}}
+{{- $value := dict }}
+{{- if hasKey . "value" }}{{ $_ := set $value "value" (ternary .value (toJson .value) (kindIs "string" .value)) }}{{ end }}
+- {{ merge $value . | toJson }}
 {{- end }}
 {{- end -}}
 
@@ -74,6 +78,9 @@ securityContext:
 
 {{- /* What cannot work is refused here, with what to do. */ -}}
 {{- define "vllama.check" -}}
+{{- if not (regexMatch "^[a-z]" (include "vllama.fullname" .)) -}}
+{{- fail (printf "cannot call a Service '%s': its name has to begin with a letter; set fullnameOverride" (include "vllama.fullname" .)) -}}
+{{- end -}}
 {{- if gt (int .Values.nodes.count) 0 -}}
 {{- if not .Values.nodes.keySecret -}}
 {{- fail "cannot run several nodes: the key between them and the head is missing; make a secret of what `vllama nodes key` prints, and set nodes.keySecret to its name" -}}

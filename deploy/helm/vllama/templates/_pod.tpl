@@ -2,10 +2,7 @@
 {{- define "vllama.pod" -}}
 metadata:
   labels:
-    {{- include "vllama.selector" . | nindent 4 }}
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- merge (include "vllama.selector" . | fromYaml) .Values.podLabels | toYaml | nindent 4 }}
   {{- if or .Values.config .Values.podAnnotations }}
   annotations:
     {{- if .Values.config }}
@@ -17,8 +14,10 @@ metadata:
   {{- end }}
 spec:
   automountServiceAccountToken: false
+  # else a Service called vllama would set VLLAMA_PORT and others, which are settings of the server
+  enableServiceLinks: false
   {{- with .Values.serviceAccount.name }}
-  serviceAccountName: {{ . }}
+  serviceAccountName: {{ . | quote }}
   {{- end }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
@@ -27,10 +26,10 @@ spec:
   # the delay, running answers, then the engines
   terminationGracePeriodSeconds: {{ add .Values.shutdownDelaySeconds .Values.drainSeconds 30 }}
   {{- with .Values.gpu.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector:
@@ -89,7 +88,7 @@ spec:
     - name: vllama
       image: {{ include "vllama.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--ctx" (toString .Values.contextLength)) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
+      {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--ctx" (toString (int64 .Values.contextLength))) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
       {{- if and .Values.models (or (ne (default "" .part) "node") (and (eq (len .Values.models) 1) (not .Values.nodes.together))) }}
       {{- $args = concat (list "--model" (first .Values.models)) $args }}
       {{- end }}
@@ -97,18 +96,19 @@ spec:
       args: {{ toJson . }}
       {{- end }}
       env:
-        - {name: VLLAMA_SHUTDOWN_DELAY, value: {{ .Values.shutdownDelaySeconds | quote }}}
-        - {name: VLLAMA_DRAIN_TIMEOUT, value: {{ .Values.drainSeconds | quote }}}
-        - {name: VLLAMA_LOAD_TIMEOUT, value: {{ .Values.startupSeconds | quote }}}
+        - {name: VLLAMA_SHUTDOWN_DELAY, value: {{ int64 .Values.shutdownDelaySeconds | quote }}}
+        - {name: VLLAMA_DRAIN_TIMEOUT, value: {{ int64 .Values.drainSeconds | quote }}}
+        - {name: VLLAMA_LOAD_TIMEOUT, value: {{ int64 .Values.startupSeconds | quote }}}
         {{- with .Values.apiKey.existingSecret }}
         - name: VLLAMA_API_KEY
-          valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.apiKey.key }}}}
+          valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $.Values.apiKey.key | quote }}}}
         {{- end }}
         {{- include "vllama.environment" . | nindent 8 }}
       ports:
         - {name: http, containerPort: 11434}
+      {{- /* a head is ready with its first node, which may download models for a long time */}}
       startupProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: {{ ternary "/livez" "/readyz" (eq (default "" .part) "head") }}, port: http}
         periodSeconds: 5
         failureThreshold: {{ div (add .Values.startupSeconds 64) 5 }}
       readinessProbe:
@@ -160,8 +160,8 @@ spec:
     {{- if .part }}
     - name: node-key
       secret:
-        secretName: {{ .Values.nodes.keySecret }}
-        items: [{key: {{ .Values.nodes.key }}, path: node.key}]
+        secretName: {{ .Values.nodes.keySecret | quote }}
+        items: [{key: {{ .Values.nodes.key | quote }}, path: node.key}]
         defaultMode: 0440
     {{- end }}
     {{- if gt (int .Values.gpu.count) 0 }}
