@@ -136,6 +136,8 @@ def test_values_come_out_as_they_were_meant(tmp_path: Path) -> None:
         "networkPolicy": {"enabled": True, "clientLabels": {"name": "ingress"}},
         "priorityClassName": "1000",
         "resources": {"requests": {"memory": "4e9"}, "limits": {"memory": "1Ei"}},
+        "storage": {"size": 8e9},
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": "50%"},
         "enabled": True,
         "global": {},
     }  # fmt: skip
@@ -150,7 +152,7 @@ def test_values_come_out_as_they_were_meant(tmp_path: Path) -> None:
     assert env["VLLAMA_LOAD_TIMEOUT"] == "10000000"
     assert (env["A"], env["B"], env["C"]) == ("1048576", "true", "text")
     assert container["image"] != "vllama:cuda"
-    assert pod["enableServiceLinks"] is False
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == "50%"
     assert labels["app.kubernetes.io/name"] == "vllama" and labels["team"] == "ml"
     sources = found["NetworkPolicy"]["spec"]["ingress"][0]["from"]
     assert {"namespaceSelector": {"matchLabels": {"name": "ingress"}}} in sources
@@ -207,6 +209,13 @@ def test_names_of_releases(release: str, service: str | None) -> None:
             },
             "autoscaling.minReplicas is above",
         ),
+        ({"resources": {"requests": {"memory": "16Gi"}}}, "resources.limits.memory is only 8Gi"),
+        ({"resources": {"requests": {"memory": 9e9}}}, "resources.limits.memory is only 8Gi"),
+        (
+            {"nodes": {"head": {"resources": {"requests": {"memory": "1025Mi"}}}}},
+            "nodes.head.resources.limits.memory is only 1Gi",
+        ),
+        ({"podDisruptionBudget": {"maxUnavailable": "half"}}, "maxUnavailable"),
         ({"nodes": {"count": 2}}, "set nodes.keySecret to its name"),
         (
             {
@@ -245,6 +254,7 @@ def test_a_pod_is_confined_and_drained(values: Path, kind: str) -> None:
     pod = objects[kind]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsUser"] == USER
+    assert pod["enableServiceLinks"] is False
     for each in (container, *pod.get("initContainers", ())):
         assert each["securityContext"]["readOnlyRootFilesystem"]
     environ = {item["name"]: item.get("value", "") for item in container["env"]}
@@ -271,6 +281,14 @@ def test_parts_name_each_other() -> None:
         assert item.items() <= labels.items()
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
     assert f"as: {metric}" in GUIDE.read_text()
+
+
+def test_the_guide_pushes_the_image_that_the_chart_pulls(tmp_path: Path) -> None:
+    repository = "registry.example/vllama"
+    found = read(render(write(tmp_path, {"image": {"repository": repository}})))
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert f"podman push {container['image']}" in GUIDE.read_text()
+    assert f"--set image.repository={repository}" in GUIDE.read_text()
 
 
 def test_nodes_are_behind_the_head_and_nothing_else() -> None:

@@ -206,7 +206,7 @@ def test_a_batch_is_cancelled(client) -> None:
 def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
     with Server(tmp_path) as server:
         server.model("serial-counts")
-        rows = [row(n, "@tokens=30 @delay=0.05", model="serial-counts") for n in range(2)]
+        rows = [row(n, "@tokens=50 @delay=0.05", model="serial-counts") for n in range(2)]
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             batch = start(client, rows)
             until_active(server, "serial-counts")
@@ -214,10 +214,11 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
                 begun_s = time.monotonic()
                 body = {"model": "serial-counts", "prompt": "live @tokens=2", "stream": False}
                 assert server.post("/api/generate", body)[0] == 200
-                assert time.monotonic() - begun_s < 1.0  # a row takes 1.5 s
+                assert time.monotonic() - begun_s < 2.0  # a row takes 2.5 s
                 time.sleep(0.2)
-            assert server.stats("serial-counts")["gone"] >= 1
-            assert server.stats("serial-counts")["most"] <= 2
+            stats = server.stats("serial-counts")
+            # the engine takes a while to notice that a row is gone
+            assert 1 <= stats["gone"] and stats["most"] <= 1 + stats["gone"]
             ended = wait(client, batch)
             assert ended.request_counts.completed == 2
 

@@ -76,10 +76,26 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- /* A quantity such as 500m, 8Gi or 8e9 as a plain number. */ -}}
+{{- define "vllama.amount" -}}
+{{- $number := regexFind "^[0-9.]+([eE][-+]?[0-9]+)?" . -}}
+{{- $units := dict "" 1 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- mulf (float64 $number) (get $units (trimPrefix $number .)) -}}
+{{- end -}}
+
 {{- /* What cannot work is refused here, with what to do. */ -}}
 {{- define "vllama.check" -}}
 {{- if not (regexMatch "^[a-z]" (include "vllama.fullname" .)) -}}
 {{- fail (printf "cannot call a Service '%s': its name has to begin with a letter; set fullnameOverride" (include "vllama.fullname" .)) -}}
+{{- end -}}
+{{- range $path, $resources := dict "resources" .Values.resources "nodes.head.resources" .Values.nodes.head.resources -}}
+{{- $limits := default dict $resources.limits -}}
+{{- range $name, $request := $resources.requests -}}
+{{- $limit := get $limits $name | toString | default (toString $request) -}}
+{{- if gt (include "vllama.amount" (toString $request) | float64) (include "vllama.amount" $limit | float64) -}}
+{{- fail (printf "cannot reserve %v of %s: %s.limits.%s is only %s; raise it, too" $request $name $path $name $limit) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if gt (int .Values.nodes.count) 0 -}}
 {{- if not .Values.nodes.keySecret -}}

@@ -2,7 +2,7 @@
 {{- define "vllama.pod" -}}
 metadata:
   labels:
-    {{- merge (include "vllama.selector" . | fromYaml) .Values.podLabels | toYaml | nindent 4 }}
+    {{- merge (include "vllama.selector" . | fromYaml) (default dict .Values.podLabels) | toYaml | nindent 4 }}
   {{- if or .Values.config .Values.podAnnotations }}
   annotations:
     {{- if .Values.config }}
@@ -143,11 +143,11 @@ spec:
       emptyDir: {}
     {{- else if not (include "vllama.own-volumes" .) }}
     - name: models
-      persistentVolumeClaim: {claimName: {{ default (printf "%s-models" (include "vllama.fullname" .)) .Values.storage.existingClaim }}}
+      persistentVolumeClaim: {claimName: {{ default (printf "%s-models" (include "vllama.fullname" .)) .Values.storage.existingClaim | quote }}}
     {{- end }}
     - name: data
       {{- if .Values.state.enabled }}
-      persistentVolumeClaim: {claimName: {{ default (printf "%s-state" (include "vllama.fullname" .)) .Values.state.existingClaim }}}
+      persistentVolumeClaim: {claimName: {{ default (printf "%s-state" (include "vllama.fullname" .)) .Values.state.existingClaim | quote }}}
       {{- else }}
       emptyDir: {}
       {{- end }}
