@@ -218,7 +218,7 @@ def test_rows_give_way_at_once_and_go_on(tmp_path) -> None:
                 time.sleep(0.2)
             stats = server.stats("serial-counts")
             # the engine takes a while to notice that a row is gone
-            assert 1 <= stats["gone"] and stats["most"] <= 1 + stats["gone"]
+            assert stats["gone"] >= 1 and stats["most"] <= 1 + stats["gone"]
             ended = wait(client, batch)
             assert ended.request_counts.completed == 2
 

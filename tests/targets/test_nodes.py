@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -132,6 +133,34 @@ def test_what_decides_is_read_as_the_dialects_read_it(body) -> None:
 def test_what_no_dialect_can_read_is_a_bad_request(body) -> None:
     with pytest.raises(BadRequest):
         read_json(body)
+
+
+def test_a_node_that_is_away_gets_nothing_until_it_is_back() -> None:
+    nodes = Nodes(UPSTREAMS, local=None, key="k")
+    urls = ["http://box:1", "http://other:1"]
+    nodes.use(urls)
+    node = nodes.nodes["box"]
+    node.trouble = ""
+    nodes.use(urls, {"http://box:1"})
+    assert node.trouble == "its machine has no server now"
+    assert nodes.nodes["box"] is node
+
+    async def list_followed() -> set[str]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        return {name for name in names if name.startswith("node ")}
+
+    async def run() -> None:
+        running = asyncio.create_task(nodes.run())
+        assert await list_followed() == {"node other"}
+        nodes.use(urls)
+        assert await list_followed() == {"node box", "node other"}
+        nodes.use(urls, {"http://other:1"})
+        assert await list_followed() == {"node box"}
+        running.cancel()
+
+    asyncio.run(run())
 
 
 def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:

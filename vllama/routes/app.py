@@ -22,6 +22,7 @@ from vllama.base.errors import (
     Busy,
     Forbidden,
     RequestEnded,
+    ShuttingDown,
     Unauthorized,
     UpstreamError,
     VllamaError,
@@ -167,6 +168,9 @@ class App:
             pass  # there is nobody to answer; see `_note`
         except asyncio.CancelledError:
             if not running.claims_cancellation():
+                self._fail(
+                    request, route.dialect, ShuttingDown("cannot go on: the server is stopping")
+                )
                 raise
             self._fail(request, route.dialect, running.make_error())
         except VllamaError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,10 @@ def prepare_ray(config: Config) -> Config:
 
 
 def open_ray(
-    config: Config, key: Path, use: Callable[[Iterable[str]], None], reporter: Reporter
+    config: Config,
+    key: Path,
+    use: Callable[[Iterable[str], Collection[str]], None],
+    reporter: Reporter,
 ) -> Callable[[], Awaitable[None]]:
     """Return what keeps a Ray cluster and tells `use` of its servers."""
     from vllama.targets.ray.cluster import PORT, TOKEN, find_nodes

@@ -265,19 +265,29 @@ class Nodes:
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
         self._changed = asyncio.Event()
+        self._away: set[str] = set()
         self._begun_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
 
-    def use(self, urls: Iterable[str]) -> None:
-        """Use the nodes at these URLs, and no others."""
+    def use(self, urls: Iterable[str], away: Collection[str] = ()) -> None:
+        """Use the nodes at these URLs, and no others.
+
+        Those that are `away` are lost as long as they are: what still answers there is about to be
+        ended.
+        """
+        urls, before_away = list(urls), self._away
         before = {(node.name, node.endpoint.url): node for node in self.nodes.values()}
         made = make_nodes(urls, self._key, self._certificates)
-        if before.keys() == {(node.name, node.endpoint.url) for node in made}:
+        self._away = {node.name for node, url in zip(made, urls, strict=True) if url in away}
+        are_same = before.keys() == {(node.name, node.endpoint.url) for node in made}
+        if are_same and self._away == before_away:
             return
         nodes = [before.pop((node.name, node.endpoint.url), node) for node in made]
         for node in before.values():
             self._lose(node, "it is no node of this cluster any more")
         self.nodes = {node.name: node for node in nodes}
+        for name in self._away:
+            self._lose(self.nodes[name], "its machine has no server now")
         self._changed.set()
 
     async def run(self) -> None:
@@ -286,7 +296,7 @@ class Nodes:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                nodes = list(self.nodes.values())
+                nodes = [one for one in self.nodes.values() if one.name not in self._away]
                 for node in [one for one in watching if one not in nodes]:
                     watching.pop(node).cancel()
                 for node in [one for one in nodes if one not in watching]:

@@ -16,7 +16,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -90,13 +90,14 @@ def make_environ(environ: Mapping[str, str], token: Path) -> dict[str, str]:
 
 
 async def find_nodes(
-    use: Callable[[Iterable[str]], None], *, address: str | None, own: str, folder: Path, key: Path,
-    environ: Mapping[str, str],
+    use: Callable[[Iterable[str], Collection[str]], None], *, address: str | None, own: str,
+    folder: Path, key: Path, environ: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Keep the head's process, and tell `use` of the servers' URLs, until cancelled.
 
     `address` is that of a Ray which somebody else runs. When the process ends, it is started again.
     A server that is gone counts as a lost node for `KEPT_S`: its models are not unknown at once.
+    While Ray is started again nobody knows which are gone.
     """
     found, ray_log = folder / "nodes.json", folder / LOG
     argv = [sys.executable, "-m", "vllama.targets.ray.head", own, str(key), str(found)]
@@ -109,10 +110,10 @@ async def find_nodes(
         )
         try:
             while not child.exited.done():
-                now = _read(found)
+                now = _read(found) or Found(list(used))
                 used |= dict.fromkeys(now.urls, time.monotonic())
                 used = {url: at_s for url, at_s in used.items() if at_s > time.monotonic() - KEPT_S}
-                use(used)
+                use(used, used.keys() - set(now.urls))
                 for name, reason in now.failed.items() - failed.items():
                     log.warning("the machine %s has no server: %s", name, reason)
                 failed = now.failed
@@ -123,12 +124,12 @@ async def find_nodes(
         await asyncio.sleep(AGAIN_S)
 
 
-def _read(path: Path) -> Found:
-    """Read what the head's process has found."""
+def _read(path: Path) -> Found | None:
+    """Read what the head's process has found, None if it has not looked yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Found)
     except FileNotFoundError:
-        return Found()
+        return None
 
 
 def explain_end(output: str) -> tuple[str, str]:

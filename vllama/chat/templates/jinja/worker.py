@@ -26,6 +26,7 @@ def main() -> None:
     """Answer jobs until the socket ends, or the process has grown too large."""
     jobs, answers = sys.stdin.buffer, open(0, "wb", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server that stops may still need it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the server has ended, and wants no answer
     limit(resource.RLIMIT_CORE, 0)
     size = mapped_bytes()
