@@ -39,7 +39,7 @@ from tests.chaos.asks import Answer
 from tests.chaos.mix import FITTING, Mix, Wish
 from tests.cluster.machines import HERE, PORT, Machine, find_enclosure, open_lan
 from tests.server_process import Server
-from vllama.targets.nodes.watch import SILENT_S
+from vllama.targets.nodes.node import SILENT_S
 
 NODES = 3
 NAMES = ("wide-a", "wide-b", "wide-c", "serial-d")

@@ -25,11 +25,12 @@ from tests.server_process import FAKE, LIMIT_S, Server
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
-from vllama.routes.nodes import complete_name, read_json
+from vllama.routes.asked import complete_name, read_json
 from vllama.server.preflight import check_node_traffic
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
-from vllama.targets.nodes.watch import Nodes, make_nodes
+from vllama.targets.nodes.node import make_nodes
+from vllama.targets.nodes.watch import Nodes
 
 GB = 10**9
 UPSTREAMS = Upstreams(None)

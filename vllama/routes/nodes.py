@@ -8,37 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import UNSET, Struct, json
+from msgspec import UNSET, json
 
 from vllama.accounts.keys.key import name_client
 from vllama.accounts.keys.ring import check_model, may_use
-from vllama.base import executors, log_context
+from vllama.base import log_context
 from vllama.base.errors import (
     BadRequest,
     Busy,
     EngineError,
-    InvalidModelRef,
     ModelNotFound,
     VllamaError,
 )
 from vllama.base.units import rfc3339_local
 from vllama.chat.framing import DONE, frame_event
-from vllama.chat.go_json import decode_object
 from vllama.chat.request import Call
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
-from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
-from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
+from vllama.routes.asked import complete_name, find_prefix, read_asked
 from vllama.routes.events.rows import FOREVER_S, make_rows
-from vllama.routes.inference.demand import hash_messages, hash_text
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
 from vllama.targets.nodes.forward import FORWARDED, Forward, NodeRefuses
-from vllama.targets.nodes.watch import Node, Nodes, describe_row
+from vllama.targets.nodes.node import Node, describe_row
+from vllama.targets.nodes.watch import Nodes
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -49,30 +46,6 @@ LOST_RETRY_S = 5.0
 UNLOAD_LIMIT_S = 5.0
 STORED = ""
 """What stands for a model where the node of a stored response is remembered."""
-
-
-class Asked(Struct):
-    """What of a request's body decides where it goes."""
-
-    model: str | None = None
-    name: str | None = None
-    messages: Any = None
-    input: Any = None
-    prompt: Any = None
-    previous_response_id: str | None = None
-
-
-def complete_name(name: str) -> str:
-    """Return a model's name as models are found by: in its short form, with tag, in lower case."""
-    try:
-        ref = ModelRef.parse(name)
-    except InvalidModelRef:
-        return name.lower()
-    if ref.kind is Kind.PATH:
-        return name
-    is_short = ref.kind is Kind.HUB and ref.host is None  # a namespace of Ollama's, as in its lists
-    full = f"{ref.plain}:{ref.tag}" if is_short else ref.display
-    return full.lower().removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
 # -- forwarding -----------------------------------------------------------------------------------
@@ -207,46 +180,6 @@ async def _forward_stored(
     return True
 
 
-async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
-    """Read what decides from JSON or a form. Raises VllamaError."""
-    encoding, content_type = map(request.header, (b"content-encoding", b"content-type"))
-    if encoding and route.dialect is Dialect.RESPONSES:  # Codex packs what it sends
-        body = await executors.codec.run(decompress, body, encoding)
-    if not content_type.lower().startswith("multipart/form-data"):
-        asked = read_json(body)
-        if route.dialect is not Dialect.RESPONSES:
-            asked.previous_response_id = None
-        return asked
-    from vllama.dialects.openai.multipart import FormReader  # only speech and images come so
-
-    form = FormReader(content_type)
-    form.feed(body)
-    return Asked(model=next((one.text for one in form.parts() if one.name == "model"), None))
-
-
-def read_json(body: bytes) -> Asked:
-    """Read what decides as Go does: names in any case, the first value only. Raises BadRequest."""
-    try:
-        asked = json.decode(body, type=Asked)
-    except (ValueError, RecursionError):
-        asked = Asked()
-    if asked.model or asked.name:
-        return asked
-    values = {name.lower(): value for name, value in decode_object(body, "body").items()}
-
-    def read(name: str) -> str | None:
-        return text if isinstance(text := values.get(name), str) else None
-
-    return Asked(
-        model=read("model"),
-        name=read("name"),
-        messages=values.get("messages"),
-        input=values.get("input"),
-        prompt=values.get("prompt"),
-        previous_response_id=read("previous_response_id"),
-    )
-
-
 async def choose_now(gateway: Gateway, model: str) -> Choice | None:
     """Return which node would answer the next request for a model, and why. Raises Busy."""
     assert gateway.nodes is not None
@@ -309,15 +242,6 @@ async def _send(
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
         await answer.run(pool, body, may_refuse=may_refuse)
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
-
-
-def find_prefix(asked: Asked) -> object:
-    """Return how a conversation begins, None if nothing tells; its turns had better go to one."""
-    messages = asked.messages or asked.input
-    if isinstance(messages, list):
-        return hash_messages(messages)()
-    text = asked.prompt or messages
-    return hash_text(text)() if text else None
 
 
 async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate | None:

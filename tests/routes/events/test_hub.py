@@ -13,7 +13,7 @@ from vllama.net.http.request import Request
 from vllama.routes.events import hub as hub_module
 from vllama.routes.events.hub import Hub
 from vllama.routes.server.state import stream_events
-from vllama.targets.nodes.watch import SILENT_S
+from vllama.targets.nodes.node import SILENT_S
 
 MIB = 1024 * 1024
 GET = b"GET /api/events HTTP/1.1\r\nhost: a\r\n\r\n"

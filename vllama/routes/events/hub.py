@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 STALL_S = 10.0  # a subscriber that has read nothing for so long is disconnected
-KEEP_ALIVE_S = 2.0  # a head takes a node that says nothing for lost: `targets.nodes.watch`
+KEEP_ALIVE_S = 2.0  # a head takes a node that says nothing for lost: `targets.nodes.node`
 KEEP_ALIVE = b": keep-alive\n\n"
 CONTENT_TYPE = b"text/event-stream"
 
