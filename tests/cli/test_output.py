@@ -98,6 +98,8 @@ def test_the_help_page_fits_the_terminal(width: int) -> None:
 def test_errors(capsys: Capture) -> None:
     show_error("it [broke]", "mend it")
     assert capsys.readouterr().err == "Error: it [broke]\nHint: mend it\n"
+    show_error("a server says \x1b[31mred\nand more")
+    assert capsys.readouterr().err == "Error: a server says \\x1b[31mred\nand more\n"
 
 
 def wrapped(pieces: list[str], width: int) -> str:

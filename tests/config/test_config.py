@@ -459,7 +459,18 @@ def test_a_list_as_text_is_read_back(field, value):
     assert kind.text(list(value)) == text
 
 
-@pytest.mark.parametrize("value", ["garbage", "grpc://x:4317", "http://", "http://[", "//host"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "garbage",
+        "grpc://x:4317",
+        "http://",
+        "http://[",
+        "//host",
+        "http://host:99999",
+        "http://host:x",
+    ],
+)
 @pytest.mark.parametrize("field", ["otlp_endpoint", "searxng"])
 def test_an_address_that_cannot_be_asked_is_refused(field, value):
     with pytest.raises(ValueError, match="not an address like http://host:port"):

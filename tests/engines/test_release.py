@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from vllama.engines.install import Offer, install, make_offers, uninstall_releas
 from vllama.engines.llamacpp import llama_server
 from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.engines.recipe import Archive, Recipe, Wheels, find_misfit
+from vllama.engines.release import install_build, open_releases
 from vllama.machine.types import Vendor
 from vllama.net.web import bodies
 
@@ -177,6 +179,33 @@ def test_what_is_refused_leaves_nothing_in_use(
     assert list_left(tmp_path) == left
     releases.faults.clear()
     bring(releases, tmp_path)
+
+
+def test_a_mirror_s_password_is_not_shown(releases: Releases, tmp_path: Path) -> None:
+    releases.faults = {"garbage"}
+    address = releases.url.replace("://", "://user:secret@")
+    way = replace(BUILD, archive=replace(ARCHIVE, releases=address))
+    with pytest.raises(EnvironmentFailed, match="does not describe a release") as failed:
+        asyncio.run(install(offer(tmp_path, way)))
+    assert "secret" not in str(failed.value)
+
+
+def test_what_is_cancelled_while_it_is_unpacked_leaves_nothing(
+    releases: Releases, tmp_path: Path
+) -> None:
+    cancelled = threading.Event()
+    folder = tmp_path / "llama-server"
+    folder.mkdir()
+
+    def tell(status: str, *_: int | None) -> None:
+        if status == "unpacking":
+            cancelled.set()
+
+    way = mirrored(releases, BUILD)
+    assert way.archive is not None
+    with pytest.raises(EnvironmentFailed, match="it was cancelled"), open_releases() as connections:
+        install_build(way.archive, folder, tell=tell, connections=connections, cancelled=cancelled)
+    assert list_left(tmp_path) == []
 
 
 def test_what_is_installed_outlives_a_failure(releases: Releases, tmp_path: Path) -> None:

@@ -558,6 +558,9 @@ def test_a_model_is_answered_by_the_nodes_that_the_settings_name(cluster) -> Non
         cluster.wait_for(
             lambda name=name: name in {row["node"] for row in cluster.head.get("/api/ps")["models"]}
         )
+    file.write_text(f'nodes = {urls}\n[models.both]\nnodes = ["nobody"]\n')
+    cluster.head.process.send_signal(signal.SIGHUP)
+    cluster.wait_for(lambda: cluster.ask("both", stream=False)[0] == 404)
 
 
 @pytest.mark.slow
@@ -742,8 +745,27 @@ def test_a_model_is_unloaded_on_all_nodes(cluster) -> None:
         assert node.request("POST", "/api/chat", chat, KEY)[0] == 200
     cluster.wait_for(lambda: len(cluster.head.get("/api/ps")["models"]) == 2)
     unload = {"model": "both", "keep_alive": 0}
-    assert cluster.head.request("POST", "/api/generate", unload)[0] == 200
-    cluster.wait_for(lambda: not cluster.head.get("/api/ps")["models"])
+
+    def add_key(name: str, *limits: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "vllama", "keys", "add", name, *limits, "--json"]
+        made = subprocess.run(command, env=cluster.head.env, capture_output=True, check=True)
+        return {"authorization": f"Bearer {json.loads(made.stdout)['key']}"}
+
+    def ask(key: dict[str, str]) -> int:
+        return cluster.head.request("POST", "/api/generate", unload, key)[0]
+
+    def list_loaded() -> list[bool]:
+        return [
+            bool(json.loads(node.request("GET", "/api/ps", headers=KEY)[2])["models"])
+            for node in cluster.nodes
+        ]
+
+    limited, other = add_key("bob", "--models", "x*"), add_key("ann")
+    cluster.wait_for(lambda: cluster.head.request("GET", "/api/tags")[0] == 401)
+    assert ask(limited) in (403, 404)
+    assert list_loaded() == [True, True]
+    assert ask(other) == 200
+    cluster.wait_for(lambda: list_loaded() == [False, False])
 
 
 @pytest.mark.slow
@@ -753,6 +775,9 @@ def test_a_head_that_only_forwards_serves_no_model_of_its_own(cluster) -> None:
     cluster.wait_for(lambda: "only:latest" in listed(cluster.head))
     assert "mine:latest" not in listed(cluster.head)
     assert cluster.ask("mine")[0] == 404
+    body = {"model": "mine", "messages": [{"role": "user", "content": "hi"}]}
+    marked = {"x-vllama-forwarded": "1"}
+    assert cluster.head.request("POST", "/api/chat", body, marked)[0] == 404
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, json
 
-from vllama.accounts.keys.key import name_client
+from vllama.accounts.keys.key import FORWARDED, name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import log_context
 from vllama.base.errors import (
@@ -33,7 +33,7 @@ from vllama.routes.asked import complete_name, find_prefix, read_asked
 from vllama.routes.events.rows import FOREVER_S, make_rows
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
-from vllama.targets.nodes.forward import FORWARDED, Forward, NodeRefuses
+from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
 from vllama.targets.nodes.watch import Nodes
 
@@ -61,10 +61,9 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     """
     nodes, route = gateway.nodes, running.route
     assert nodes is not None
-    if request.header(FORWARDED):
-        return False
+    is_forwarded = bool(request.header(FORWARDED))
     if route.dialect is Dialect.RESPONSES and route.kind is not RouteKind.MODEL:
-        return await _forward_stored(gateway, nodes, request, running)
+        return not is_forwarded and await _forward_stored(gateway, nodes, request, running)
     body = await request.body()
     request.put_back(body)
     try:
@@ -72,6 +71,9 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     except VllamaError:
         return False  # the handler says what is wrong
     given = asked.model or asked.name or ""
+    if is_forwarded:
+        await refuse_own(gateway, route, given)
+        return False
     model, prefix = complete_name(given), find_prefix(asked)
     local = await describe_here(gateway, nodes, given)
     place = find_place(nodes, request, route, model, local)
@@ -80,6 +82,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     require_node(nodes, place)
     only = find_pins(gateway, given)
     if route.is_free is not None and await route.is_free(request):
+        check_model(given, model)
         await unload_on_all(gateway, nodes, request, model, body)
     failure, tried = None, ""
     while True:
@@ -130,13 +133,19 @@ async def refuse_missing(
         refuse_unusable(nodes, given, model)
     if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
         raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
-    if nodes.local is None and route.kind is RouteKind.MODEL:
-        try:
-            bundle = (await gateway.catalog.look_up(given)).bundle
-        except VllamaError:
-            return  # it may be a chain of models
-        if not gateway.offers(bundle):
-            raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
+    await refuse_own(gateway, route, given)
+
+
+async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
+    """Raise ModelNotFound for a model on the disk of a head that only forwards."""
+    if route.kind is not RouteKind.MODEL:
+        return
+    try:
+        bundle = (await gateway.catalog.look_up(given)).bundle
+    except VllamaError:
+        return  # it may be a chain of models
+    if not gateway.offers(bundle):
+        raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
 
 
 def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
@@ -184,9 +185,11 @@ class Upstream:
     def make_head(self, method: str, path: str) -> bytes:
         """Return the first lines of a request, with the key; headers and an empty line follow."""
         where = self.endpoint
-        auth = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
+        more = f"authorization: Bearer {where.api_key}\r\n" if where.api_key else ""
+        if where.is_node:
+            more += f"{FORWARDED.decode()}: 1\r\n"
         return (
-            f"{method} {where.prefix}{path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{auth}"
+            f"{method} {where.prefix}{path} HTTP/1.1\r\nhost: {where.host}:{where.port}\r\n{more}"
         ).encode("latin-1")
 
     async def fetch(

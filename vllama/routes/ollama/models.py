@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllama.accounts.keys.key import FORWARDED
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
@@ -94,7 +95,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
         for bundle, info, problem in await gateway.catalog.all()
         if may_use(bundle.name) and gateway.offers(bundle)
     ]
-    if gateway.nodes is not None and request.read_query().get("node") != "here":
+    if gateway.nodes is not None and not request.header(FORWARDED):
         from vllama.routes.nodes import list_elsewhere
 
         rows += list_elsewhere(gateway, {row.name for row in rows})

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from vllama.accounts.keys.key import CLIENT_HEADER
+from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, UpstreamError, VllamaError
 from vllama.chat.request import Usage
@@ -24,8 +24,6 @@ from vllama.net.http.request import ClientGone, Request
 from vllama.net.upstream.connection import Connection, FastPath
 from vllama.net.upstream.pool import Upstream
 
-FORWARDED = b"x-vllama-forwarded"
-"""Marks a request that a head has sent on: whoever gets it answers it."""
 NOT_PASSED = frozenset({
     b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
     b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
@@ -275,7 +273,6 @@ def make_request(pool: Upstream, request: Request, body: bytes, client: str) -> 
     ]
     if client:
         lines.append(b"%b: %b\r\n" % (CLIENT_HEADER, client.encode("latin-1", "replace")))
-    lines.append(FORWARDED + b": 1\r\n")
     lines.append(b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace"))
     lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     return b"".join(lines)

@@ -29,8 +29,6 @@ from vllama.targets.nodes.choose import Candidate
 log = logging.getLogger(__name__)
 
 EVENTS = "/api/events?events=models,samples"
-OWN_MODELS = "/api/tags?node=here"
-"""Without those that it has from nodes of its own: it does not send a request on again."""
 SILENT_S = 6.0
 ASK_LIMIT_S = 5.0
 LATE_S = 1.0
@@ -203,7 +201,7 @@ class Node:
 
     async def _read_disk(self, pool: Upstream) -> None:
         async with asyncio.timeout(ASK_LIMIT_S):
-            answer = await pool.get(OWN_MODELS)
+            answer = await pool.get("/api/tags")
         if answer.status != 200:
             raise _explain(self.name, answer.status)
         tags = msgspec.json.decode(answer.body, type=Tags)

@@ -382,6 +382,19 @@ def test_a_worker_that_was_killed_meanwhile() -> None:
     run(work)
 
 
+def test_a_worker_lives_as_long_as_a_server_that_is_told_to_stop() -> None:
+    """What stops a server tells its whole tree, and its last answers still need templates."""
+
+    async def work(renderer: Renderer) -> None:
+        await renderer.render(GREETS, GREETING, 0.0)
+        (worker,) = workers(psutil.Process())
+        worker.terminate()
+        assert await renderer.render(GREETS, GREETING, 0.0) == "hi!"
+        assert workers(psutil.Process()) == [worker]
+
+    run(work)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["idle", pytest.param("rendering", marks=pytest.mark.slow)])
 def test_a_worker_ends_with_the_server(moment: str) -> None:
