@@ -98,7 +98,7 @@ class Server:
 
     @property
     def output(self) -> str:
-        """All that it has printed."""
+        """All that it has printed; it may answer first, and log that later: see `wait_for`."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def tree(self) -> list[psutil.Process]:

@@ -74,7 +74,7 @@ def test_out_of_memory(tmp_path: Path, room: int) -> None:
         assert "plan: " in row["cause"] and "memory" in row["cause"]
         # which allocation was one too many decides whether that one step was enough
         first = "a context of 2048 tokens instead of 4096, because the first failed: "
-        assert f"second plan: {first}" in server.output
+        server.wait_for(f"second plan: {first}")
 
 
 def test_out_of_memory_with_a_context_that_was_asked_for(tmp_path: Path, room: int) -> None:

@@ -175,8 +175,8 @@ def chat_engine(server: Server) -> psutil.Process:
 
 
 def test_the_plan_tells_its_numbers(server, name):
-    assert re.search(r"cache of .* tokens, 2(\.0)? KiB each", server.output)
-    assert "read by its parser hermes" in server.output
+    server.wait_for(r"cache of .* tokens, 2(\.0)? KiB each")
+    server.wait_for("read by its parser hermes")
     (row,) = server.get("/api/ps")["models"]
     assert row["context_length"] == 2048
 

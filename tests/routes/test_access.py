@@ -351,7 +351,7 @@ def test_what_a_key_may_see_of_usage(server: Server, keys: dict[str, str]) -> No
     )
     metrics = ask(server, keys["reader"], "/metrics")[1]["text"].decode()
     assert 'vllama_key_tokens_total{key="free",kind="generated",model="counts:latest"}' in metrics
-    assert " key free [" in server.output
+    server.wait_for(r" key free \[")
 
 
 def test_a_revoked_key_and_a_rotated_one(server: Server, keys: dict[str, str]) -> None:

@@ -85,7 +85,7 @@ def test_impossible_numbers_of_an_engine_end_no_server(tmp_path: Path, liar: str
         server.start()
         [row] = server.get("/api/usage?by=model")["usage"]
         assert row["requests"] == count
-        assert "cannot read 2 lines" in server.output
+        server.wait_for("cannot read 2 lines")
 
 
 def test_usage_that_cannot_be_written_is_told_and_written_later(tmp_path: Path) -> None:

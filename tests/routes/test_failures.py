@@ -204,7 +204,9 @@ def test_an_engine_that_does_not_start_names_the_cause(server):
 def test_one_failure_is_one_line_of_the_log_beside_that_of_the_request(server):
     name = server.model("one-line", "--exit-before-ready", "--exit-code", "3")
     assert whole(server, name)[0] == 500
-    told = [line for line in server.output.splitlines() if f"{name}:latest: it ended with" in line]
+    ended = f"{name}:latest: it ended with"
+    output = server.wait_for(f" access: .*{ended}")
+    told = [line for line in output.splitlines() if ended in line]
     own = [line for line in told if " access: " not in line]
     assert len(own) == 1 and len(told) == 2, told
     assert " ERROR " in own[0] and f"vllama logs {name}:latest" in own[0]

@@ -37,7 +37,7 @@ def test_a_shorter_context_is_announced_and_serves(server):
     assert (found["context_length"], found["state"]) == (2048, "ready")
     said = "second plan: a context of 2048 tokens instead of 4096, because the first failed: no mem"
     assert said in found["cause"]
-    assert said in server.output
+    server.wait_for(said)
     shown = server.post("/api/show", {"model": name, "plan": True})[1]["vllama"]
     assert shown["loaded"] and said in shown["reasons"][0]
     done = subprocess.run(
@@ -58,7 +58,8 @@ def test_another_engine_takes_what_the_first_does_not_know(server):
         found = row(server, name)
         assert found["engine"] != "fake"
         assert "instead of fake engine, because the first failed: the shape is un" in found["cause"]
-        assert server.output.count("because the first failed: the shape") == times
+        output = server.wait_for("because the first failed: the shape")
+        assert output.count("because the first failed: the shape") == times
         stop = {"model": name, "keep_alive": 0}
         assert server.post("/api/generate", stop)[0] == 200
         until(lambda: not row(server, name))
@@ -99,7 +100,8 @@ def test_a_context_that_a_request_asks_for_is_kept(small):
     assert status == 500
     kept = "no memory; not changed, since asked for: the context of 4096 tokens, the engine"
     assert kept in reply["error"]
-    assert small.output.count("asked:latest: cannot start asked:latest: no memory") == 1
+    failed = "asked:latest: cannot start asked:latest: no memory"
+    assert small.wait_for(failed).count(failed) == 1
     assert kept in row(small, name, "failed")["cause"]
     assert ask(small, name)[0] == 200  # who asks for no context is served with less
     assert row(small, name)["context_length"] == 2048
@@ -114,7 +116,8 @@ def test_it_ends_with_the_first_cause_and_what_was_tried(small):
         in (reply["error"])
     )
     assert "buy some" in reply["error"] or "buy some" in row(small, name, "failed")["hint"]
-    assert small.output.count("scheduler: never:latest: second plan: ") == 1
+    second = "scheduler: never:latest: second plan: "
+    assert small.wait_for(second).count(second) == 1
 
 
 def test_strict_tries_nothing_else(tmp_path):

@@ -124,7 +124,7 @@ def test_the_place_in_the_queue_is_told(tmp_path):
             streams.close()  # the first leaves
             thread.join()
         assert headers["x-vllama-queue-position"] == "1"
-        assert "from position 1 of the queue" in server.output
+        server.wait_for("from position 1 of the queue")
 
 
 def test_text_and_vectors_of_a_model_are_one_row(tmp_path):
@@ -153,7 +153,8 @@ def test_an_engine_that_hangs_in_mid_stream(tmp_path):
         status, reply = whole(server, name)
         assert (status, reply["message"]["content"]) == (200, WORDS)
         assert row(server, name)["restarts"] == 1
-        told = [line for line in server.output.splitlines() if "it has sent no token" in line]
+        output = server.wait_for(" access: .*it has sent no token")
+        told = [line for line in output.splitlines() if "it has sent no token" in line]
         assert len([line for line in told if " access: " not in line]) == 1, told
 
 

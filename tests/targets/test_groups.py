@@ -119,14 +119,14 @@ def test_all_end_when_one_does(pair, which) -> None:
         assert gone(tree)
         server.process = None
         if which == "box":
-            assert "it has lost the machine 127.0.0.1" in pair.head.output
+            pair.head.wait_for("it has lost the machine 127.0.0.1")
             pair.box.start()
         return
     killed.send_signal(signal.SIGKILL)
     assert gone([rank, engine])
     pair.find_both()  # they are started again
     if which == "rank":
-        assert "it has lost the machine 127.0.0.1: " in pair.head.output
+        pair.head.wait_for("it has lost the machine 127.0.0.1: ")
     assert pair.ask()[0] == 200
 
 

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from tests.hub import Fault, StandInHub
 from tests.hub.large import make_gguf
 from tests.server_process import Server
+from tests.targets.test_nodes import Cluster
 from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.slow
@@ -373,3 +374,30 @@ def test_two_hundred_models_are_listed_and_filtered(tmp_path, open_page):
         expect(table.get_by_role("button", name=LOAD)).to_have_count(10)
         page.get_by_label("Filter the models").fill("nothing like it")
         expect(page.locator("models-page")).to_contain_text("No model has")
+
+
+def test_the_nodes_of_a_cluster(tmp_path, open_page):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with Cluster(tmp_path) as cluster:
+        cluster.add("plain")
+        names = [cluster.name(cable) for cable in cluster.cables]
+        page = open_page(cluster.head)
+        rows = {name: page.locator(f'tr[data-node="{name}"]') for name in names}
+        for row in rows.values():
+            expect(row).to_contain_text("up")
+        page.get_by_role("button", name="Load plain:latest").click()
+        place = find_row(page, "plain").locator("small", has_text="on 127.0.0.1:")
+        expect(place).to_be_visible()
+        holder = place.inner_text().removeprefix("on ")
+        other = next(name for name in names if name != holder)
+        expect(rows[holder]).to_contain_text("plain:latest")
+        expect(rows[other]).not_to_contain_text("plain:latest")
+        page.get_by_role("button", name=f"Drain {other}").click()
+        expect(rows[other]).to_contain_text("draining")
+        page.get_by_role("button", name=f"Send requests to {other} again").click()
+        expect(rows[other]).to_contain_text("up")
+        page.get_by_role("button", name="Unload plain:latest").click()
+        expect(place).to_have_count(0)
+        cluster.nodes[names.index(other)].process.kill()
+        expect(rows[other]).to_contain_text("last seen at")
