@@ -2,6 +2,7 @@
 
 import { plural } from "../format.js";
 import { readSetting } from "../live/settings.js";
+import { refreshNodes } from "../live/nodes.js";
 import { findLive, listSharing } from "../live/state.js";
 import { confirm } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
@@ -55,6 +56,16 @@ export async function remove(name) {
 /** End a request; its client gets an error. */
 export const endRequest = (id) =>
   report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was ended.");
+
+/** Send a node no more requests; its running answers go on. */
+export const drain = (name) => setDrained(name, "drain", `${name} finishes its answers and gets no new requests.`);
+
+export const undrain = (name) => setDrained(name, "undrain", `${name} gets requests again.`);
+
+async function setDrained(name, action, success) {
+  await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), success);
+  await refreshNodes();
+}
 
 async function report(promise, success) {
   try {

@@ -1,6 +1,7 @@
 /** The models on the disk as a list: a row each, and below it the details once its name is pressed. */
 
 import { fileSize } from "../format.js";
+import { listHolders } from "../live/nodes.js";
 import { listSharing } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { linkTo } from "../route.js";
@@ -46,6 +47,8 @@ function describeState({ name, disk, live }) {
     const others = listSharing(live).filter((other) => other !== name);
     return html`${badge(live.state)} ${others.length ? html`<small>shared with ${others.join(", ")}</small>` : nothing}`;
   }
+  const holders = listHolders(name);
+  if (holders.length) return html`${badge("ready")} <small>on ${holders.join(", ")}</small>`;
   return isDamaged(disk) ? badge("damaged") : nothing;
 }
 
@@ -61,5 +64,6 @@ export function mainActions({ name, disk, live }) {
   const chat = html`<a class="button" aria-label="Chat with ${name}" href=${linkTo("chat", undefined, { model: name })}>Chat</a>`;
   const load = html`<button class=${chats ? "quiet" : ""} aria-label="Load ${name}" @click=${() => actions.load(name)}>Load</button>`;
   const unload = html`<button aria-label="Unload ${name}" ?disabled=${live?.state === "stopping"} @click=${() => actions.unload(name)}>Unload</button>`;
-  return html`${!live || live.state === "failed" ? load : unload} ${chats ? chat : nothing}`;
+  const isLoaded = (live && live.state !== "failed") || listHolders(name).length;
+  return html`${isLoaded ? unload : load} ${chats ? chat : nothing}`;
 }

@@ -4,6 +4,7 @@ import "./plan-choices.js";
 import "./pull-form.js";
 import { fileSize } from "../format.js";
 import { library, listLive, refreshLibrary } from "../live/library.js";
+import { listNodes, refreshNodes } from "../live/nodes.js";
 import { forgetPull, listSharing, mayNotRead, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
@@ -16,10 +17,13 @@ import { memoryOverview } from "./memory-overview.js";
 import { describePace } from "./pull-pace.js";
 import { damage, failure, isDamaged } from "./model-details.js";
 import { modelList } from "./model-list.js";
+import { nodeTable } from "./node-table.js";
 import { runningCard } from "./running-card.js";
 
+const NODES_MS = 5000;
+
 class ModelsPage extends View {
-  static topics = ["models", "requests", "pulls", "samples", "library", "connection"];
+  static topics = ["models", "requests", "pulls", "samples", "library", "connection", "nodes"];
 
   opened = new Map(); // names of the models whose details are open → the element of their plan
   filter = "";
@@ -27,6 +31,8 @@ class ModelsPage extends View {
 
   enter() {
     refreshLibrary().catch(showError);
+    refreshNodes();
+    this.every(NODES_MS, refreshNodes);
     this.every(1000, () => this.update()); // times, and the pace of downloads
     readSetting("read_only").then((value) => {
       this.readOnly = value === "true";
@@ -41,7 +47,7 @@ class ModelsPage extends View {
   template() {
     return html`
       <h1>Models</h1>
-      ${this.failures()} ${this.running()} ${memoryOverview()}
+      ${this.failures()} ${this.running()} ${nodeTable()} ${memoryOverview()}
       ${this.readOnly
         ? nothing
         : html`<section aria-labelledby="add-title">
@@ -99,7 +105,7 @@ class ModelsPage extends View {
     const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter));
     return html`<section aria-labelledby="list-title">
       <div class="row">
-        <h2 id="list-title" class="grow">${mayNotRead() ? "On this server" : "Not loaded"} <span class="muted">${models.length}</span></h2>
+        <h2 id="list-title" class="grow">${this.listTitle()} <span class="muted">${models.length}</span></h2>
         <input
           type="search"
           aria-label="Filter the models by name"
@@ -109,6 +115,11 @@ class ModelsPage extends View {
       </div>
       ${shown.length ? modelList(shown, this) : this.emptyText(models)}
     </section>`;
+  }
+
+  listTitle() {
+    if (listNodes().length) return "In the cluster";
+    return mayNotRead() ? "On this server" : "Not loaded";
   }
 
   emptyText(models) {

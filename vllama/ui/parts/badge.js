@@ -6,12 +6,15 @@ const TONES = {
   ready: "good",
   running: "good",
   ok: "good",
+  up: "good",
   loading: "busy",
   waiting: "busy",
   stopping: "busy",
+  draining: "busy",
   backoff: "bad",
   failed: "bad",
   damaged: "bad",
+  lost: "bad",
   error: "bad",
 };
 
