@@ -29,6 +29,9 @@ HOLD_MB = 24
 ENGINE_BYTES = (HOLD_MB + 150) * 1024**2
 CLIENTS = 16
 SERVED_LIMIT_S = 240.0
+MORE_FDS = 4
+"""Handles that may be open after a storm, and were not before it."""
+SETTLED_S = 60.0
 SWITCHES = (
     "--ready-after", "0.2", "--hold", str(HOLD_MB), "--token-interval", "0.002",
     "--spawn-child", "--spawn-setsid",
@@ -316,6 +319,14 @@ def vitals(server: Server) -> dict[str, int]:
     }
 
 
+def settle(server: Server, most_fds: int) -> dict[str, int]:
+    """Wait until the handles of clients that have left are closed; return the server's vitals."""
+    until_s = time.monotonic() + SETTLED_S
+    while (found := vitals(server))["fds"] > most_fds and time.monotonic() < until_s:
+        time.sleep(0.1)
+    return found
+
+
 def run(home: Path, seconds: float, seed: int, *, rounds: int = 1) -> tuple[Storm, list[dict]]:
     """Run a storm, in `rounds` parts; return it, and the vitals before and after each part."""
     arguments = (
@@ -329,7 +340,7 @@ def run(home: Path, seconds: float, seed: int, *, rounds: int = 1) -> tuple[Stor
         series = [vitals(server)]
         for _ in range(rounds):
             asyncio.run(storm.rage(seconds / rounds))
-            series.append(vitals(server))
+            series.append(settle(server, series[0]["fds"] + MORE_FDS))
         if left := storm.left_behind():
             storm.wrong.append(f"left behind while the server runs: {left}")
         records = list((server.home / "data" / "run").glob("*.json"))

@@ -145,7 +145,10 @@ def list_cases(
         def look() -> bool:
             before = len(server.output)
             act()
-            return bool(re.search(pattern, server.output[before:]))
+            mark = {"x-request-id": f"told-{next(numbers)}"}  # logged after all that `act` did
+            server.request("POST", "/api/show", {"model": "none"}, mark)
+            output = server.wait_for(mark["x-request-id"])
+            return bool(re.search(pattern, output[before:]))
 
         return look
 

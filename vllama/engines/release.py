@@ -41,7 +41,6 @@ _MAX_UNPACKED, _MAX_FILES = 4 * 1024**3, 10_000
 _TRIES = 4
 _PAUSE_S = 0.1
 """Before the second try; it doubles with each."""
-SERVER_ERROR = 500
 _TIME_DIGITS = 11  # of a Unix time
 _TAG = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -233,7 +232,7 @@ def _receive(
         if response.status == 416:  # what is there is no beginning of it
             file.unlink(missing_ok=True)
             raise RequestFailed("the download begins anew")
-        if response.status >= SERVER_ERROR:
+        if response.status >= 500:
             raise RequestFailed(f"the server answers {response.status}")
         if response.status not in (200, 206):
             raise _Unusable(

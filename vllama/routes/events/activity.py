@@ -23,7 +23,6 @@ from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.views import sum_pools
 
-SERVER_ERROR = 500
 MAX_ENDED = 1000
 MAX_TOLD = 100
 """Those in a snapshot of the event stream."""
@@ -50,7 +49,7 @@ class Activity:
 
     def note_end(self, running: RunningRequest, row: EndedRow) -> None:
         """Take note of a request that has ended."""
-        failed = running.route.kind in CHANGES or row.status >= SERVER_ERROR
+        failed = running.route.kind in CHANGES or row.status >= 500
         if not row.model and (row.error is None or not failed):
             return
         self._count_first_token(running)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 PREFERENCES = ("engine", "context_length", "gpu_layers", "strict")
 """The settings that a request may name, as the flags of `vllama plan`."""
 
-SERVER_ERROR = 500
 LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
@@ -212,7 +211,7 @@ async def _preview(
         try:
             told = await executors.web.run(preview_plan, library, facts, gateway.environ, name)
         except VllamaError as error:
-            if error.status < SERVER_ERROR:
+            if error.status < 500:
                 raise
             told = {"model": name, "error": error.message, "hint": error.hint}
         return told, facts, False

@@ -33,7 +33,6 @@ NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
     "transfer-encoding", "x-request-id",
 })  # fmt: skip
-SERVER_ERROR = 500
 STREAMS = ("application/x-ndjson", "text/event-stream")
 TAIL_READS = 16
 """The reads at the end of a stream that are kept for its counts."""
@@ -89,7 +88,7 @@ class Forward:
                 raise ClientGone
             if self._status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
-            if may_refuse and self._status >= SERVER_ERROR and not request.status:
+            if may_refuse and self._status >= 500 and not request.status:
                 told = f"it answers with status {self._status}"
                 raise NodeRefuses(f"cannot use {pool.endpoint.title}: {told}", status=self._status)
             self._finish()
