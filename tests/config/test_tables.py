@@ -62,6 +62,8 @@ def test_declarations_and_settings_have_the_same_fields() -> None:
         ("[models.a]\naliases=['x']\n[models.b]\naliases=['X']", "line 4: 'X' is an alias", ""),
         ("[models.a]\naliases=['x']\n[models.b]\naliases=['x:latest']", "is an alias of", ""),
         ("[models.a]\naliases=['b']\n[models.b]\npin=true", "line 2: 'b' has a table", "rename"),
+        ("[models.a]\naliases=['hf.co/o/m']\n[models.'o/m']\npin=true", "has a table", "rename"),
+        ("[models.'o/m']\nfallback=['hf.co/O/M:latest']", "is the model itself", "take it out"),
         ("[models.a]\nfallback=['A:latest']", "line 2: 'A:latest' is the model itself", "take"),
         ("[models.a]\naliases=['b']\nfallback=['b']", "line 3: 'b' is the model itself", "take"),
         ('[upstreams.x]\nurl = "http://h"\nkey_file="/none"', "upstream x: .* \"/none\"", ""),

@@ -86,6 +86,7 @@ def test_copilot_sees_the_name_it_asked_for(server):
     ("method", "path", "body", "status", "text"),
     [
         ("POST", "/api/show", {"model": "nope"}, 404, "model 'nope:latest' not found"),
+        ("POST", "/api/show", {"model": "h:5/l/m"}, 404, "model 'h:5/l/m:latest' not found"),
         ("POST", "/api/show", {}, 400, "model is required"),
         ("POST", "/api/show", b"", 400, "missing request body"),
         ("POST", "/api/chat", {"model": "nope"}, 404, "model 'nope' not found"),

@@ -312,6 +312,24 @@ def cluster(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_busy_model_of_a_node_is_unloaded_some_day_and_a_pinned_one_never(cluster) -> None:
+    cluster.nodes[0].model("busy")
+    cluster.nodes[1].model("pinned")
+    cluster.wait_for(lambda: len(cluster.head.get("/api/tags")["models"]) >= 2)
+    cluster.wait_for(lambda: cluster.ask("pinned", stream=False, keep_alive=-1)[0] == 200)
+    body = {"model": "busy", "messages": [{"role": "user", "content": "@tokens=1000000"}]}
+
+    def read_rows():
+        return {row["name"]: row for row in cluster.head.get("/api/ps")["models"]}
+
+    with cluster.head.open("/api/chat", body) as stream:
+        stream.readline()
+        cluster.wait_for(lambda: read_rows().get("busy:latest", {}).get("requests") == 1)
+        never = {name: row["expires_at"] > "2200" for name, row in read_rows().items()}
+        assert never == {"busy:latest": False, "pinned:latest": True}
+
+
+@pytest.mark.slow
 def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     first, second = cluster.nodes
     first.model("one")

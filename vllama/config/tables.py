@@ -10,6 +10,7 @@ from vllama.config import parse
 from vllama.config.kinds import Kind
 from vllama.config.setting import Effect
 from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS, Field
+from vllama.models.names.ref import list_spellings
 from vllama.models.settings import ModelSettings, UpstreamSettings, is_pattern
 
 ListedField = tuple[tuple[str, ...], object, str, Effect]
@@ -107,31 +108,33 @@ def _read_fields(
 def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
     """Refuse an alias that two models have, or that has a table of its own."""
     tables = list(tables)
-    names = {name.lower().removesuffix(":latest") for name, _ in tables}
+    names = {each for name, _ in tables for each in list_spellings(name)}
     owners: dict[str, str] = {}
     for name, settings in tables:
         for alias in settings.aliases or ():
-            own = alias.lower().removesuffix(":latest")
-            if own in names and own != name.lower().removesuffix(":latest"):
+            own = list_spellings(alias)
+            if own & names and not own & list_spellings(name):
                 raise TableError(
                     ("models", name, "aliases"),
                     f"'{alias}' has a table of its own",
                     hint="take it out here, or rename that table",
                 )
-            if owners.setdefault(own, name) != name:
+            owner = next((owners[each] for each in own if each in owners), name)
+            if owner != name:
                 raise TableError(
                     ("models", name, "aliases"),
-                    f"'{alias}' is an alias of '{owners[own]}' already",
+                    f"'{alias}' is an alias of '{owner}' already",
                     hint="take it out of one of them",
                 )
+            owners |= dict.fromkeys(own, name)
 
 
 def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
     """Refuse a model that is its own fallback."""
     for name, settings in tables:
-        own = {each.lower().removesuffix(":latest") for each in (name, *(settings.aliases or ()))}
+        own = {form for each in (name, *(settings.aliases or ())) for form in list_spellings(each)}
         for link in settings.fallback or ():
-            if link.lower().removesuffix(":latest") in own:
+            if own & list_spellings(link):
                 raise TableError(
                     ("models", name, "fallback"),
                     f"'{link}' is the model itself",

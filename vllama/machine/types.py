@@ -34,6 +34,11 @@ class Accelerator:
     is_divided: bool = False
 
 
+def name_pool(gpu: int) -> str:
+    """Return the name of the memory pool of the GPU with this index; that of RAM is `ram`."""
+    return f"gpu{gpu}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """The facts of a machine. `os` is "linux", "darwin" or "windows"; `arch` is as in `uname -m`.

@@ -15,6 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from vllama.models.names.ref import list_spellings
+
 SPREAD = "spread"
 WILDCARDS = "*?["
 
@@ -87,11 +89,11 @@ class ModelTables:
         """Return the merged settings of the model that has these `names`."""
         if not self.tables:
             return NOTHING
-        wanted = {form for name in names for form in _list_forms(name)}
+        wanted = {form for name in names for form in list_spellings(name)}
         matching = [
             (_rank(pattern), pattern, settings)
             for pattern, settings in self.tables
-            if any(fnmatchcase(name, form) for name in wanted for form in _list_forms(pattern))
+            if any(fnmatchcase(name, form) for name in wanted for form in list_spellings(pattern))
         ]
         merged = NOTHING
         origins: dict[str, str] = {}
@@ -104,11 +106,9 @@ class ModelTables:
 
     def find_alias(self, name: str) -> str | None:
         """Return the model that has the alias `name`, None if there is none."""
-        wanted = _list_forms(name)
+        wanted = list_spellings(name)
         for model, settings in self.tables:
-            if any(
-                form in wanted for alias in settings.aliases or () for form in _list_forms(alias)
-            ):
+            if any(wanted & list_spellings(alias) for alias in settings.aliases or ()):
                 return model
         return None
 
@@ -144,13 +144,6 @@ def _rank(pattern: str) -> tuple[bool, int]:
     """Return the order in which tables are merged, the strongest last."""
     literal = sum(character not in WILDCARDS for character in pattern)
     return not is_pattern(pattern), literal
-
-
-def _list_forms(name: str) -> set[str]:
-    """Return the ways to write a name: in lower case, and without `:latest` and the hub's host."""
-    lowered = name.strip().lower()
-    forms = {lowered, lowered.removesuffix(":latest")}
-    return forms | {form.removeprefix("hf.co/").removeprefix("huggingface.co/") for form in forms}
 
 
 HUB_ADDRESS = "https://huggingface.co"

@@ -15,12 +15,14 @@ from vllama.config.secrets import mask
 from vllama.engines.base import Engine, Mode
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
+from vllama.machine.types import name_pool
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import choose_engine, draft_plan, list_lacking, rank_engines, write_advice
 from vllama.plan.estimate import available_bytes
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import find_refusal
+from vllama.plan.resources import list_usable
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 
@@ -99,15 +101,15 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     if not plan.memory.on_gpu:
         usable = available_bytes(facts, on_gpu=False)
         return [ram | {"usable_bytes": usable, "takes_bytes": total}]
-    gpus = [gpu for gpu in platform.accelerators if gpu.index in plan.settings.gpus]
-    gpus = gpus or list(platform.accelerators)
+    there = list_usable(platform)
+    gpus = [gpu for gpu in there if gpu.index in plan.settings.gpus] or there
     usable = available_bytes(facts, on_gpu=True)
-    whole = sum(gpu.total_bytes for gpu in platform.accelerators) or 1
+    whole = sum(gpu.total_bytes for gpu in there) or 1
     shares = dict(zip(plan.settings.gpus, plan.settings.gpu_shares, strict=False))
     return [
         {
             "device": f"GPU {gpu.index} ({gpu.name})",
-            "pool": f"gpu{gpu.index}",
+            "pool": name_pool(gpu.index),
             "total_bytes": gpu.total_bytes,
             "usable_bytes": usable * gpu.total_bytes // whole,
             "takes_bytes": int(total * shares.get(gpu.index, 100 / len(gpus)) / 100),

@@ -6,6 +6,8 @@ of the nodes, which is reached without a hop. Imported only where there are node
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -28,9 +30,11 @@ from vllama.chat.request import Call
 from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
+from vllama.machine.types import name_pool
 from vllama.net.http.request import Request
+from vllama.plan.resources import list_usable
 from vllama.routes.asked import complete_name, find_prefix, read_asked
-from vllama.routes.events.rows import FOREVER_S, make_rows
+from vllama.routes.events.rows import make_rows
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
 from vllama.targets.nodes.forward import Forward, NodeRefuses
@@ -272,9 +276,7 @@ async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate
         None,
     )
     platform, free = gateway.facts.platform, gateway.scheduler.free
-    gpus = sum(
-        free.get(f"gpu{place}", gpu.free_bytes) for place, gpu in enumerate(platform.accelerators)
-    )
+    gpus = sum(free.get(name_pool(gpu.index), gpu.free_bytes) for gpu in list_usable(platform))
     room = (gpus, free.get("ram", platform.ram_available_bytes))
     return describe_row(nodes.local, row, bundle.size_bytes, room)
 
@@ -311,20 +313,21 @@ def list_elsewhere(gateway: Gateway, here: set[str]) -> Iterator[LocalModel]:
 
 def list_loaded_elsewhere(gateway: Gateway) -> Iterator[LoadedModel]:
     """Yield the models in other nodes' memory, each with the node's name."""
-    forever = rfc3339_local(FOREVER_S)
+    # a busy model has no time yet at which it is unloaded; where nothing is known, it is the usual
+    usual_s = time.time() + gateway.facts.settings.keep_alive_s
     for node in gateway.nodes.list_up() if gateway.nodes is not None else ():
         for row in node.loaded.values():
             if row.state != "failed" and may_use(row.name):
-                yield _as_loaded(row, node, forever)
+                yield _as_loaded(row, node, math.inf if row.pinned else usual_s)
 
 
-def _as_loaded(row: ModelRow, node: Node, forever: str) -> LoadedModel:
+def _as_loaded(row: ModelRow, node: Node, expires_s: float) -> LoadedModel:
     fields = {name: getattr(row, name) for name in LoadedModel.__struct_fields__}
     return LoadedModel(
         **fields
         | {
             "node": node.name,
             "node_reason": node.reasons.get(row.name.lower(), UNSET),
-            "expires_at": row.expires_at or forever,
+            "expires_at": row.expires_at or rfc3339_local(expires_s),
         },
     )

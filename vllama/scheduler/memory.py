@@ -18,7 +18,7 @@ from pathlib import Path
 from vllama.base import executors, private
 from vllama.machine.detect import detect, free_ram_bytes
 from vllama.machine.nvidia import list_gpu_processes
-from vllama.machine.types import Platform, Vendor
+from vllama.machine.types import Platform, Vendor, name_pool
 from vllama.plan.draft_model import TRIAL_TOKENS, DraftSpeeds, Speed, make_key
 from vllama.plan.resources import list_usable
 from vllama.plan.types import Plan
@@ -40,7 +40,7 @@ class MemoryMeter:
     """Measures this machine. `reserve_bytes` remain free in every pool."""
 
     def __init__(self, platform: Platform, reserve_bytes: int) -> None:
-        self._gpus = {f"gpu{gpu.index}": gpu.vendor for gpu in list_usable(platform)}
+        self._gpus = {name_pool(gpu.index): gpu.vendor for gpu in list_usable(platform)}
         self._names_pids = bool(platform.of(Vendor.NVIDIA))
         self._reserve_bytes = reserve_bytes
 
@@ -53,7 +53,7 @@ class MemoryMeter:
             return dict.fromkeys(self._gpus, -(-total // len(self._gpus)))
         shares = settings.gpu_shares or (100 / len(settings.gpus),) * len(settings.gpus)
         return {
-            f"gpu{index}": math.ceil(total * share / 100)
+            name_pool(index): math.ceil(total * share / 100)
             for index, share in zip(settings.gpus, shares, strict=True)
         }
 
@@ -74,13 +74,13 @@ class MemoryMeter:
         free = {RAM: free_ram_bytes(kept) - returned - self._reserve_bytes}
         if gpus:
             for gpu in detect().accelerators:
-                if self._gpus.get(name := f"gpu{gpu.index}") is gpu.vendor:
+                if self._gpus.get(name := name_pool(gpu.index)) is gpu.vendor:
                     free[name] = gpu.free_bytes - self._reserve_bytes
             held = list_gpu_processes() if self._names_pids else {}
             for key, item in footprints.items():
                 for pid in item.pids & held.keys():
                     for index, size in held[pid].items():
-                        name = f"gpu{index}"
+                        name = name_pool(index)
                         holds[key][name] = holds[key].get(name, 0) + size
         ended = frozenset(key for key, item in footprints.items() if not item.whole)
         return Measured(free=free, holds=holds, ended=ended)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.base.units import format_amount
-from vllama.machine.types import Platform
+from vllama.machine.types import Platform, name_pool
 from vllama.plan.fit import MIN_AUTO_CONTEXT
 from vllama.plan.resources import list_usable
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, decide_loads
@@ -29,7 +29,7 @@ class Room:
 
 def find_free(platform: Platform, reserve_bytes: int) -> dict[str, int]:
     """Return the memory that is free now by pool, less the reserve."""
-    gpus = {f"gpu{gpu.index}": gpu.free_bytes for gpu in list_usable(platform)}
+    gpus = {name_pool(gpu.index): gpu.free_bytes for gpu in list_usable(platform)}
     free = {"ram": platform.ram_available_bytes, **gpus}
     return {pool: max(0, size - reserve_bytes) for pool, size in free.items()}
 

@@ -14,6 +14,7 @@ from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.plan.types import Need
 from vllama.routes.events.activity import MAX_SAMPLES, Activity, History
 from vllama.routes.recording.running import RunningRequests
+from vllama.scheduler.room import find_free
 
 GIB = 1024**3
 PLATFORM = Platform(
@@ -98,7 +99,7 @@ async def test_how_busy_the_machine_is_is_told_while_somebody_looks() -> None:
 async def test_gpus_have_the_names_of_their_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second GPU of the machine is the first that this server may use."""
+    """The server may use the second GPU of two, which the scheduler calls so too."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\nprintf '0, 99, 80, 300\\n1, 50, 60, 120.5\\n'\n")
     smi.chmod(0o755)
@@ -111,5 +112,6 @@ async def test_gpus_have_the_names_of_their_memory(
         await history.take(watched=True)
         (sample,) = history.list_samples()
         assert sample.machine is not None and sample.machine.gpus == {
-            "gpu0": GpuUse(use=0.5, temperature_c=60.0, power_w=120.5)
+            "gpu1": GpuUse(use=0.5, temperature_c=60.0, power_w=120.5)
         }
+        assert sample.memory.keys() == find_free(platform, 0).keys() == {"ram", "gpu1"}

@@ -19,6 +19,7 @@ from vllama.cli.launch.more_agents import MORE_AGENTS
 from vllama.cli.launch.types import Integration, Places, Target
 from vllama.cli.output import ask, confirm, is_terminal, say_aside, show_warning
 from vllama.config import Config
+from vllama.models.names.ref import list_spellings
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client, Reply
@@ -146,10 +147,10 @@ def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | Non
     """
     if length := (shown.get("vllama") or {}).get("context_length"):
         return int(length)
-    wanted = (model.lower(), f"{model.lower()}:latest")
+    wanted = list_spellings(model)
     for one in loaded_now:
-        names = (str(one.get("name")).lower(), str(one.get("model")).lower())
-        if any(name in names for name in wanted) and (length := one.get("context_length")):
+        names = list_spellings(str(one.get("name"))) | list_spellings(str(one.get("model")))
+        if wanted & names and (length := one.get("context_length")):
             return int(length)
     info = shown.get("model_info") or {}
     length = info.get(f"{info.get('general.architecture')}.context_length")

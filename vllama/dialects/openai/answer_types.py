@@ -18,6 +18,7 @@ from vllama.chat.inspect import MaybeInspected
 from vllama.dialects.ollama.answer_types import NUMBERS
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
+Logprobs = Annotated[dict[str, Any] | UnsetType | None, says("the log probabilities of its tokens")]
 
 
 class Usage(Struct):
@@ -65,7 +66,7 @@ class ChatChoice(Struct):
     index: int
     message: Annotated[ChatMessage, says("the answer")]
     finish_reason: Reason | None
-    logprobs: dict[str, Any] | UnsetType | None = UNSET
+    logprobs: Logprobs = UNSET
 
 
 class ChatCompletion(Struct):
@@ -96,7 +97,7 @@ class ChatChunkChoice(Struct):
     index: int
     delta: Annotated[ChatDelta, says("what is added")]
     finish_reason: Reason | UnsetType | None = UNSET
-    logprobs: dict[str, Any] | UnsetType | None = UNSET
+    logprobs: Logprobs = UNSET
 
 
 class ChatChunk(Struct):
@@ -119,7 +120,7 @@ class TextChoice(Struct):
     text: Annotated[str, says("the text")]
     index: int
     finish_reason: Reason | None
-    logprobs: dict[str, Any] | UnsetType | None = UNSET
+    logprobs: Logprobs = UNSET
 
 
 class TextCompletion(Struct):

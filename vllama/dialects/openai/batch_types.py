@@ -75,7 +75,7 @@ class RowErrors(Struct, kw_only=True):
 class RequestCounts(Struct, kw_only=True):
     """How many rows a batch has, and how many have ended."""
 
-    total: int = 0
+    total: Annotated[int, says("how many rows there are")] = 0
     completed: Annotated[int, says("how many have an answer")] = 0
     failed: Annotated[int, says("how many have an error")] = 0
 

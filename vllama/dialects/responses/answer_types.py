@@ -97,7 +97,7 @@ class WholeResponse(Struct):
     safety_identifier: Annotated[Any, says("as in the request")]
     service_tier: Annotated[str, says("always `default`")]
     store: bool
-    background: bool
+    background: Annotated[bool, says("as in the request, without effect")]
     temperature: float
     top_p: float
     top_logprobs: Annotated[int, says("how many alternatives to each token are given")]

@@ -23,6 +23,7 @@ from vllama.base.errors import ModelNotFound, ServerUnreachable, VllamaError
 from vllama.base.units import format_duration
 from vllama.cli.client import Client
 from vllama.lab.bench.load import ask, ask_all, make_messages
+from vllama.models.names.ref import list_spellings
 
 Row = dict[str, Any]
 """The results of one server in one step of one round: `round`, `side`, `step`, and the values."""
@@ -86,11 +87,11 @@ class Side:
 
     def list_engines(self, model: str) -> list[tuple[object, object]]:
         """Return process and restarts of what serves a model; empty if the server does not tell."""
-        wanted = model.lower().removesuffix(":latest")
+        wanted = list_spellings(model)
         return [
             (row["pid"], row.get("restarts"))
             for row in self.server.get("/api/ps").get("models") or []
-            if row.get("pid") and str(row["name"]).lower().removesuffix(":latest") == wanted
+            if row.get("pid") and wanted & list_spellings(str(row["name"]))
         ]
 
     def memory_bytes(self) -> int | None:

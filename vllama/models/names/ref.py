@@ -293,8 +293,21 @@ def is_path(text: str) -> bool:
 
 
 def add_default_tag(name: str) -> str:
-    """Return a name as it is displayed, always with a tag."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:{DEFAULT_TAG}"
+    """Return a name as it is displayed, always with a tag; a path has none."""
+    has_tag = is_path(name) or ":" in name.rpartition("/")[2]
+    return name if has_tag else f"{name}:{DEFAULT_TAG}"
+
+
+def list_spellings(name: str) -> set[str]:
+    """Return the ways to write a name: in lower case, and without `:latest` and the hub's host.
+
+    Two names that share one mean the same model.
+    """
+    lowered = name.strip().lower()
+    forms = {lowered, lowered.removesuffix(f":{DEFAULT_TAG}")}
+    for host in HUB_HOSTS:
+        forms |= {form.removeprefix(f"{host}/") for form in forms}
+    return forms
 
 
 def path_stem(path: Path) -> str:

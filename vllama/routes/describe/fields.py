@@ -11,30 +11,25 @@ from vllama.dialects.go_values import BASE64, integer
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
 from vllama.dialects.openai.read import IMAGE_URI
+from vllama.models.names.ref import MAX_NAME
 
 EXAMPLE_MODEL = "qwen3:0.6b"
 """It can chat, call tools and think."""
 
-_PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
-_NAMESPACE = "[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"
-_TAGGED = f"{_PART}(:{_PART})?"
-_HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(:[0-9]{1,5})?"
+# no patterns: upstreams name their models as they like, and a generated client would refuse those
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
 NEW_MODEL: Schema = {
-    "type": "string",
-    "pattern": f"^({_NAMESPACE}/)?{_TAGGED}$",
+    **_NAME,
     "description": "the name of a new model: `model[:tag]` or `namespace/model[:tag]`",
 }
-_PULLED = f"(({_NAMESPACE}/)?|((hf|ollama)://|(https?://)?{_HOST}/){_NAMESPACE}/){_TAGGED}"
 PULLED_MODEL: Schema = {
-    "type": "string",
+    **_NAME,
     "description": "a model: `model[:tag]`, `namespace/model[:tag]` or `hf.co/organisation/model`",
-    "pattern": f"^{_PULLED}$",
 }
 MODEL: Schema = {
-    "type": "string",
+    **_NAME,
     "description": "a model: `model[:tag]`, `namespace/model[:tag]`, `hf.co/organisation/model`, "
     "or the path of a file on the server",
-    "pattern": f"^({_PULLED}|(/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,99}}){{1,20}}[.]gguf)$",
 }
 
 

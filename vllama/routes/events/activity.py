@@ -15,8 +15,9 @@ import msgspec
 from vllama.base import executors
 from vllama.base.clock import now_ns
 from vllama.dialects.events import EndedRow, GpuUse, MachineUse, Pool, Sample
-from vllama.machine.types import Platform, Vendor
+from vllama.machine.types import Platform, Vendor, name_pool
 from vllama.machine.usage import read_cpu, read_gpus
+from vllama.plan.resources import list_usable
 from vllama.routes.recording.running import RunningRequest, RunningRequests
 from vllama.routes.route import RouteKind
 from vllama.scheduler.memory import RAM
@@ -118,14 +119,9 @@ class History:
         self._activity = activity
         # by pool: all of it, and what was free when the server started
         self._pools = {RAM: (platform.ram_total_bytes, platform.ram_available_bytes)} | {
-            f"gpu{place}": (gpu.total_bytes, gpu.free_bytes)
-            for place, gpu in enumerate(platform.accelerators)
+            name_pool(gpu.index): (gpu.total_bytes, gpu.free_bytes) for gpu in list_usable(platform)
         }
-        self._gpus = {
-            gpu.index: f"gpu{place}"
-            for place, gpu in enumerate(platform.accelerators)
-            if gpu.vendor is Vendor.NVIDIA
-        }
+        self._gpus = [gpu.index for gpu in list_usable(platform) if gpu.vendor is Vendor.NVIDIA]
         read_cpu()  # it tells what was in use since the call before
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
@@ -152,7 +148,7 @@ class History:
         return MachineUse(
             cpu=read_cpu(),
             gpus={
-                self._gpus[index]: GpuUse(use=use, temperature_c=degrees, power_w=watts)
+                name_pool(index): GpuUse(use=use, temperature_c=degrees, power_w=watts)
                 for index, (use, degrees, watts) in gpus.items()
                 if index in self._gpus
             },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,20 +15,16 @@ from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.types import Plan
 from vllama.scheduler.views import FailureView, Phase, View
 
-# "for ever" in Ollama: now plus the largest duration that Go can hold
-FOREVER_S = (2**63 - 1) / 1e9
-
 
 def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
     """Describe a model that is loaded or loading; `names` are those that the client may know."""
-    expires_s = time.time() + FOREVER_S if math.isinf(view.expires_s) else view.expires_s
     return LoadedModel(
         name=names[0],
         model=names[0],
         size=view.memory_bytes,
         digest=view.bundle.digest,
         details=build_details(view.bundle, view.plan.info),
-        expires_at=rfc3339_local(expires_s),
+        expires_at=rfc3339_local(view.expires_s),
         size_vram=view.vram_bytes,
         context_length=known_context(view.plan),
         state=str(view.state),

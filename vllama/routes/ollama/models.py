@@ -40,7 +40,14 @@ from vllama.models.headers.info import (
 )
 from vllama.models.limits import decode_json
 from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
-from vllama.models.names.ref import DEFAULT_TAG, INVALID_NAME, CloudDisabled, Kind, ModelRef
+from vllama.models.names.ref import (
+    INVALID_NAME,
+    CloudDisabled,
+    Kind,
+    ModelRef,
+    add_default_tag,
+    list_spellings,
+)
 from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
@@ -131,13 +138,13 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     if model is None or model.shown is None:
         return {}
     for endpoint in find_servers(gateway.facts.found, bundle)[0]:
-        name = endpoint.model or bundle.hub_id
+        names = list_spellings(endpoint.model or bundle.hub_id or "")
         try:
             async with asyncio.timeout(ELSEWHERE_S):
                 with gateway.upstreams.use_pool(endpoint) as upstream:
                     answer = await upstream.get("/api/ps")
             for row in decode_json(answer.body)["models"] if answer.status == 200 else ():
-                if name in (row["name"], row["name"].removesuffix(":latest")):
+                if names & list_spellings(row["name"]):
                     return {key: row[key] for key in LOADED if type(row.get(key)) is int}
         except (TimeoutError, VllamaError, ValueError, KeyError, TypeError, AttributeError):
             continue
@@ -163,16 +170,6 @@ def need_name(name: str | None) -> str:
     return name
 
 
-def add_tag(name: str) -> str:
-    """Return a name with its tag, as Ollama shows one that it does not have."""
-    ref = ModelRef.parse(name)
-    return (
-        name
-        if ref.kind is Kind.PATH or ref.has_tag
-        else f"{name.rpartition(':')[0] or name}:{DEFAULT_TAG}"
-    )
-
-
 async def show(gateway: Gateway, request: Request) -> None:
     """Describe a model."""
     body = decode_request(await request.body(), SHOW)
@@ -180,7 +177,7 @@ async def show(gateway: Gateway, request: Request) -> None:
     try:
         entry = await gateway.catalog.find(name)
     except ModelNotFound as error:
-        raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
+        raise ModelNotFound(name, message=f"model '{add_default_tag(name)}' not found") from error
     except CloudDisabled as error:
         raise CloudDisabled("remote model details are unavailable") from error
     check_model(name, entry.bundle.name)

@@ -152,6 +152,7 @@ RESPONSE = Body(
         "previous_response_id": TEXT_OR_NULL
         | {"description": "the response that this one goes on from"},
         "store": {"description": "whether it outlives the server"},
+        "background": {"description": "ignored: the answer comes at once"},
         "metadata": {"type": ["object", "null"]},
         "parallel_tool_calls": BOOLEAN,
         "presence_penalty": NUMBER,
@@ -268,6 +269,7 @@ SYSTEM_ONE = Body(
     required=("state", "questions"),
     fields={
         "state": {
+            "description": "what the questions are about",
             "anyOf": [TEXT_OR_NULL, {"type": "object"}, {"type": "array", "items": {}}],
         },
         "questions": {

@@ -17,11 +17,12 @@ from vllama.base.errors import ModelNotFound
 from vllama.base.units import parse_rfc3339
 from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
+from vllama.models.names.ref import add_default_tag
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
 from vllama.routes.describe.fields import EXAMPLE_MODEL, MODEL
 from vllama.routes.events.rows import known_context
-from vllama.routes.ollama.models import add_tag, list_capabilities
+from vllama.routes.ollama.models import list_capabilities
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.route import Parameter, RouteKind, openai_route
 from vllama.scheduler.views import Phase, View
@@ -101,10 +102,10 @@ async def model(gateway: Gateway, request: Request) -> None:
         entry = await find_v1_model(gateway, name)
     except ModelNotFound as error:
         for row in list_rows_elsewhere(gateway, set()):
-            if row.id.lower() == add_tag(name).lower():
+            if row.id.lower() == add_default_tag(name).lower():
                 request.json(200, replace(row, id=name))
                 return
-        raise ModelNotFound(name, message=f"model '{add_tag(name)}' not found") from error
+        raise ModelNotFound(name, message=f"model '{add_default_tag(name)}' not found") from error
     view = find_views(gateway).get(entry.bundle.name)
     request.json(200, replace(make_row(entry.bundle, entry.info, view), id=name))
 
