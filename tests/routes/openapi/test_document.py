@@ -15,7 +15,9 @@ from tests.routes.openapi.validation import (
     make_open_validator,
 )
 from vllama import __version__
+from vllama.models.names.ref import ModelRef
 from vllama.routes.describe.document import encode_document
+from vllama.routes.describe.fields import MODEL
 from vllama.routes.route_table import ROUTES
 
 WITHOUT_CONTENT = {
@@ -194,6 +196,19 @@ def list_undescribed_fields(name, schema):
             yield from list_undescribed_fields(name, schema[part])
     for one in schema.get("anyOf", ()):
         yield from list_undescribed_fields(name, one)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m", "m:latest", "ns/m:t", "org/repo@main", "org/repo@v1.0:Q4_K_M", "hf.co/org/repo@a/b",
+        f"org/repo:{'x' * 200}", "hf://org/repo/file.gguf", "https://huggingface.co/org/repo",
+        "ollama://m:8b", "localhost:5000/library/m", "/models/my model.gguf", "~/m.gguf",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_taken_is_not_forbidden(name):
+    ModelRef.parse(name)
+    assert re.search(MODEL["pattern"], name)
 
 
 def test_every_schema_and_every_field_has_a_sentence():

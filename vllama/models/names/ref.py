@@ -40,11 +40,10 @@ HUB_HOSTS = frozenset({HUB_HOST, "huggingface.co", "www.huggingface.co", "www.hf
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HUB_SCHEMES = frozenset({"hf", "huggingface"})
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
-_MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
-_REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
-_HUB_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
+MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+HUB_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _REVISION = re.compile(r"(?!.*(?:\.\.|//|/$|\.lock$))\w[\w./+-]{0,199}", re.ASCII)
 _MAIN = "main"
 _FILE = "file://"
@@ -169,9 +168,9 @@ class ModelRef:
                 "quantisation, such as :Q4_K_M"
             )
         namespace, repo = parts
-        _check(_NAMESPACE, namespace)
-        _check(_REPO, repo)
-        _check(_HUB_TAG, tag)
+        _check(NAMESPACE, namespace)
+        _check(REPO, repo)
+        _check(HUB_TAG, tag)
         return cls(
             kind=Kind.HUB,
             text=text,
@@ -196,9 +195,9 @@ class ModelRef:
         if host is not None:
             _check(_HOST, host)
         if namespace is not None:
-            _check(_NAMESPACE, namespace)
-        _check(_MODEL, model)
-        _check(_TAG, tag)
+            _check(NAMESPACE, namespace)
+        _check(MODEL, model)
+        _check(MODEL, tag)
         return cls(
             kind=Kind.LIBRARY, text=text, model=model, tag=tag, namespace=namespace, host=host
         )

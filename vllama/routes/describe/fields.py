@@ -11,25 +11,38 @@ from vllama.dialects.go_values import BASE64, integer
 from vllama.dialects.ollama.options import describe_options
 from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
 from vllama.dialects.openai.read import IMAGE_URI
-from vllama.models.names.ref import MAX_NAME
+from vllama.models.names.ref import HUB_HOSTS, HUB_TAG, NAMESPACE, REPO
+from vllama.models.names.ref import MODEL as MODEL_PART
 
 EXAMPLE_MODEL = "qwen3:0.6b"
 """It can chat, call tools and think."""
 
-# no patterns: upstreams name their models as they like, and a generated client would refuse those
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+# the grammar of `models.names.ref`, but for names that servers elsewhere have given
+_NAMESPACE, _TAGGED = NAMESPACE.pattern, f"{MODEL_PART.pattern}(:{MODEL_PART.pattern})?"
+_HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(:[0-9]{1,5})?"
+_AT = "(@[A-Za-z0-9_][A-Za-z0-9_+-]{0,40}([%s][A-Za-z0-9_+-]{1,40}){0,3})?"
+_REPO = f"{_NAMESPACE}/{REPO.pattern}"
+_HUB_HOSTS = "|".join(sorted(HUB_HOSTS)).replace(".", "[.]")
+_HUB = f"(hf://{_REPO}{_AT % '.'}|((https?://)?({_HUB_HOSTS})/)?{_REPO}{_AT % './'})"
+_LIBRARY = f"((ollama://)?({_NAMESPACE}/)?|(https?://)?{_HOST}/{_NAMESPACE}/){_TAGGED}"
+_FILE = f"hf://{_REPO}(/[A-Za-z0-9_-]{{1,80}}){{1,4}}[.]gguf"
+_PULLED = f"{_LIBRARY}|{_HUB}(:{HUB_TAG.pattern})?|{_FILE}"
+_PATH = "~?(/[^/\\x00-\\x1f]{1,100}){1,20}[.]gguf"  # of a file; a folder with a model is taken, too
 NEW_MODEL: Schema = {
-    **_NAME,
+    "type": "string",
+    "pattern": f"^({_NAMESPACE}/)?{_TAGGED}$",
     "description": "the name of a new model: `model[:tag]` or `namespace/model[:tag]`",
 }
 PULLED_MODEL: Schema = {
-    **_NAME,
+    "type": "string",
     "description": "a model: `model[:tag]`, `namespace/model[:tag]` or `hf.co/organisation/model`",
+    "pattern": f"^({_PULLED})$",
 }
 MODEL: Schema = {
-    **_NAME,
+    "type": "string",
     "description": "a model: `model[:tag]`, `namespace/model[:tag]`, `hf.co/organisation/model`, "
     "or the path of a file on the server",
+    "pattern": f"^({_PULLED}|{_PATH})$",
 }
 
 

@@ -6,7 +6,6 @@ See docs/reference/ollama-api.md#model-management, #show.
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,18 +27,15 @@ from vllama.dialects.ollama.answer_types import (
     ShownModel,
     Success,
     Tags,
-    Tensor,
 )
 from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW, ShowBody
 from vllama.engines.capabilities import find_servers
 from vllama.models.headers.info import (
     build_details,
-    build_model_info,
     describe_template,
-    read_projector_info,
 )
 from vllama.models.limits import decode_json
-from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
+from vllama.models.modelfile import format_parameters
 from vllama.models.names.ref import (
     INVALID_NAME,
     CloudDisabled,
@@ -48,7 +44,8 @@ from vllama.models.names.ref import (
     add_default_tag,
     list_spellings,
 )
-from vllama.models.types import Bundle, Capability, ModelInfo, PullEvent
+from vllama.models.shown import describe_model, list_capabilities
+from vllama.models.types import Bundle, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
@@ -73,16 +70,7 @@ if TYPE_CHECKING:
 ELSEWHERE_S = 1.0
 LOADED = ("size", "size_vram", "context_length")
 MEASURED_S = 2.0  # memory that was measured so lately is shown as it is
-LAYER = re.compile(r"blk\.(\d+)\.")
 TEXTS = ("license", "template", "system", "renderer", "parser", "requires")
-ALWAYS = ("details", "model_info", "modified_at")  # what `/api/show` gives even if it is empty
-
-
-def list_capabilities(info: ModelInfo | None) -> list[str]:
-    """Return capabilities in the order of Ollama's own list."""
-    if info is None:
-        return []
-    return [str(item) for item in Capability if item in info.capabilities]
 
 
 async def tags(gateway: Gateway, request: Request) -> None:
@@ -187,42 +175,17 @@ async def show(gateway: Gateway, request: Request) -> None:
         name: there[name] for name in TEXTS if name in there and not getattr(own, name)
     }
     bundle = shown_as(replace(own, **texts), body)
-    # the long arrays are read from the file again
-    metadata = await executors.disk.run(build_model_info, info, verbose=verbose)
+    reply = await executors.disk.run(lambda: describe_model(bundle, info, verbose=verbose))
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
-        metadata["general.basename"] = name  # the value that Copilot shows
-    reply: dict[str, Any] = {
-        "license": bundle.license,
-        "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(own.parameters) or there.get("parameters"),
-        "template": bundle.template or info.chat_template or BARE_TEMPLATE,
-        "system": bundle.system,
-        "renderer": bundle.renderer,
-        "parser": bundle.parser,
-        "details": build_details(bundle, info, lengths=False),
-        "messages": list(bundle.messages),
-        "model_info": metadata,
-        "projector_info": there.get("projector_info"),
-        "tensors": list_tensors(info),
-        "capabilities": list_capabilities(info),
-        "modified_at": rfc3339_local(bundle.modified_s),
-        "requires": bundle.requires,
-    }
-    if bundle.projector:
-        reply["projector_info"] = await executors.disk.run(read_projector_info, bundle.projector)
+        reply["model_info"]["general.basename"] = name  # the value that Copilot shows
+    reply.pop("parameters", None)  # those that the request names are shown in the Modelfile only
+    if parameters := format_parameters(own.parameters) or there.get("parameters"):
+        reply["parameters"] = parameters
+    if projector := there.get("projector_info"):
+        reply.setdefault("projector_info", projector)
     if body.plan:
         reply["vllama"] = await executors.disk.run(describe_plan, gateway, entry.bundle, info)
-    shown = {name: value for name, value in reply.items() if value or name in ALWAYS}
-    request.json(200, ShownModel(**shown))
-
-
-def list_tensors(info: ModelInfo) -> list[Tensor]:
-    """Return the tensors in Ollama's order: those of no layer by name, then those of each layer."""
-    rows = [
-        (int(found[1]) if (found := LAYER.match(name)) else -1, name, kind, shape)
-        for name, kind, shape in info.tensors
-    ]
-    return [Tensor(name, kind, list(shape)) for _, name, kind, shape in sorted(rows)]
+    request.json(200, ShownModel(**reply))
 
 
 def describe_plan(

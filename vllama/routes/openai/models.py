@@ -18,11 +18,11 @@ from vllama.base.units import parse_rfc3339
 from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
 from vllama.models.names.ref import add_default_tag
+from vllama.models.shown import list_capabilities
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
 from vllama.routes.describe.fields import EXAMPLE_MODEL, MODEL
 from vllama.routes.events.rows import known_context
-from vllama.routes.ollama.models import list_capabilities
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.route import Parameter, RouteKind, openai_route
 from vllama.scheduler.views import Phase, View

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from vllama.base.errors import ConfigError
-from vllama.base.units import rfc3339_local
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, model_argument, option
 from vllama.cli.output import say, show_json
 from vllama.config.parse import whole_path
-from vllama.models.types import Bundle, Capability, ModelInfo
+from vllama.models.types import Bundle, ModelInfo
 
 EXAMPLES = """\
 \b
@@ -60,38 +59,22 @@ def show(
 
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
-    """Build what `/api/show` would answer, and the path."""
+    """Return what `/api/show` answers, and what only this machine's user needs to know."""
     import msgspec
 
-    from vllama.models.headers.info import (
-        build_details,
-        build_model_info,
-        describe_template,
-        read_projector_info,
-    )
-    from vllama.models.modelfile import format_modelfile, format_parameters
+    from vllama.models.headers.info import build_details, describe_template
+    from vllama.models.shown import describe_model
 
     shown: dict[str, object] = {
-        "license": bundle.license or info.license or "",
-        "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(bundle.parameters),
-        "template": bundle.template or info.chat_template or "",
-        "system": bundle.system or "",
+        "license": info.license or "",
+        **msgspec.to_builtins(describe_model(bundle, info, verbose=verbose)),
         "details": msgspec.to_builtins(build_details(bundle, info)),
-        "model_info": build_model_info(info, verbose=verbose),
-        "capabilities": [str(item) for item in Capability if item in info.capabilities],
-        "modified_at": rfc3339_local(bundle.modified_s),
         "path": str(bundle.path),
     }
-    for name in ("renderer", "parser", "requires", "revision"):
-        if value := getattr(bundle, name):
-            shown[name] = value
+    if not verbose:
+        shown.pop("tensors", None)
+    if bundle.revision:
+        shown["revision"] = bundle.revision
     if words := describe_template(bundle, info):
         shown["vllama"] = {"template": words}
-    if bundle.projector is not None:
-        shown["projector_info"] = read_projector_info(bundle.projector)
-    if verbose:
-        shown["tensors"] = [
-            {"name": name, "type": kind, "shape": list(shape)} for name, kind, shape in info.tensors
-        ]
     return shown
