@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,16 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the documentation site make them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\s-]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+def test_every_engine_has_a_row_in_the_guide_and_tests_of_its_own():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    engines = declared["vllama.engines"]
+    table, _, _ = (ROOT / "docs/guide/engines.md").read_text().partition("\nOnly vLLM")
+    rows = re.findall(r"^\| `([^`-][^`]*)`", table, re.MULTILINE)
+    assert sorted(rows) == sorted(engines)
+    tests = "".join(path.read_text() for path in (ROOT / "tests/engines").glob("*.py"))
+    assert not [at for at in engines.values() if at.partition(":")[0] not in tests]
 
 
 def test_generated_parts_come_from_the_code():

@@ -1,14 +1,14 @@
 """Models with the same files share an instance: how it is named, and what an unload does."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tests.facts import make_need
 from tests.scheduler.world import World, in_loop, model, phases, reach, settle, use
 from vllama.base import log_context
 from vllama.engines.base import Mode
 from vllama.plan.types import Need
-from vllama.scheduler.views import Phase, QueuePlace
+from vllama.scheduler.views import SUMMED, Phase, QueuePlace, View
 
 CHAT = Need()
 COPY = replace(model("m"), name="copy:latest")
@@ -125,3 +125,9 @@ async def test_a_waiting_request_says_what_it_waits_for():
         for task in (*asks, other):
             scheduler.release(await task)
         assert not scheduler.list_queue_places()
+
+
+def test_every_number_of_a_row_is_added_up_or_chosen():
+    numbers = {each.name for each in fields(View) if each.type == "int"}
+    assert numbers == {*SUMMED, "ending", "limit", "replicas"}
+    assert "restarts" in SUMMED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -38,6 +38,10 @@ PHASES = {
 }
 
 
+ADDED = {"added": True}
+"""The metadata of a number of which a model has the sum of its instances'."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """An instance; or all of a model's together, which is a row of `ps`.
@@ -59,15 +63,15 @@ class View:
     state: Phase
     cause: str
     load: LoadProgress | None
-    memory_bytes: int
-    vram_bytes: int
+    memory_bytes: int = field(metadata=ADDED)
+    vram_bytes: int = field(metadata=ADDED)
     expires_s: float
-    leases: int
+    leases: int = field(metadata=ADDED)
     ending: int
     limit: int
-    queued: int
+    queued: int = field(metadata=ADDED)
     replicas: int
-    restarts: int
+    restarts: int = field(metadata=ADDED)
     pid: int | None
     pinned: bool
     planned: Pools
@@ -99,7 +103,7 @@ class QueuePlace(NamedTuple):
     waits_for: str
 
 
-SUMMED = ("memory_bytes", "vram_bytes", "leases", "queued", "restarts")
+SUMMED = tuple(each.name for each in fields(View) if each.metadata == ADDED)
 
 
 def list_views(table: Table) -> list[View]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
 from vllama.cli.context import connect
@@ -55,13 +55,14 @@ def ps(
     if as_json:
         show_json({"models": found} | ({"failed": failed} if failed else {}))
         return
-    columns = {
-        name: cell
-        for name, cell in COLUMNS.items()
-        if name in OLLAMA_COLUMNS or any(COLUMN_FIELDS[name] in row for row in found)
-    }
-    cells = [[cell(row) for cell in columns.values()] for row in found]
-    show_table(list(columns), cells, optional=OPTIONAL_COLUMNS)
+    columns = [
+        column
+        for column in COLUMNS
+        if not column.field or any(column.field in row for row in found)
+    ]
+    cells = [[column.make_cell(row) for column in columns] for row in found]
+    going = sorted((column for column in columns if column.narrow), key=lambda one: one.narrow)
+    show_table([one.title for one in columns], cells, optional=[one.title for one in going])
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
@@ -166,19 +167,25 @@ def read_number(model: Mapping[str, object], name: str) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
 
 
-COLUMNS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
-    "NAME": lambda model: str(model.get("name", "")),
-    "ID": lambda model: str(model.get("digest", ""))[:12],
-    "SIZE": lambda model: format_bytes_decimal(read_number(model, "size")),
-    "PROCESSOR": describe_processor,
-    "CONTEXT": lambda model: str(model.get("context_length") or ""),
-    "UNTIL": lambda model: describe_expiry(model, time.time()),
-    "STATE": lambda model: str(model.get("state", "")),
-    "REQUESTS": describe_requests,
-    "NODE": lambda model: str(model.get("node", "")),
-}
-COLUMN_FIELDS = {"STATE": "requests", "REQUESTS": "requests", "NODE": "node"}
-"""The fields without which a column is left out: an Ollama's rows lack them."""
-OLLAMA_COLUMNS = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")  # scripts count on them
-OPTIONAL_COLUMNS = ("ID", "PROCESSOR", "CONTEXT", "SIZE", "STATE", "REQUESTS")
-"""What a narrow terminal leaves out, the first one first."""
+class Column(NamedTuple):
+    """A column of the table: its title, and how a cell is made of a row of `/api/ps`."""
+
+    title: str
+    make_cell: Callable[[Mapping[str, object]], str]
+    field: str = (
+        ""  # without which it is left out, as an Ollama's rows lack it; empty: Ollama's own
+    )
+    narrow: int = 0  # the place in which it goes from a narrow terminal, from 1; 0: never
+
+
+COLUMNS = (  # Ollama's first: scripts count on them
+    Column("NAME", lambda model: str(model.get("name", ""))),
+    Column("ID", lambda model: str(model.get("digest", ""))[:12], narrow=1),
+    Column("SIZE", lambda model: format_bytes_decimal(read_number(model, "size")), narrow=4),
+    Column("PROCESSOR", describe_processor, narrow=2),
+    Column("CONTEXT", lambda model: str(model.get("context_length") or ""), narrow=3),
+    Column("UNTIL", lambda model: describe_expiry(model, time.time())),
+    Column("STATE", lambda model: str(model.get("state", "")), field="requests", narrow=5),
+    Column("REQUESTS", describe_requests, field="requests", narrow=6),
+    Column("NODE", lambda model: str(model.get("node", "")), field="node"),
+)
