@@ -6,7 +6,7 @@ Threads start when they are needed, and never keep the process alive. They belon
 not to a loop.
 
 Work must not wait for other work of the same executor. What is costly in itself is done by the
-processes of `rendering`.
+processes of `chat.templates.jinja`.
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ def write_tools_as_text(
 ) -> tuple[Message, ...]:
     """Rewrite calls and results as text: templates that know no tools drop or refuse them.
 
-    `tagged`: calls as `tool_prompt.write_guide` asks for them; else in words: models repeat tags
-    they see. Results that follow one another, and what the user says after them, become one turn:
-    many templates refuse two turns of one role.
+    `tagged`: calls as the guide to tools asks for them (`prepare`); else in words: models repeat
+    tags they see. Results that follow one another, and what the user says after them, become one
+    turn: many templates refuse two turns of one role.
     """
     turns: list[list[Message]] = []
     names: dict[str, str] = {}

@@ -112,7 +112,7 @@ class _Writer:
 
 
 def _literal(value: object) -> str:
-    """Return the text of a value, which has no escapes (`safe_schema.is_safe`)."""
+    """Return the text of a value, which has no escapes (`grammar_schema`)."""
     text = json.dumps(value, ensure_ascii=False).replace('"', r"\"")
     return f'"{text}"'
 

@@ -100,8 +100,7 @@ class EngineSettings:
     )  # fmt: skip
     resume: int = setting(
         2, kinds.number(0, 10),
-        "how often an answer whose engine has died is asked for again, and goes on where it was; "
-        "0: it ends with an error",
+        "how many times an answer is resumed after its engine dies; 0: it ends with an error",
         example="2", flag="--resume", remote=True,
     )  # fmt: skip
     models: tuple[tuple[str, ModelSettings], ...] = setting(

@@ -134,7 +134,7 @@ class SourceSettings:
     )  # fmt: skip
     nodes: tuple[str, ...] = setting(
         (), kinds.many(kinds.HTTP_URL),
-        "vllama servers on other machines, whose models this one offers with its own",
+        "servers that run vllama on other machines, whose models this one offers with its own",
         example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
     node_weights: tuple[tuple[str, int], ...] = setting(

@@ -69,7 +69,7 @@ def choose_engine(
                 hint="choose another engine, or a model in that format",
             )
         if absent := found.missing.get(engine.name):
-            raise list_missing(facts, absent)
+            raise make_missing_error(facts, absent)
         installation = found.installations[engine.name]
         return Choice(engine=engine.name, installation=installation, reason="asked for by name")
     better: list[str] = []  # missing engines that would be taken
@@ -78,12 +78,12 @@ def choose_engine(
     for engine, _, reason in rank_engines(facts):
         if engine.name in facts.relief.without or (format_ and format_ not in engine.formats):
             continue
-        lack = list_lacking(engine, facts, bundle, info)
+        lack = find_lack(engine, facts, bundle, info)
         absent = found.missing.get(engine.name)
         if why := find_refusal(engine, facts, info, mode):
             if not absent:
                 unable.append((engine, reason, f"cannot: {why}"))
-        elif absent and not lack and list_obtainable(facts, absent):
+        elif absent and not lack and is_obtainable(facts, absent):
             better.append(
                 f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
                 f"{write_advice(facts, absent)}"
@@ -132,7 +132,7 @@ def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
         for engine, _, reason in rank_engines(facts)
         if engine.name in absent
         and format_ not in engine.formats
-        and list_obtainable(facts, absent[engine.name])
+        and is_obtainable(facts, absent[engine.name])
     ][:1]
 
 
@@ -185,7 +185,7 @@ def describe_more_memory(memory: Memory) -> Iterator[str]:
         )
 
 
-def list_lacking(
+def find_lack(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
     """Return what an engine lacks for this machine, this model or the settings; None: nothing."""
@@ -198,7 +198,7 @@ def list_lacking(
     return engine.lacks(bundle, info, facts.settings.num_parallel)
 
 
-def list_missing(facts: Facts, absent: Missing) -> EngineMissing:
+def make_missing_error(facts: Facts, absent: Missing) -> EngineMissing:
     """Return the error for an engine that is not here."""
     title = facts.found.engines[absent.engine].title
     return EngineMissing(
@@ -214,7 +214,7 @@ def write_advice(facts: Facts, absent: Missing) -> str:
     return advise_installation(engine, engine.name, facts.platform, absent.hint)
 
 
-def list_obtainable(facts: Facts, absent: Missing) -> bool:
+def is_obtainable(facts: Facts, absent: Missing) -> bool:
     """Tell whether an engine that is not here can be installed on this machine.
 
     Without a recipe its adapter alone decides, and says how to get it.
@@ -233,12 +233,12 @@ def make_nothing_found_error(facts: Facts, format_: Format | None) -> NoPlan:
     ]
     # what lacks nothing that was asked for comes first
     offered = sorted(
-        (item for item in absent if list_obtainable(facts, item)),
-        key=lambda item: list_lacking(engines[item.engine], facts, None, None) is not None,
+        (item for item in absent if is_obtainable(facts, item)),
+        key=lambda item: find_lack(engines[item.engine], facts, None, None) is not None,
     )[:OFFERED]
     if len(offered) < 2:
         if absent:
-            return list_missing(facts, (*offered, *absent)[0])
+            return make_missing_error(facts, (*offered, *absent)[0])
         return NoPlan(
             f"cannot serve a {format_} model on this machine: no engine for it runs here",
             hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",

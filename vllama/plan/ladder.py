@@ -105,7 +105,7 @@ def make_next_plan(
 ) -> Plan | None:
     """Return what to try after the plans that failed, None if there is nothing.
 
-    `forms` are other quantisations of the model on this disk (`forms.other_forms`).
+    `forms` are other quantisations of the model on this disk (`plan.quant_fallback`).
     """
     if not failed or len(failed) > MOST:
         return None

@@ -17,7 +17,7 @@ from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
 from vllama.machine.types import name_pool
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.choose import choose_engine, draft_plan, list_lacking, rank_engines, write_advice
+from vllama.plan.choose import choose_engine, draft_plan, find_lack, rank_engines, write_advice
 from vllama.plan.estimate import available_bytes
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
@@ -61,7 +61,7 @@ def make_engine_rows(
             reason = f"it cannot serve this model: {why}"
         elif engine.name in given_up:
             reason = "an earlier plan with it failed"
-        elif lack := list_lacking(engine, facts, bundle, info):
+        elif lack := find_lack(engine, facts, bundle, info):
             reason = f"it {lack}"
         elif asked or chosen is None:
             reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"

@@ -26,6 +26,10 @@ from vllama.scheduler.lifecycle import Lifecycle
 from vllama.scheduler.recovery import Recovery
 from vllama.scheduler.state import STOPPING, Table
 
+log = logging.getLogger(__name__)
+
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1.0, 60.0
+
 
 class Loads:
     """Creates instances and starts their tasks, in `group` while the scheduler runs."""
@@ -107,11 +111,6 @@ def widen_need(old: Instance, need: Need) -> Need:
     engine = need.load.engine or asked.load.engine
     load = msgspec.structs.replace(need.load, num_ctx=context, engine=engine)
     return msgspec.structs.replace(need, load=load, logprobs=logprobs)
-
-
-log = logging.getLogger(__name__)
-
-MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1.0, 60.0
 
 
 async def wait_in_queue(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
@@ -20,6 +21,7 @@ from vllama.routes.describe.document import encode_document
 from vllama.routes.describe.fields import MODEL
 from vllama.routes.route_table import ROUTES
 
+ROOT = Path(__file__).parents[3]
 WITHOUT_CONTENT = {
     *("DELETE /api/requests/{id}", "DELETE /api/pull", "DELETE /api/delete", "POST /api/copy"),
     *("HEAD /api/blobs/{digest}", "POST /api/blobs/{digest}", "POST /api/me", "POST /api/signout"),
@@ -209,6 +211,15 @@ def list_undescribed_fields(name, schema):
 def test_a_name_that_is_taken_is_not_forbidden(name):
     ModelRef.parse(name)
     assert re.search(MODEL["pattern"], name)
+
+
+def test_every_header_of_answers_is_described():
+    sources = "".join(path.read_text() for path in (ROOT / "vllama").rglob("*.py"))
+    asked = {"x-vllama-key", "x-vllama-forwarded", "x-vllama-truncate"}
+    answered = set(re.findall(r'"(x-vllama-[a-z-]+)"', sources)) - asked
+    assert answered <= set(DOCUMENT["components"]["headers"])
+    guide = (ROOT / "docs/reference/api.md").read_text()
+    assert not [name for name in answered if f"| `{name}` |" not in guide]
 
 
 def test_every_schema_and_every_field_has_a_sentence():

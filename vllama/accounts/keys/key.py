@@ -17,9 +17,9 @@ PREFIX = "sk-"
 LATEST = ":latest"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 CLIENT_HEADER = b"x-vllama-key"
+"""With it the head of a cluster tells its nodes whose request it forwards; see `act_for`."""
 FORWARDED = b"x-vllama-forwarded"
 """Marks what the head of a cluster asks: whoever gets it answers for itself."""
-"""With it the head of a cluster tells its nodes whose request it forwards; see `act_for`."""
 MAX_PRIORITY = 100
 SHOWN_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12

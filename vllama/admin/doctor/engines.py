@@ -16,8 +16,8 @@ from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import get_recipe
 from vllama.machine.environments.layout import MARKER, find_existing, get_python
 from vllama.machine.probe import run_command
-from vllama.plan.choose import choose_engine, list_obtainable, rank_engines, write_advice
-from vllama.plan.choose import list_lacking as falls_short
+from vllama.plan.choose import choose_engine, is_obtainable, rank_engines, write_advice
+from vllama.plan.choose import find_lack as falls_short
 from vllama.plan.types import Choice, Facts
 from vllama.supervise.probe import find_trouble
 
@@ -40,7 +40,7 @@ def chosen(facts: Facts) -> Iterator[Finding]:
         if better.name == choice.engine or facts.settings.engine:
             break
         absent = found.missing.get(better.name)
-        if absent and list_obtainable(facts, absent) and not falls_short(better, facts, None, None):
+        if absent and is_obtainable(facts, absent) and not falls_short(better, facts, None, None):
             yield warning(
                 f"{better.title} would be the choice here ({reason}), but {absent.reason}",
                 write_advice(facts, absent),

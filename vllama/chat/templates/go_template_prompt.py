@@ -49,7 +49,7 @@ class GoTemplate:
         self._tree = tree
 
     def __reduce__(self) -> tuple[Callable[[str], GoTemplate], tuple[str]]:
-        """Pickle only the source: a tree is larger, and a worker of `rendering` may know it."""
+        """Pickle only the source: a tree is larger, and a template worker may know it."""
         return parse_go_template, (self.source,)
 
     @property

@@ -58,7 +58,8 @@ def keys(
     tokens: Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")] = None,
     concurrent: Annotated[str | None, option("--concurrent N", "Concurrent requests.")] = None,
     priority: Annotated[
-        str | None, option("--priority N", "Turns in a queue, for each turn of another key.")
+        str | None,
+        option("--priority N", "Turns in a queue for each turn of a key with priority 1."),
     ] = None,
     expires: Annotated[
         str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")

@@ -50,7 +50,7 @@ def plan(
         bool, option("--nodes", "Ask each node of the cluster whose head is running here.")
     ] = False,
     gpu_memory: Annotated[
-        str | None, option("--gpu-memory SIZE", "The memory of each of them, as 24GiB.")
+        str | None, option("--gpu-memory SIZE", "Memory of each GPU, such as 24GiB.")
     ] = None,
 ) -> int:
     """Show what serve would do with a model, and why."""

@@ -33,7 +33,8 @@ def run(
     ] = None,
     verbose: Annotated[bool, option("--verbose", "Show times and rates.")] = False,
     keepalive: Annotated[
-        str | None, option("--keepalive DURATION", "How long the model stays loaded (5m).")
+        str | None,
+        option("--keepalive DURATION", "How long the model stays loaded. [the server's]"),
     ] = None,
     format_: Annotated[
         str | None,

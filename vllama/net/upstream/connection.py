@@ -33,8 +33,8 @@ class ConnectionLost(EngineCrashed):
     """The connection to the engine failed.
 
     `unsent`: the engine cannot have started on the request, because it could not be reached or had
-    closed an idle connection. Only such a request may be sent again: a request that has crashed an
-    engine must not crash the next one.
+    closed an idle connection. Such a request may be sent again without further ado; any other may
+    have crashed the engine, so the rules of `routes.inference.lease` hold for it.
     """
 
     def __init__(self, message: str, *, unsent: bool, hint: str | None = AGAIN) -> None:

@@ -38,7 +38,7 @@ CONNECT_LIMIT_S = 5.0
 
 
 class CrashReports(Protocol):
-    """What an engine says about its own death (`routes.engine_log`)."""
+    """What an engine says about its own death (`routes.inference.engine_log`)."""
 
     def explain(self, error: VllamaError) -> VllamaError:
         """Replace an engine's error by the cause of its crash, if it has crashed."""

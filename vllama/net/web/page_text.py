@@ -1,6 +1,6 @@
 """The text of an HTML page, for a model to read: title, words and links.
 
-Python's parser takes quadratic time for some pages: strangers' pages are read by `rendering`.
+Python's parser takes quadratic time for some pages: strangers' pages are read by a template worker.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ _HEADERS = {
     "x-vllama-ignored": "parts of the request without effect",
     "x-vllama-token-count": "`estimate` if the counts are not exact",
     "x-vllama-queue-position": "the place in the queue at which the request waited",
+    "x-vllama-served-by": "the server, or the fallback, that answered",
+    "x-vllama-resumed": "how often the answer has gone on after the end of its engine",
 }
 _KEYS: tuple[dict[str, list[str]], ...] = ({"bearer": []}, {"apiKey": []})
 

@@ -75,10 +75,9 @@ def with_lease(
     `size` returns the most tokens that the request can take (`inference.demand`), which its key
     has to have left.
 
-    Until a byte of an answer has been sent, a failure may be made good in three ways:
-
-    An answer whose engine dies, before or after that, is asked for again where the engine gives it
-    again (`_Work.resume`); the client gets the rest.
+    An answer whose engine dies is asked for again where the engine gives it again
+    (`_Work.resume`); the client gets the rest. Until a byte of an answer has been sent, a failure
+    may also be made good in three ways:
 
     1. An engine that could not be reached at all (it has just ended and its supervisor is about to
        notice), or was dead before the request was sent, is waited for, ahead of all others.

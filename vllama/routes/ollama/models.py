@@ -202,7 +202,7 @@ def describe_plan(
     it is loaded.
     """
     views = gateway.scheduler.list_views()
-    # by name too: it may be loaded in another quantisation (`plan.forms`)
+    # by name too: it may be loaded in another quantisation (`plan.quant_fallback`)
     same = (bundle.key, bundle.name)
     running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
     told = report_plan(

@@ -59,7 +59,7 @@ class RunningRequest:
         self.resumer: Resumer | None = None  # while its engine is one that may be asked again
         self.recorder: AnswerRecorder | None = None
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
-        self.is_metered = False  # what it takes is still to be counted; see `routes.metering`
+        self.is_metered = False  # what it takes is still to be counted; see `metering`
         self.reserved: int | None = None  # tokens of its key, until its end
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
         self._task = asyncio.current_task()
@@ -115,7 +115,7 @@ class RunningRequest:
 
     @property
     def first_token_ns(self) -> int | None:
-        """When the first token came, on the clock of `http.request.now_ns`; None if unknown."""
+        """When the first token came, on the clock of `base.clock.now_ns`; None if unknown."""
         first_ns: int | None = None
         for relay in self._relays:  # these loops run with every request
             time_ns = relay.reply.tally.first_token_ns

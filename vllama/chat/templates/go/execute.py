@@ -2,7 +2,7 @@
 
 A template is somebody else's program. It can reach nothing but the data it is given, and what it
 does wrong is a BadRequest naming the line. Its time and memory are bounded by the process that it
-is run in (`rendering`). Missing keys are as with Ollama's option `missingkey=zero`. Pure.
+is run in (`jinja.renderer`). Missing keys are as with Ollama's option `missingkey=zero`. Pure.
 """
 
 from __future__ import annotations
