@@ -21,6 +21,8 @@ from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches.lane import Lane, is_row
 from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 NAME = "wide-counts"
 
 

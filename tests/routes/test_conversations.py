@@ -16,6 +16,8 @@ import pytest
 from tests.routes.events.stream import Stream
 from tests.server_process import LIMIT_S, Server
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 NAME = "wide-replays-counts"
 LONG = " ".join(f"w{number % 97}" for number in range(800))
 DISK = ("--cache-disk", "10MB")

@@ -17,6 +17,8 @@ from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf
 from vllama.models.headers.safetensors import write_tensor
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 NAME = "wide"
 WIDTH = 64
 TEXT = "Grüße @tokens=3"

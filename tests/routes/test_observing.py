@@ -17,6 +17,8 @@ from vllama.base.errors import Forbidden
 from vllama.routes.app import check_open
 from vllama.routes.route_table import ROUTES
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 KEY = "sk-0123456789abcd"
 SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": False}

@@ -6,6 +6,8 @@ from tests.hub import StandInHub
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 
 @pytest.mark.parametrize(
     ("env", "problem"),

@@ -12,6 +12,8 @@ import pytest
 from tests.server_process import Server
 from vllama.config import SETTINGS
 
+pytestmark = pytest.mark.slow  # servers as processes of their own
+
 KEY = "sk-0123456789abcd"
 FILE = """\
 # ours: how long models stay

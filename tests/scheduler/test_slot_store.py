@@ -137,6 +137,7 @@ def test_a_model_has_a_share_of_its_own(site):
     assert site.save(250) is not None
 
 
+@pytest.mark.slow
 def test_two_thousand_conversations(tmp_path):
     site = Site(tmp_path / "c", most=100_000)
     for number in range(2000):

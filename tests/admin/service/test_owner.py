@@ -46,6 +46,7 @@ def ask_as_service(command: str, state: Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_the_order_of_the_hint(state: Path, tmp_path: Path) -> None:
     """First the service, which makes its folder; then an engine, keys, models, an archive."""
     fake = Fake(tmp_path / "uv")
