@@ -107,12 +107,12 @@ class Relay:
             call = await prepare(upstream, call)
         span = upstream.begin_call(call)
         if span is None:
-            await self._run(upstream, call, upstream.encode(call), before_finish)
+            await self._run(upstream, upstream.encode(call), before_finish)
             return
         sent_ns = now_ns()
         with span:
             try:
-                await self._run(upstream, call, upstream.encode(call, span), before_finish)
+                await self._run(upstream, upstream.encode(call, span), before_finish)
             finally:
                 first_ns = self.reply.tally.first_token_ns
                 first_s = None if first_ns is None else (first_ns - sent_ns) / 1e9
@@ -123,13 +123,7 @@ class Relay:
         """What has answered last: the engine may have ended meanwhile, and another gone on."""
         return self._upstream
 
-    async def _run(
-        self,
-        upstream: Upstream,
-        call: Call,
-        data: bytes,
-        before_finish: Finish | None,
-    ) -> None:
+    async def _run(self, upstream: Upstream, data: bytes, before_finish: Finish | None) -> None:
         request = self._request
         self._upstream = upstream
         self._before_finish = before_finish
@@ -137,12 +131,8 @@ class Relay:
         try:
             request.writes = self
             request.watch(self._client_left)
-            if self._state is RelayState.CONNECTING:
-                if upstream.begin_counts is not None:
-                    self.reply.tally.counts = upstream.begin_counts()
-                self._enter(RelayState.AWAITING_HEAD)
-                most_bytes = upstream.most_answer_bytes if self._whole else math.inf
-                connection.request(data, self, most_bytes)
+            if self._state is RelayState.CONNECTING:  # else the client has left
+                self._send(connection, upstream, data)
             await self._wait()
             while self._state is RelayState.RESUMING:
                 connection.release()
@@ -167,14 +157,14 @@ class Relay:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def _send(self, connection: Connection, upstream: Upstream, call: Call) -> None:
-        """Send a call after the first one."""
+    def _send(self, connection: Connection, upstream: Upstream, data: bytes) -> None:
+        """Send an encoded call."""
         if upstream.begin_counts is not None:
             self.reply.tally.counts = upstream.begin_counts()
         self._status, self._error_body, self._tail = 0, b"", b""
         self._enter(RelayState.AWAITING_HEAD)
         most_bytes = upstream.most_answer_bytes if self._whole else math.inf
-        connection.request(upstream.encode(call), self, most_bytes)
+        connection.request(data, self, most_bytes)
 
     async def _ask_again(self, lost: Connection) -> Connection:
         """Ask an engine again; return its connection, or the one `lost` if there is none."""
@@ -197,7 +187,7 @@ class Relay:
                 self._drain()
             return lost
         if self._state is RelayState.RESUMING:  # else the client has left
-            self._send(connection, upstream, call)
+            self._send(connection, upstream, upstream.encode(call))
         return connection
 
     async def _wait_for_engine(self, resuming: Awaitable[T]) -> T:
@@ -219,6 +209,10 @@ class Relay:
         """Accept nothing more from the engine, and wake `run` to send the end."""
         if self._state in _OPEN or self._state is RelayState.RESUMING:
             self._enter(RelayState.DRAINING)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have `run` look at the state."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -281,8 +275,7 @@ class Relay:
         self._leave_fast_path()
         self._connection.abort()
         self._enter(RelayState.RESUMING)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._wake()
         return True
 
     def on_end(self) -> None:
@@ -334,8 +327,7 @@ class Relay:
             may_resume = self._again is not None and not self._again.is_over
             if may_resume and self._state in _OPEN and self.reply.is_resumable:
                 self._enter(RelayState.RESUMING)
-                if self._waiter is not None and not self._waiter.done():
-                    self._waiter.set_result(None)
+                self._wake()
                 return
         self._drain()
 
