@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -739,6 +740,26 @@ def test_a_model_that_fails_on_one_node_is_answered_by_another(cluster) -> None:
         assert cluster.ask("bad", stream=False)[0] == 200
     cluster.wait_for(lambda: cluster.head.get("/api/nodes?model=bad")["choice"]["name"] != name)
     assert "bad:latest" not in cluster.row(name)["loaded"]
+
+
+@pytest.mark.slow
+def test_the_answer_of_a_node_that_refuses_is_passed_on_if_the_other_is_lost(cluster) -> None:
+    for node in cluster.nodes:
+        node.model("late", "--ready-after", "20", "--exit-before-ready")
+    names = [cluster.name(cable) for cable in cluster.cables]
+    cluster.wait_for(lambda: all("late:latest" in cluster.row(name)["models"] for name in names))
+    answers: list[tuple[int, dict]] = []
+    asking = threading.Thread(target=lambda: answers.append(cluster.ask("late", stream=False)))
+    asking.start()
+    cluster.wait_for(lambda: cluster.head.get("/api/ps")["models"])
+    (loading,) = (row["node"] for row in cluster.head.get("/api/ps")["models"])
+    other = 1 - names.index(loading)
+    cluster.cables[other].cut()
+    cluster.wait_for(lambda: cluster.row(names[other])["state"] == "lost")
+    assert not answers, "the first node has answered before the other was lost"
+    asking.join()
+    ((status, answer),) = answers
+    assert status == 500 and "cannot start late:latest" in answer["error"], answer
 
 
 @pytest.mark.slow

@@ -93,6 +93,9 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
         if name is None:
+            if isinstance(failure, NodeRefuses):  # the other node was lost meanwhile
+                failure.pass_on()
+                return True
             if failure is not None:
                 raise failure
             await refuse_missing(gateway, request, route, given, local, only)

@@ -41,7 +41,14 @@ ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_
 
 
 class NodeRefuses(UpstreamError):
-    """A node has answered a request with an error of its own; others it may answer."""
+    """A node has answered a request with an error of its own; others it may answer.
+
+    `pass_on` gives the client that answer, where no other node has a better one.
+    """
+
+    def __init__(self, title: str, status: int, pass_on: Callable[[], None]) -> None:
+        super().__init__(f"cannot use {title}: it answers with status {status}", status=status)
+        self.pass_on = pass_on
 
 
 class Forward:
@@ -89,8 +96,7 @@ class Forward:
             if self._status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             if may_refuse and self._status >= 500 and not request.status:
-                told = f"it answers with status {self._status}"
-                raise NodeRefuses(f"cannot use {pool.endpoint.title}: {told}", status=self._status)
+                raise NodeRefuses(pool.endpoint.title, self._status, self._finish)
             self._finish()
         finally:
             request.writes = None
