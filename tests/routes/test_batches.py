@@ -442,6 +442,115 @@ def test_only_its_own_and_counted_for_its_key(tmp_path) -> None:
             )  # fmt: skip
 
 
+def add_key(base: Server, name: str, *limits: str) -> str:
+    made = subprocess.run(
+        [sys.executable, "-m", "vllama", "keys", "add", name, *limits, "--json"],
+        env=base.env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(made.stdout)["key"]
+
+
+def test_rows_that_a_limit_refuses_rest(tmp_path) -> None:
+    key = add_key(Server(tmp_path), "slow", "--rate", "2/min")
+    with Server(tmp_path) as server:
+        server.model(NAME)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client:
+            batch = start(client, [row(n) for n in range(8)])
+            server.wait_for("/v1/chat/completions 429")
+            time.sleep(3.0)  # in which they were asked for some 7,000 times
+            assert client.batches.retrieve(batch.id).request_counts.completed == 2
+        assert server.output.count("/v1/chat/completions 429") < 40
+
+
+def test_rows_take_no_place_of_their_key(tmp_path) -> None:
+    key = add_key(Server(tmp_path), "one", "--concurrent", "1")
+    with Server(tmp_path) as server:
+        server.model(NAME)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client:
+            batch = start(client, [row(n, "@tokens=100 @delay=0.2") for n in range(3)])
+            wait(client, batch, "in_progress")
+            message = {"role": "user", "content": "hi"}
+            client.chat.completions.create(model=NAME, messages=[message])
+            client.batches.cancel(batch.id)
+            assert wait(client, batch).status == "cancelled"
+
+
+def test_a_key_that_may_only_read_runs_nothing(tmp_path) -> None:
+    key = add_key(Server(tmp_path), "reader", "--scope", "read")
+    with (
+        Server(tmp_path) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client,
+    ):
+        with pytest.raises(openai.PermissionDeniedError, match="it needs the scope 'infer'"):
+            client.files.create(file=("rows.jsonl", write([row(1)])), purpose="batch")
+        with pytest.raises(openai.PermissionDeniedError, match="it needs the scope 'infer'"):
+            client.batches.create(
+                input_file_id="file-x", endpoint="/v1/completions", completion_window="24h"
+            )
+        assert not list(client.files.list())
+
+
+def test_one_server_of_a_folder_runs_a_batch(tmp_path) -> None:
+    data = {"VLLAMA_DATA_DIR": str(tmp_path / "data")}
+    first, second = (Server(tmp_path / name, env=data) for name in ("a", "b"))
+    with first:
+        first.model(NAME)
+        with openai.OpenAI(base_url=f"{first.url}/v1", api_key="x", max_retries=0) as client:
+            batch = start(client, [row(n, "@tokens=2 @delay=0.3") for n in range(6)])
+            wait(client, batch, "in_progress")
+            with second:
+                second.model(NAME)
+                url = f"{second.url}/v1"
+                with openai.OpenAI(base_url=url, api_key="x", max_retries=0) as other:
+                    with pytest.raises(openai.ConflictError, match="another server runs it"):
+                        other.batches.cancel(batch.id)
+                    ended = wait(client, batch)
+                    assert other.batches.retrieve(batch.id).status == "completed"
+            ids = [line["custom_id"] for line in read(client, ended.output_file_id)]
+            assert sorted(ids) == [f"row-{n}" for n in range(6)]
+
+
+def test_rows_beside_one_that_kills_the_engine_are_run_again(tmp_path) -> None:
+    with Server(tmp_path, "--parallel", "4") as server:
+        server.model("wide-mortal")
+        poison = row(5, "@dies=3", model="wide-mortal")
+        rows = [row(n, "@tokens=6 @delay=0.05", model="wide-mortal") for n in range(12)]
+        rows[5] = poison
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            ended = wait(client, start(client, rows))
+            counts = ended.request_counts
+            assert (counts.completed, counts.failed) == (11, 1), ended
+            (wrong,) = read(client, ended.error_file_id)
+            assert wrong["custom_id"] == "row-5" and wrong["response"]["status_code"] >= 500
+
+
+def test_how_long_files_are_kept_and_what_is_no_file(client, server) -> None:
+    expiry = {"anchor": "created_at", "seconds": 3600}
+    content = ("rows.jsonl", write([row(1)]))
+    file = client.files.create(file=content, purpose="batch", expires_after=expiry)
+    assert file.expires_at - file.created_at == 3600
+    batch = start(client, [row(1)], extra_body={"output_expires_after": expiry})
+    output = client.files.retrieve(wait(client, batch).output_file_id)
+    assert output.expires_at - output.created_at == 3600
+    with pytest.raises(openai.BadRequestError, match="'seconds' must be from 3600"):
+        client.files.create(file=content, purpose="batch", expires_after=expiry | {"seconds": 5})
+    with pytest.raises(openai.BadRequestError, match="it is no file for a batch"):
+        client.batches.create(
+            input_file_id=output.id, endpoint="/v1/completions", completion_window="24h"
+        )
+    for metadata in ({"a": "x" * 513}, {str(n): "" for n in range(17)}, {"a": 1}):
+        with pytest.raises(openai.BadRequestError, match="'metadata'"):
+            start(client, [row(1)], metadata=metadata)
+    form = httpx.post(
+        f"{server.url}/v1/files",
+        files=[("file", ("a", b"{}")), ("file", ("b", b"{}"))],
+        data={"purpose": "batch"},
+    )
+    assert (form.status_code, "expected one file" in form.text) == (400, True)
+    made = [start(client, [row(1)]).id for _ in range(4)]
+    assert [each.id for each in client.batches.list(limit=4).data] == made[::-1]
+
+
 def test_a_stop_does_not_wait_and_a_removed_input_is_told(tmp_path) -> None:
     with Server(tmp_path) as server:
         server.model(NAME)

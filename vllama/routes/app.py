@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct, json
 
 from vllama.accounts.keys.key import CLIENT_HEADER, Key, Scope, act_for
-from vllama.accounts.keys.ring import current_key
+from vllama.accounts.keys.ring import check_scopes, current_key
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
     Busy,
@@ -45,17 +45,6 @@ from vllama.routes.route_table import RouteTable
 log = logging.getLogger(__name__)
 
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
-
-
-def check_scope(key: Key | None, route: Route) -> None:
-    """Raise Forbidden if `key` does not allow what `route` does."""
-    if key is None or not (scopes := route.scopes) or any(map(key.allows, scopes)):
-        return
-    needed = " or ".join(f"'{scope}'" for scope in scopes)
-    raise Forbidden(
-        f"cannot do this with the key '{key.name}': it needs the scope {needed}",
-        hint="ask the operator, who can use: vllama keys change",
-    )
 
 
 def check_open(route: Route, *, is_stranger: bool) -> None:
@@ -220,7 +209,7 @@ class App:
             check_own(request, guards)
         if not (route.starting or gateway.is_complete):
             await gateway.completed()
-        check_scope(running.access, route)
+        check_scopes(running.access, route.scopes)
         if not (guards.loopback or gateway.keys.is_required):
             check_open(route, is_stranger=guards.is_stranger(request, keyed=False))
 

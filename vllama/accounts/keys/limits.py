@@ -146,12 +146,15 @@ class KeyLimits:
             use.admitted.sort()
             use.spent.sort()
 
-    def admit(self, key: Key) -> None:
-        """Admit a request, for which `finish` has to be called once. Raises LimitReached."""
+    def admit(self, key: Key, *, gives_way: bool = False) -> None:
+        """Admit a request, for which `finish` has to be called once. Raises LimitReached.
+
+        `gives_way`: it ends as soon as another comes, and so is none of those at a time.
+        """
         use, now_s = self._use_of(key)
         self._check_tokens(key, use, now_s)
         self._check_rate(key, use, now_s)
-        if key.concurrent is not None and use.running >= key.concurrent:
+        if not gives_way and key.concurrent is not None and use.running >= key.concurrent:
             raise LimitReached(
                 f"the key '{key.name}' is limited to {count_requests(key.concurrent)} at a time, "
                 "and has reached that limit",
@@ -160,7 +163,7 @@ class KeyLimits:
             )
         if key.rate is not None:
             use.admitted.add(1, now_s)
-        use.running += 1
+        use.running += not gives_way
 
     async def reserve(self, key: Key, size: Size) -> int:
         """Reserve the tokens of an admitted request, once there is room; return how many.
@@ -195,10 +198,10 @@ class KeyLimits:
         use.reserved -= surplus
         use.freed.set()
 
-    def finish(self, key: Key, tokens: int) -> None:
+    def finish(self, key: Key, tokens: int, *, gives_way: bool = False) -> None:
         """Count a request of `key` that has ended, and the tokens that it took."""
         use, now_s = self._use_of(key)
-        use.running -= 1
+        use.running -= not gives_way
         use.add(tokens, name_day(now_s))
         if tokens and key.tokens_period == "min":
             use.spent.add(tokens, now_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -212,6 +212,17 @@ def check_engine() -> None:
             f"cannot use the option 'engine': the key '{key.name}' may not choose engines",
             hint="leave it out, or take a key with the scope 'admin'",
         )
+
+
+def check_scopes(key: Key | None, scopes: Sequence[Scope]) -> None:
+    """Raise Forbidden if `key` has none of `scopes`; none are needed where there are none."""
+    if key is None or not scopes or any(map(key.allows, scopes)):
+        return
+    needed = " or ".join(f"'{scope}'" for scope in scopes)
+    raise Forbidden(
+        f"cannot do this with the key '{key.name}': it needs the scope {needed}",
+        hint="ask the operator, who can use: vllama keys change",
+    )
 
 
 def check_path(name: str) -> None:

@@ -29,6 +29,7 @@ MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as mu
 BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
+RESUMED_HEADER = "x-vllama-resumed"
 
 _BODILESS = (204, 304)
 CLIENT_CLOSED = 499  # nginx's status for it

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from vllama.base.errors import EngineCrashed
 from vllama.net.http.head_cache import Head
-from vllama.net.http.request import Request
+from vllama.net.http.request import RESUMED_HEADER, Request
 
 if TYPE_CHECKING:
     from vllama.accounts.keys.key import Key
@@ -54,11 +55,19 @@ def make_request(path: str, body: bytes) -> tuple[Request, _Kept]:
     return request, client
 
 
-async def ask(
-    answer: Answer, request: Request, client: _Kept, key: Key | None
-) -> tuple[int, bytes] | None:
-    """Have a request answered; return its status and body, None if it was stopped."""
+class Answered(NamedTuple):
+    """A status and a body; `may_repeat`: its engine died, and nobody has asked it again."""
+
+    status: int
+    body: bytes
+    may_repeat: bool = False
+
+
+async def ask(answer: Answer, request: Request, client: _Kept, key: Key | None) -> Answered | None:
+    """Have a request answered; return None if it was stopped."""
     await answer(request, key)
     if request.disconnected or not request.done:
         return None
-    return request.status, bytes(client.data).partition(b"\r\n\r\n")[2]
+    head, _, body = bytes(client.data).partition(b"\r\n\r\n")
+    died = isinstance(request.failure, EngineCrashed)
+    return Answered(request.status, body, died and RESUMED_HEADER.encode() not in head)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import msgspec
 
@@ -17,7 +19,7 @@ from vllama.base import executors
 from vllama.base.errors import Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.batch_types import OVER, RequestCounts, RowError, RowErrors
-from vllama.routes.batches.inner import Answer, ask, make_request
+from vllama.routes.batches.inner import Answer, Answered, ask, make_request
 from vllama.routes.batches.lane import LOOK_S, Lane, is_row
 from vllama.routes.batches.rows import Place, Row, check_rows, read_row
 from vllama.routes.batches.store import BatchStore, Conflict, Journal, StoredBatch
@@ -27,8 +29,10 @@ from vllama.scheduler.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 BUSY = (429, 503)
-BUSY_PAUSE_S = 2.0
-EXPIRE_S = 3600.0
+LEAST_REST_S, MOST_REST_S = 2.0, 60.0
+MOST_DEATHS = 2
+LOOK_AGAIN_S = 60.0
+"""For files that have expired, and for batches that another server of the folder has left."""
 
 
 class Host(Protocol):
@@ -57,7 +61,7 @@ class Batches:
                 for stored in reversed(await executors.storage.run(self.store.list_batches)):
                     if stored.shown.status not in OVER:
                         self.start(stored)
-                await asyncio.sleep(EXPIRE_S)
+                await asyncio.sleep(LOOK_AGAIN_S)
         finally:
             for task, _ in self._running.values():
                 task.cancel()
@@ -80,6 +84,11 @@ class Batches:
         shown = stored.shown
         if shown.status in OVER:
             raise Conflict(f"cannot cancel {shown.id}: it is over ({shown.status})")
+        if shown.id not in self._running:
+            lock = await executors.storage.run(self.store.lock, shown.id)
+            if lock is None:
+                raise Conflict(f"cannot cancel {shown.id}: another server runs it, so ask that one")
+            os.close(lock)
         if shown.status != "cancelling":
             shown.status, shown.cancelling_at = "cancelling", int(time.time())
             await executors.storage.run(self.store.save_batch, stored)
@@ -87,16 +96,22 @@ class Batches:
         return stored
 
     async def _run(self, stored: StoredBatch) -> None:
-        """Check a batch, run its rows, and write its files."""
-        shown = stored.shown
+        """Check a batch, run its rows, and write its files, unless another server does."""
+        shown, lock = stored.shown, None
         try:
+            lock = await executors.storage.run(self.store.lock, shown.id)
+            if lock is None or await executors.storage.run(self.store.is_over, shown.id):
+                return
             places = await self._check(stored)
             if places is not None:
                 await self._run_rows(stored, places)
         except OSError as error:
-            log.error("batch %s stops until the server is started again: %s", shown.id, error)
+            log.error("batch %s stops for a while: %s", shown.id, error)
         except Exception:
             log.exception("batch %s: unexpected error", shown.id)
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     async def _check(self, stored: StoredBatch) -> list[Place] | None:
         """Return the rows of a batch; None if there are errors, which it has then."""
@@ -121,30 +136,28 @@ class Batches:
         shown, journal = stored.shown, Journal(self.store.folder, stored.shown.id)
         ended, good, bad = await executors.storage.run(journal.read)
         counts = shown.request_counts = RequestCounts(total=len(places), completed=good, failed=bad)
-        pending = deque(place for place in places if place.custom_id not in ended)
+        rows = _Rows(place for place in places if place.custom_id not in ended)
         active: set[asyncio.Task[None]] = set()
         path = self.store.content(shown.input_file_id)
 
         async def run_row(place: Place, row: Row) -> None:
             is_row.set(True)
             answer = await self._ask(stored, row)
-            if answer is None or answer[0] in BUSY:
-                pending.appendleft(place)  # another request came, or there is no room for it now
-                await asyncio.sleep(BUSY_PAUSE_S if answer else 0)
+            if not rows.is_final(answer, place):
                 return
-            line = _write_line(place.custom_id, *answer)
-            is_good = answer[0] < 400
+            line = _write_line(place.custom_id, answer.status, answer.body)
+            is_good = answer.status < 400
             await executors.storage.run(lambda: journal.add(line, good=is_good))
             counts.completed += is_good
             counts.failed += not is_good
 
         try:
-            while pending or active:
+            while rows.are_left or active:
                 if shown.status == "cancelling" or time.time() > shown.expires_at:
                     break
-                if pending and await self._may_start(row := await _read(path, pending[0])):
-                    place = pending.popleft()
-                    active.add(asyncio.create_task(run_row(place, row)))
+                queue = rows.find_queue(is_alone=not active)
+                if queue and await self._may_start(row := await _read(path, queue[0])):
+                    active.add(asyncio.create_task(run_row(queue.popleft(), row)))
                     await asyncio.sleep(0)
                 else:
                     await asyncio.sleep(LOOK_S) if not active else await asyncio.wait(
@@ -156,7 +169,7 @@ class Batches:
         finally:
             for task in active:
                 task.cancel()
-        await self._end(stored, finished=not pending and not active)
+        await self._end(stored, finished=not rows.are_left and not active)
 
     async def _end(self, stored: StoredBatch, *, finished: bool) -> None:
         """Write the files of a batch, and its last state."""
@@ -182,15 +195,58 @@ class Batches:
             return True
         return host.lane.may_start(entry.bundle, host.scheduler)
 
-    async def _ask(self, stored: StoredBatch, row: Row) -> tuple[int, bytes] | None:
-        """Return the status and the body of a row's answer, None if it was stopped."""
+    async def _ask(self, stored: StoredBatch, row: Row) -> Answered | None:
+        """Return the answer of a row, None if it was stopped."""
         host = self._host
         key = host.keys.find_owner(stored.owner, stored.key_name)
         if key is None and host.keys.is_required:
             error = Unauthorized("unauthorized: the key of this batch is gone")
-            return error.status, msgspec.json.encode(make_openai_error(error))
+            return Answered(error.status, msgspec.json.encode(make_openai_error(error)))
         request, client = make_request(stored.shown.endpoint, row.body)
         return await ask(host.answer, request, client, key)
+
+
+class _Rows:
+    """The rows of a batch that are still to run, in order.
+
+    After a refusal they rest, each time longer. A row whose engine has died may be the cause: it
+    runs again after all others, alone, so that it cannot do them harm.
+    """
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._new, self._again = deque(places), deque[Place]()
+        self._deaths: Counter[str] = Counter()
+        self._rest_s = LEAST_REST_S
+        self._rests_until_s = 0.0
+
+    @property
+    def are_left(self) -> bool:
+        """Whether any is still to run."""
+        return bool(self._new or self._again)
+
+    def find_queue(self, *, is_alone: bool) -> deque[Place] | None:
+        """Return the queue whose first row may run now; `is_alone`: none does."""
+        if time.monotonic() < self._rests_until_s:
+            return None
+        return self._new or (self._again if is_alone else None)
+
+    def is_final(self, answer: Answered | None, place: Place) -> TypeGuard[Answered]:
+        """Return whether a row has its answer; else it runs again. None: another request came."""
+        queue = self._again if place.custom_id in self._deaths else self._new
+        if answer is None:
+            queue.appendleft(place)
+        elif answer.status in BUSY:
+            queue.appendleft(place)
+            if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
+                self._rests_until_s = time.monotonic() + self._rest_s
+                self._rest_s = min(2 * self._rest_s, MOST_REST_S)
+        elif answer.may_repeat and self._deaths[place.custom_id] < MOST_DEATHS:
+            self._deaths[place.custom_id] += 1
+            self._again.append(place)
+        else:
+            self._rest_s = LEAST_REST_S
+            return True
+        return False
 
 
 async def _read(path: Path, place: Place) -> Row:

@@ -6,6 +6,7 @@ it ends, one line a row, each on the disk before it counts (as in docs/decisions
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -53,11 +54,14 @@ class StoredFile(msgspec.Struct):
 
 
 class StoredBatch(msgspec.Struct):
-    """A batch, whose it is, and the name of the key that its rows are counted for."""
+    """A batch, whose it is, the name of the key that its rows are counted for, and how long its
+    files are kept in seconds.
+    """
 
     owner: str
     key_name: str
     shown: Batch
+    kept_s: int = KEPT_S
 
 
 Stored = TypeVar("Stored", StoredFile, StoredBatch)
@@ -71,6 +75,25 @@ class BatchStore:
         self.folder = folder
         self._most, self._most_of_owner = most_bytes, most_of_owner
 
+    def lock(self, identity: str) -> int | None:
+        """Keep other servers from running a batch; return the descriptor to close after it.
+
+        None: another server of the same folder runs it. Raises OSError.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self.folder / f"{identity}.lock", flags, private.FILE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def is_over(self, identity: str) -> bool:
+        """Return whether a batch has ended, as the disk has it, or is gone."""
+        stored = self._read(identity, StoredBatch)
+        return stored is None or stored.shown.status in OVER
+
     def begin_file(self) -> Path:
         """Return where to write a new file. Raises OSError."""
         private.make_folder(self.folder)
@@ -82,21 +105,24 @@ class BatchStore:
         files = list(self._read_all("file-", StoredFile))
         everything = sum(each.shown.bytes for each in files)
         own = sum(each.shown.bytes for each in files if each.owner == owner)
+        if size_bytes > (most := min(self._most, self._most_of_owner)):
+            raise NoRoom(f"the file is too large: {format_bytes_decimal(most)} at most here")
         if everything + size_bytes > self._most or own + size_bytes > self._most_of_owner:
             raise NoRoom(
                 "cannot keep the file: there are too many others", hint="delete some of them"
             )
 
     def keep_file(
-        self, new: Path, filename: str, purpose: str, owner: str, identity: str = ""
-    ) -> FileObject:
+        self, new: Path, filename: str, purpose: str, owner: str, identity: str = "",
+        kept_s: int = KEPT_S,
+    ) -> FileObject:  # fmt: skip
         """Keep a file that was written, under a new id unless one is given. Raises OSError."""
         now_s = int(time.time())
         shown = FileObject(
-            id=identity or f"file-{token_hex(12)}",
+            id=identity or make_id("file-"),
             bytes=new.stat().st_size,
             created_at=now_s,
-            expires_at=now_s + KEPT_S,
+            expires_at=now_s + kept_s,
             filename=filename[:200],
             purpose=purpose,
         )
@@ -117,7 +143,7 @@ class BatchStore:
         """Return the files of an owner, the newest first."""
         found = [each.shown for each in self._read_all("file-", StoredFile) if each.owner == owner]
         chosen = [each for each in found if purpose in ("", each.purpose)]
-        return sorted(chosen, key=lambda each: (-each.created_at, each.id))
+        return sorted(chosen, key=lambda each: (each.created_at, each.id), reverse=True)
 
     def delete_file(self, identity: str, owner: str) -> None:
         """Remove a file. Raises NotThere, and Conflict while a batch reads it."""
@@ -142,7 +168,7 @@ class BatchStore:
     def list_batches(self) -> list[StoredBatch]:
         """Return the batches of all owners, the newest first."""
         found = self._read_all("batch_", StoredBatch)
-        return sorted(found, key=lambda each: (-each.shown.created_at, each.shown.id))
+        return sorted(found, key=lambda x: (x.shown.created_at, x.shown.id), reverse=True)
 
     def expire(self) -> None:
         """Remove files whose time is over, batches as old, and what was not written whole."""
@@ -176,7 +202,9 @@ class BatchStore:
         os.link(path, new)
         digest = hashlib.blake2b(path.name.encode(), digest_size=12).hexdigest()
         name = f"{stored.shown.id}_{'output' if suffix == 'out' else 'error'}.jsonl"
-        return self.keep_file(new, name, "batch_output", stored.owner, f"file-{digest}").id
+        identity = f"file-{digest}"
+        kept = self.keep_file(new, name, "batch_output", stored.owner, identity, stored.kept_s)
+        return kept.id
 
     def _find(self, identity: str, owner: str, kind: type[Stored], word: str) -> Stored:
         found = self._read(identity, kind) if _ID.fullmatch(identity) else None
@@ -201,6 +229,11 @@ class BatchStore:
     def _remove(self, identity: str) -> None:
         for path in self.folder.glob(f"{identity}.*"):
             path.unlink(missing_ok=True)
+
+
+def make_id(prefix: str) -> str:
+    """Return a new id; later ones sort after earlier ones."""
+    return f"{prefix}{time.time_ns() // 1000:014x}{token_hex(5)}"
 
 
 def check_size(size_bytes: int) -> None:

@@ -28,7 +28,7 @@ from vllama.chat.engine.context import bound_traits
 from vllama.chat.engine.traits import Traits, learn_from_refusal
 from vllama.models.types import Bundle
 from vllama.net.http.departure import unless_gone
-from vllama.net.http.request import ClientGone, Request
+from vllama.net.http.request import RESUMED_HEADER, ClientGone, Request
 from vllama.net.upstream.connection import AnswerTooLarge, ConnectionLost
 from vllama.net.upstream.pool import CrashReports, Upstream
 from vllama.plan.draft_model import wants_draft
@@ -53,7 +53,6 @@ Use = Callable[[Lease, Upstream], Awaitable[None]]
 """Works with a lease."""
 
 SERVED_BY_HEADER = "x-vllama-served-by"
-RESUMED_HEADER = "x-vllama-resumed"
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllama.accounts.keys.key import Scope
+from vllama.accounts.keys.ring import check_scopes
 from vllama.base import executors, private
 from vllama.base.errors import BadRequest, Forbidden
 from vllama.dialects.openai.batch_types import (
@@ -20,11 +21,11 @@ from vllama.dialects.openai.batch_types import (
     FileList,
     FileObject,
 )
-from vllama.dialects.openai.multipart import FormReader
+from vllama.dialects.openai.multipart import FormReader, Part
 from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.request import Request
 from vllama.routes.batches.rows import ENDPOINTS
-from vllama.routes.batches.store import NotThere, StoredBatch, check_size
+from vllama.routes.batches.store import KEPT_S, NotThere, StoredBatch, check_size, make_id
 from vllama.routes.describe.fields import BINARY, NON_EMPTY, WHOLE_NUMBER, make_word
 from vllama.routes.route import Body, Parameter, RouteKind, openai_route
 
@@ -38,6 +39,8 @@ PURPOSE = "batch"
 MOST_FILES = 10_000
 MOST_BATCHES, USUAL_BATCHES = 100, 20
 WINDOW, WINDOW_S = "24h", 86400
+LEAST_KEPT_S = 3600
+MOST_PAIRS, MOST_NAME, MOST_VALUE = 16, 64, 512
 OCTETS = "application/octet-stream"
 
 
@@ -60,9 +63,13 @@ async def upload(gateway: Gateway, request: Request) -> None:
                 await executors.storage.run(file.write, data)
         finally:
             await executors.storage.run(file.close)
-        fields = {part.name: part for part in reader.parts()}
+        parts = reader.parts()
+        fields = {part.name: part for part in parts}
         if "file" not in fields or fields["file"].filename is None:
             raise BadRequest("Missing required parameter: 'file'.")
+        if sum(part.name == "file" for part in parts) > 1:
+            raise BadRequest("Invalid value for 'file': expected one file.")
+        kept_s = _read_kept_s("expires_after", _read_expiry(fields))
         purpose = fields["purpose"].text if "purpose" in fields else ""
         if purpose != PURPOSE:
             raise BadRequest(
@@ -70,7 +77,9 @@ async def upload(gateway: Gateway, request: Request) -> None:
             )
         name = fields["file"].filename
         await executors.storage.run(store.check_room, owner, size)
-        shown = await executors.storage.run(store.keep_file, new, name, purpose, owner)
+        shown = await executors.storage.run(
+            lambda: store.keep_file(new, name, purpose, owner, kept_s=kept_s)
+        )
     finally:
         await executors.storage.run(lambda: new.unlink(missing_ok=True))
     request.json(200, shown)
@@ -126,14 +135,17 @@ async def create(gateway: Gateway, request: Request) -> None:
     if window != WINDOW:
         raise BadRequest("Invalid value for 'completion_window': it must be '24h'.")
     metadata = given.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise BadRequest("Invalid type for 'metadata': expected an object.")
+    if metadata is not None:
+        _check_metadata(metadata)
+    kept_s = _read_kept_s("output_expires_after", given.get("output_expires_after"))
     file = await executors.storage.run(
         batches.store.find_file, str(given.get("input_file_id") or ""), owner
     )
+    if file.purpose != PURPOSE:
+        raise BadRequest(f"Invalid value for 'input_file_id': it is no file for a {PURPOSE}.")
     now_s, key = int(time.time()), gateway.running.of(request).access
     shown = Batch(
-        id=f"batch_{token_hex(12)}",
+        id=make_id("batch_"),
         endpoint=str(endpoint),
         input_file_id=file.id,
         completion_window=WINDOW,
@@ -141,11 +153,45 @@ async def create(gateway: Gateway, request: Request) -> None:
         expires_at=now_s + WINDOW_S,
         metadata=metadata,
     )
-    stored = StoredBatch(owner, key.name if key is not None else "", shown)
+    stored = StoredBatch(owner, key.name if key is not None else "", shown, kept_s)
     await executors.storage.run(batches.store.save_batch, stored)
     answer = msgspec.json.encode(shown)  # as it is before it runs
     batches.start(stored)
     request.respond(200, answer)
+
+
+def _check_metadata(metadata: object) -> None:
+    """Raise BadRequest unless it is what OpenAI's API allows."""
+    if not isinstance(metadata, dict) or len(metadata) > MOST_PAIRS:
+        raise BadRequest(
+            f"Invalid value for 'metadata': expected an object of at most {MOST_PAIRS} pairs."
+        )
+    for name, value in metadata.items():
+        if not isinstance(value, str) or len(name) > MOST_NAME or len(value) > MOST_VALUE:
+            raise BadRequest(
+                f"Invalid value for 'metadata': expected names of at most {MOST_NAME} characters, "
+                f"and texts of at most {MOST_VALUE}."
+            )
+
+
+def _read_expiry(fields: Mapping[str, Part]) -> dict[str, object] | None:
+    """Return `expires_after` of a form, whose parts are named as `expires_after[seconds]`."""
+    parts = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
+    found = {name: fields[part].text for name, part in parts.items() if part in fields}
+    seconds = found.get("seconds", "")
+    return {**found, "seconds": int(seconds) if seconds.isdecimal() else None} if found else None
+
+
+def _read_kept_s(name: str, given: object) -> int:
+    """Return how many seconds a file is kept, the longest time if nothing is said."""
+    if given is None:
+        return KEPT_S
+    seconds = given.get("seconds") if isinstance(given, dict) else None
+    if not isinstance(seconds, int) or not LEAST_KEPT_S <= seconds <= KEPT_S:
+        raise BadRequest(
+            f"Invalid value for '{name}': 'seconds' must be from {LEAST_KEPT_S} to {KEPT_S}."
+        )
+    return seconds
 
 
 async def list_batches(gateway: Gateway, request: Request) -> None:
@@ -210,12 +256,13 @@ def _get(gateway: Gateway) -> Batches:
 
 
 def _open(gateway: Gateway, request: Request) -> Batches:
-    """Return the batches for a change. Raises Forbidden on a server that is read-only."""
+    """Return the batches for a change. Raises Forbidden if it is not allowed."""
     if gateway.guards.read_only:
         raise Forbidden(
             f"cannot serve {request.method} {request.path[:80]}: this server is read-only",
             hint="start it without --read-only",
         )
+    check_scopes(gateway.running.of(request).access, (Scope.INFER,))
     return _get(gateway)
 
 
@@ -250,7 +297,25 @@ _NEW: dict[str, Any] = {
     "input_file_id": NON_EMPTY | {"description": "the file with the rows"},
     "endpoint": make_word(*ENDPOINTS) | {"description": "the route of all rows"},
     "completion_window": make_word(WINDOW) | {"description": "how long it may take"},
-    "metadata": {"type": ["object", "null"]},
+    "metadata": {
+        "type": ["object", "null"],
+        "maxProperties": MOST_PAIRS,
+        "propertyNames": {"maxLength": MOST_NAME},
+        "additionalProperties": {"type": "string", "maxLength": MOST_VALUE},
+    },
+    "output_expires_after": {
+        "type": ["object", "null"],
+        "required": ["seconds"],
+        "properties": {
+            "seconds": {
+                "type": "integer",
+                "minimum": LEAST_KEPT_S,
+                "maximum": KEPT_S,
+                "description": "the time in seconds",
+            }
+        },
+        "description": "how long the files with the answers are kept; 30 days at most",
+    },
 }
 _CREATE = Body(
     name="openai.BatchRequest",

@@ -48,7 +48,7 @@ class Meter:
         key = running.access
         if key is not None:
             with self._showing_standing(running, key):
-                self._limits.admit(key)
+                self._limits.admit(key, gives_way=running.is_row)
                 if key.rate is not None:
                     self._record_recent(key, key.rate.period_s)
         running.is_metered = True
@@ -116,7 +116,7 @@ class Meter:
         name = running.model or model.get()
         key = running.access
         if key is not None:
-            self._limits.finish(key, amounts.tokens)
+            self._limits.finish(key, amounts.tokens, gives_way=running.is_row)
             self._release(running)
             if key.tokens_period == "min" and amounts.tokens:
                 self._record_recent(key, MINUTE_S, amounts.tokens)

@@ -20,6 +20,7 @@ from vllama.dialects.events import EndedRow, RequestRow
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.resumption import Resumer
+from vllama.routes.batches.lane import is_row
 from vllama.routes.route import Route
 from vllama.scheduler.fair_queue import Flow
 
@@ -40,9 +41,8 @@ class RunningRequest:
 
     __slots__ = (
         "_ended", "_relays", "_started_at", "_task", "_with_prompt", "access", "id", "is_metered",
-        "is_running", "key", "lease", "model", "read_tokens", "recorder", "request", "reserved",
-        "resumed", "resumer", "route",
-        "waits_for_tokens",
+        "is_row", "is_running", "key", "lease", "model", "read_tokens", "recorder", "request",
+        "reserved", "resumed", "resumer", "route", "waits_for_tokens",
     )  # fmt: skip
 
     def __init__(self, id_: str, request: Request, route: Route, access: Key | None) -> None:
@@ -53,6 +53,7 @@ class RunningRequest:
         self.access = access
         self.key = access.name if access is not None else ""
         self.model = ""
+        self.is_row = is_row.get()
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
         self.lease: Lease | None = None  # the last one, even after it was released
         self.resumed = 0  # how often it has gone on after the end of its engine
