@@ -594,6 +594,9 @@ def test_the_command(server, tmp_path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + write([row(1)]))  # as a Windows editor writes it
     done = run("-o", str(out), "--model", NAME)
     assert done.returncode == 0 and not (tmp_path / "out.errors.jsonl").exists()
+    file.write_bytes(write([row(1, temperature="hot")]))
+    done = run("-o", str(out))  # answers of an earlier run would seem to be this one's
+    assert done.returncode == 1 and not out.exists()
     assert "would replace the requests" in run("-o", str(file)).stderr
     for place, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x", "no folder")):
         refused = run("-o", str(place))  # before anything is sent

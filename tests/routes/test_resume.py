@@ -92,6 +92,19 @@ def test_an_answer_goes_on_after_a_hang(tmp_path) -> None:
     assert lines[-1]["done"]
 
 
+def test_answers_wait_through_the_longer_pauses_of_an_engine_that_dies_often(tmp_path) -> None:
+    with Server(tmp_path, "--strict") as server:
+        server.model(NAME)
+        server.post("/api/generate", {"model": NAME})
+        for _ in range(6):
+            with server.open("/api/chat", {"model": NAME, **CHATS[0].ask(SLOW, 1000)}) as answer:
+                begun = answer.readline() + answer.readline()
+                server.engine(NAME).kill()
+                lines = [json.loads(line) for line in (begun + answer.read()).splitlines()]
+            assert lines[-1].get("done"), lines[-1]
+            assert "".join(line["message"]["content"] for line in lines) == WHOLE
+
+
 def test_without_resume_it_ends_with_an_error(tmp_path) -> None:
     with Server(tmp_path, "--strict", "--resume", "0") as server:
         server.model(NAME)

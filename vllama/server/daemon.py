@@ -295,6 +295,9 @@ def open_slot_cache(
     Raises ConfigError if there is no room for them, or another server has the folder.
     """
     if not config.cache_disk_bytes:
+        for name, settings in config.models:
+            if settings.cache_disk:
+                log.warning("cache_disk of %s has no effect: there is no --cache-disk", name)
         return None
     from vllama.scheduler.slot_cache.cache import SlotCache
     from vllama.scheduler.slot_cache.store import SlotStore

@@ -18,6 +18,7 @@ from vllama.base import log_context
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
     BadRequest,
+    CoolingDown,
     EngineCrashed,
     EngineError,
     TemplateRefused,
@@ -56,6 +57,7 @@ SERVED_BY_HEADER = "x-vllama-served-by"
 CONTEXT_HEADER = "x-vllama-num-ctx"  # what runs, where a request asked for more
 # a killed engine is noticed within some 20 ms, on a busy machine after seconds
 RETRY_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+PATIENCE_NS = 30 * 10**9
 
 
 def with_lease(
@@ -193,7 +195,7 @@ class _Work:
         self.pools.close()
         try:
             if unsent:
-                await self._renew_lease(RETRY_PAUSES_S[0])
+                await self._renew_patiently(RETRY_PAUSES_S[0])
             # an engine that has only closed a connection is asked on another; else it has ended
             has_ended = unsent and was_sent and self.lease.endpoint != failed.endpoint
             if has_ended and self._may_not_resume(answer, failed):
@@ -204,7 +206,7 @@ class _Work:
             for pause_s in RETRY_PAUSES_S:  # an engine that hangs is still to be ended
                 if not answer.knows_end_of(self.lease.endpoint):
                     break
-                await self._renew_lease(pause_s)
+                await self._renew_patiently(pause_s)
         except ClientGone:
             raise
         except VllamaError as failure:
@@ -390,6 +392,21 @@ class _Work:
         flow = self.running.flow
         await self._take(self.gateway.scheduler.renew(self.lease, *self.wanted, flow))
         leave_queue(self.lease)
+
+    async def _renew_patiently(self, pause_s: float) -> None:
+        """Wait for the engine's restart, also through the longer pauses of one that dies often.
+
+        Somebody reads the answer already, and has no use for a word that it may be had later.
+        """
+        until_ns = now_ns() + PATIENCE_NS
+        while True:
+            try:
+                return await self._renew_lease(pause_s)
+            except CoolingDown as error:
+                if now_ns() + error.retry_after_s * 1e9 > until_ns:
+                    raise
+                await unless_gone(self.request, asyncio.sleep(error.retry_after_s))
+                pause_s = 0.0
 
 
 def name_server(request: Request, bundle: Bundle, lease: Lease, chain: Chain | None) -> None:
