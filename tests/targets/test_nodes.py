@@ -326,6 +326,7 @@ def test_a_busy_model_of_a_node_is_unloaded_some_day_and_a_pinned_one_never(clus
     with cluster.head.open("/api/chat", body) as stream:
         stream.readline()
         cluster.wait_for(lambda: read_rows().get("busy:latest", {}).get("requests") == 1)
+        cluster.wait_for(lambda: "pinned:latest" in read_rows())
         never = {name: row["expires_at"] > "2200" for name, row in read_rows().items()}
         assert never == {"busy:latest": False, "pinned:latest": True}
 
@@ -745,7 +746,7 @@ def test_a_model_that_fails_on_one_node_is_answered_by_another(cluster) -> None:
 @pytest.mark.slow
 def test_the_answer_of_a_node_that_refuses_is_passed_on_if_the_other_is_lost(cluster) -> None:
     for node in cluster.nodes:
-        node.model("late", "--ready-after", "20", "--exit-before-ready")
+        node.model("late", "--ready-after", "40", "--exit-before-ready")
     names = [cluster.name(cable) for cable in cluster.cables]
     cluster.wait_for(lambda: all("late:latest" in cluster.row(name)["models"] for name in names))
     answers: list[tuple[int, dict]] = []

@@ -118,6 +118,9 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             if request.status:
                 fail_stream(request, route.dialect, error)
                 return True
+            if isinstance(failure, NodeRefuses) and not isinstance(error, NodeRefuses):
+                failure.pass_on()  # the other node is lost, which was not known yet
+                return True
             if not (is_first and isinstance(error, EngineError)):
                 raise
             failure, tried = error, name

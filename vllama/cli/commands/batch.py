@@ -101,7 +101,7 @@ def take_answers(client: Client, ended: Reply, output: Path | None, errors: Path
         say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
     if ended["output_file_id"]:
         write(fetch(client, ended["output_file_id"]), output)
-    elif output is not None and output.is_file():
+    elif output is not None and output.is_file() and ended["status"] == "completed":
         output.unlink()  # those of an earlier run
     if ended["error_file_id"]:
         write(fetch(client, ended["error_file_id"]), errors, to_stderr=True)

@@ -300,12 +300,13 @@ def add_default_tag(name: str) -> str:
 def list_spellings(name: str) -> set[str]:
     """Return the ways to write a name: in lower case, and without `:latest` and the hub's host.
 
-    Two names that share one mean the same model.
+    Two names of settings that share one mean the same model; a server elsewhere may have both.
     """
     lowered = name.strip().lower()
     forms = {lowered, lowered.removesuffix(f":{DEFAULT_TAG}")}
     for host in HUB_HOSTS:
-        forms |= {form.removeprefix(f"{host}/") for form in forms}
+        short = {form.removeprefix(f"{host}/") for form in forms if form.startswith(f"{host}/")}
+        forms |= {form for form in short if "/" in form}  # the pattern hf.co/* is not *
     return forms
 
 

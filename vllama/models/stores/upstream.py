@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllama.models.names.ref import ModelRef, add_default_tag, list_spellings
+from vllama.models.names.ref import ModelRef, add_default_tag
 from vllama.models.settings import UpstreamSettings, UpstreamTraits, find_root
 from vllama.models.stores.base import Store
 from vllama.models.stores.upstream_server import (
@@ -91,7 +91,8 @@ class UpstreamStore(Store):
         """Return the model with this name, with or without `:latest`."""
         wanted = ref.text.strip().lower()
         for name, (server, bundle) in self._find_all().items():
-            if wanted in list_spellings(bundle.name):
+            own = bundle.name.lower()
+            if wanted in (own, own.removesuffix(":latest")):
                 if bundle.upstream is not None and bundle.upstream.shown == {}:
                     return self._place(name, self._describe(server, name))
                 return bundle

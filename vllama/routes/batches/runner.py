@@ -16,9 +16,9 @@ import msgspec
 
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
-from vllama.base.errors import Unauthorized, VllamaError
+from vllama.base.errors import ModelNotFound, Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
-from vllama.dialects.openai.batch_types import OVER, RequestCounts, RowError, RowErrors
+from vllama.dialects.openai.batch_types import OVER, Batch, RequestCounts, RowError, RowErrors
 from vllama.routes.batches.inner import Answer, Answered, ask, make_request
 from vllama.routes.batches.lane import LOOK_S, Lane, is_row
 from vllama.routes.batches.rows import Place, Row, check_rows, read_row
@@ -52,6 +52,8 @@ class Batches:
         self.store = store
         self._host = host
         self._running: dict[str, tuple[asyncio.Task[None], StoredBatch]] = {}
+        self._own: set[str] = set()  # the ids of those that no other server can run now
+        self._begun_here: set[str] = set()
 
     async def run(self) -> None:
         """Go on with what had not ended, and remove what has expired, until cancelled."""
@@ -65,6 +67,11 @@ class Batches:
         finally:
             for task, _ in self._running.values():
                 task.cancel()
+
+    def begin(self, stored: StoredBatch) -> None:
+        """Run a new batch."""
+        self._begun_here.add(stored.shown.id)
+        self.start(stored)
 
     def start(self, stored: StoredBatch) -> None:
         """Run a batch, unless it runs already."""
@@ -80,18 +87,27 @@ class Batches:
         return found[1] if found is not None else None
 
     async def cancel(self, stored: StoredBatch) -> StoredBatch:
-        """Stop a batch; rows that have ended stay. Raises OSError, Conflict if it is over."""
-        shown = stored.shown
-        if shown.status in OVER:
-            raise Conflict(f"cannot cancel {shown.id}: it is over ({shown.status})")
-        if shown.id not in self._running:
-            lock = await executors.storage.run(self.store.lock, shown.id)
-            if lock is None:
-                raise Conflict(f"cannot cancel {shown.id}: another server runs it, so ask that one")
-            os.close(lock)
-        if shown.status != "cancelling":
-            shown.status, shown.cancelling_at = "cancelling", int(time.time())
-            await executors.storage.run(self.store.save_batch, stored)
+        """Stop a batch; rows that have ended stay.
+
+        Raises OSError, and Conflict if it is over, or another server runs it.
+        """
+        identity, lock = stored.shown.id, None
+        if identity not in self._own:
+            lock = await executors.storage.run(self.store.lock, identity)
+            if lock is None and identity not in self._own:
+                raise Conflict(f"cannot cancel {identity}: another server runs it, so ask that one")
+        try:
+            if lock is not None:  # it may have ended since it was read
+                stored = await executors.storage.run(self.store.find_batch, identity, stored.owner)
+            shown = stored.shown
+            if shown.status in OVER:
+                raise Conflict(f"cannot cancel {identity}: it is over ({shown.status})")
+            if shown.status != "cancelling":
+                shown.status, shown.cancelling_at = "cancelling", int(time.time())
+                await executors.storage.run(self.store.save_batch, stored)
+        finally:
+            if lock is not None:
+                os.close(lock)
         self.start(stored)
         return stored
 
@@ -102,16 +118,47 @@ class Batches:
             lock = await executors.storage.run(self.store.lock, shown.id)
             if lock is None or await executors.storage.run(self.store.is_over, shown.id):
                 return
+            self._own.add(shown.id)
             places = await self._check(stored)
-            if places is not None:
+            if places and not await self._is_anothers(shown, places[0]):
                 await self._run_rows(stored, places)
         except OSError as error:
             log.error("batch %s stops for a while: %s", shown.id, error)
         except Exception:
             log.exception("batch %s: unexpected error", shown.id)
+            unknown = RowError(code="server_error", message="internal error; see the server's log")
+            await self._fail(stored, [unknown])
         finally:
+            self._own.discard(shown.id)
             if lock is not None:
                 os.close(lock)
+
+    async def _is_anothers(self, shown: Batch, place: Place) -> bool:
+        """Return whether to leave a batch to another server of the folder, which has its model."""
+        if shown.id in self._begun_here or time.time() > shown.expires_at:
+            return False
+        row = await _read(self.store.content(shown.input_file_id), place)
+        try:
+            await self._host.catalog.look_up(row.model)
+        except ModelNotFound:
+            return True
+        except VllamaError:
+            return False
+        return False
+
+    async def _fail(self, stored: StoredBatch, errors: list[RowError]) -> None:
+        """End a batch that cannot run, with what has been answered of it before."""
+        shown = stored.shown
+        shown.status, shown.failed_at = "failed", int(time.time())
+        shown.errors = RowErrors(data=errors)
+        await self._make_outputs(stored)
+        await executors.storage.run(self.store.finish, stored)
+
+    async def _make_outputs(self, stored: StoredBatch) -> None:
+        """Make the files of what a batch has answered."""
+        shown, make = stored.shown, self.store.make_output
+        shown.output_file_id = await executors.storage.run(make, stored, "out")
+        shown.error_file_id = await executors.storage.run(make, stored, "err")
 
     async def _check(self, stored: StoredBatch) -> list[Place] | None:
         """Return the rows of a batch; None if there are errors, which it has then."""
@@ -122,15 +169,14 @@ class Batches:
         except FileNotFoundError:
             gone = RowError(code="file_not_found", message="its input file was removed")
             places, errors = [], [gone]
-        now_s = int(time.time())
         if errors:
-            shown.status, shown.failed_at, shown.errors = "failed", now_s, RowErrors(data=errors)
-        else:
-            shown.request_counts.total = len(places)
-            if shown.status == "validating":
-                shown.status, shown.in_progress_at = "in_progress", now_s
+            await self._fail(stored, errors)
+            return None
+        shown.request_counts.total = len(places)
+        if shown.status == "validating":
+            shown.status, shown.in_progress_at = "in_progress", int(time.time())
         await executors.storage.run(self.store.save_batch, stored)
-        return None if errors else places
+        return places
 
     async def _run_rows(self, stored: StoredBatch, places: list[Place]) -> None:
         shown, journal = stored.shown, Journal(self.store.folder, stored.shown.id)
@@ -155,11 +201,13 @@ class Batches:
             while rows.are_left or active:
                 if shown.status == "cancelling" or time.time() > shown.expires_at:
                     break
-                queue = rows.find_queue(is_alone=not active)
-                if queue and await self._may_start(row := await _read(path, queue[0])):
-                    active.add(asyncio.create_task(run_row(queue.popleft(), row)))
+                place = rows.take(is_alone=not active)
+                if place and await self._may_start(row := await _read(path, place)):
+                    active.add(asyncio.create_task(run_row(place, row)))
                     await asyncio.sleep(0)
                 else:
+                    if place:
+                        rows.give_back(place)
                     await asyncio.sleep(LOOK_S) if not active else await asyncio.wait(
                         active, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
                     )
@@ -175,8 +223,7 @@ class Batches:
         """Write the files of a batch, and its last state."""
         shown, now_s = stored.shown, int(time.time())
         shown.finalizing_at = now_s
-        shown.output_file_id = await executors.storage.run(self.store.make_output, stored, "out")
-        shown.error_file_id = await executors.storage.run(self.store.make_output, stored, "err")
+        await self._make_outputs(stored)
         if finished:
             shown.status, shown.completed_at = "completed", now_s
         elif shown.status == "cancelling":
@@ -224,19 +271,23 @@ class _Rows:
         """Whether any is still to run."""
         return bool(self._new or self._again)
 
-    def find_queue(self, *, is_alone: bool) -> deque[Place] | None:
-        """Return the queue whose first row may run now; `is_alone`: none does."""
+    def take(self, *, is_alone: bool) -> Place | None:
+        """Take out the row that may run next, None while none may; `is_alone`: no other runs."""
         if time.monotonic() < self._rests_until_s:
             return None
-        return self._new or (self._again if is_alone else None)
+        queue = self._new or (self._again if is_alone else None)
+        return queue.popleft() if queue else None
+
+    def give_back(self, place: Place) -> None:
+        """Have a row that was taken out run next."""
+        (self._again if place.custom_id in self._deaths else self._new).appendleft(place)
 
     def is_final(self, answer: Answered | None, place: Place) -> TypeGuard[Answered]:
         """Return whether a row has its answer; else it runs again. None: another request came."""
-        queue = self._again if place.custom_id in self._deaths else self._new
         if answer is None:
-            queue.appendleft(place)
+            self.give_back(place)
         elif answer.status in BUSY:
-            queue.appendleft(place)
+            self.give_back(place)
             if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
                 self._rests_until_s = time.monotonic() + self._rest_s
                 self._rest_s = min(2 * self._rest_s, MOST_REST_S)

@@ -173,10 +173,12 @@ class BatchStore:
     def expire(self) -> None:
         """Remove files whose time is over, batches as old, and what was not written whole."""
         now_s = time.time()
+        batches = self.list_batches()
+        read = {each.shown.input_file_id for each in batches if each.shown.status not in OVER}
         for file in list(self._read_all("file-", StoredFile)):
-            if file.shown.expires_at <= now_s:
+            if file.shown.expires_at <= now_s and file.shown.id not in read:
                 self._remove(file.shown.id)
-        for batch in list(self._read_all("batch_", StoredBatch)):
+        for batch in batches:
             if batch.shown.created_at + KEPT_S <= now_s:
                 self._remove(batch.shown.id)
         for path in self.folder.glob("new-*"):

@@ -244,7 +244,10 @@ class _Work:
         self.pools.close()
         gateway.scheduler.release(self.lease)
         gateway.lane.leave(bundle.key, self)
+        gateway.meter.release(self.running)  # the others may be requests of its own key
         await gateway.lane.wait_for_turn(bundle, gateway.scheduler)
+        if self.size is not count_nothing:
+            await gateway.meter.reserve(self.running, self._measure)
         self.is_paused = False
         gateway.lane.enter(bundle.key, self)
         await self._take(gateway.scheduler.acquire(*self.wanted, self.running.flow))
@@ -403,7 +406,8 @@ class _Work:
             try:
                 return await self._renew_lease(pause_s)
             except CoolingDown as error:
-                if now_ns() + error.retry_after_s * 1e9 > until_ns:
+                is_late = now_ns() + error.retry_after_s * 1e9 > until_ns
+                if is_late or self.gateway.stopping:
                     raise
                 await unless_gone(self.request, asyncio.sleep(error.retry_after_s))
                 pause_s = 0.0

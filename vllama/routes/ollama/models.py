@@ -42,7 +42,6 @@ from vllama.models.names.ref import (
     Kind,
     ModelRef,
     add_default_tag,
-    list_spellings,
 )
 from vllama.models.shown import describe_model, list_capabilities
 from vllama.models.types import Bundle, ModelInfo, PullEvent
@@ -126,13 +125,13 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     if model is None or model.shown is None:
         return {}
     for endpoint in find_servers(gateway.facts.found, bundle)[0]:
-        names = list_spellings(endpoint.model or bundle.hub_id or "")
+        name = endpoint.model or bundle.hub_id
         try:
             async with asyncio.timeout(ELSEWHERE_S):
                 with gateway.upstreams.use_pool(endpoint) as upstream:
                     answer = await upstream.get("/api/ps")
             for row in decode_json(answer.body)["models"] if answer.status == 200 else ():
-                if names & list_spellings(row["name"]):
+                if name in (row["name"], row["name"].removesuffix(":latest")):
                     return {key: row[key] for key in LOADED if type(row.get(key)) is int}
         except (TimeoutError, VllamaError, ValueError, KeyError, TypeError, AttributeError):
             continue

@@ -40,6 +40,7 @@ MOST_FILES = 10_000
 MOST_BATCHES, USUAL_BATCHES = 100, 20
 WINDOW, WINDOW_S = "24h", 86400
 LEAST_KEPT_S = 3600
+MOST_DIGITS = 12
 MOST_PAIRS, MOST_NAME, MOST_VALUE = 16, 64, 512
 OCTETS = "application/octet-stream"
 
@@ -156,7 +157,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     stored = StoredBatch(owner, key.name if key is not None else "", shown, kept_s)
     await executors.storage.run(batches.store.save_batch, stored)
     answer = msgspec.json.encode(shown)  # as it is before it runs
-    batches.start(stored)
+    batches.begin(stored)
     request.respond(200, answer)
 
 
@@ -179,7 +180,8 @@ def _read_expiry(fields: Mapping[str, Part]) -> dict[str, object] | None:
     parts = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
     found = {name: fields[part].text for name, part in parts.items() if part in fields}
     seconds = found.get("seconds", "")
-    return {**found, "seconds": int(seconds) if seconds.isdecimal() else None} if found else None
+    is_number = seconds.isdecimal() and len(seconds) <= MOST_DIGITS
+    return {**found, "seconds": int(seconds) if is_number else None} if found else None
 
 
 def _read_kept_s(name: str, given: object) -> int:
@@ -223,7 +225,7 @@ def _cut(
     """
     query = request.read_query()
     text, after = query.get("limit", str(usual)), query.get("after", "")
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not text.isdecimal() or len(text) > MOST_DIGITS or not 1 <= int(text) <= most:
         raise BadRequest(f"Invalid value for 'limit': it must be from 1 to {most}.")
     ids = [each.id for each in items]
     if after and after not in ids:

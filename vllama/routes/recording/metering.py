@@ -62,7 +62,7 @@ class Meter:
         key = running.access
         if key is None or not running.is_metered:
             return
-        self._release(running)
+        self.release(running)
         running.reserved = self._limits.try_reserve(key, size)
         if running.reserved is not None:
             return
@@ -84,7 +84,8 @@ class Meter:
             running.reserved -= surplus
             self._limits.shrink(key, surplus)
 
-    def _release(self, running: RunningRequest) -> None:
+    def release(self, running: RunningRequest) -> None:
+        """Give back the tokens that are reserved for a request."""
         if running.access is not None and running.reserved is not None:
             self._limits.release(running.access, running.reserved)
         running.reserved = None
@@ -117,7 +118,7 @@ class Meter:
         key = running.access
         if key is not None:
             self._limits.finish(key, amounts.tokens, gives_way=running.is_row)
-            self._release(running)
+            self.release(running)
             if key.tokens_period == "min" and amounts.tokens:
                 self._record_recent(key, MINUTE_S, amounts.tokens)
         if not name or not (is_answered or amounts.tokens):

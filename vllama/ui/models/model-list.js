@@ -48,7 +48,7 @@ function describeState({ name, disk, live }) {
     return html`${badge(live.state)} ${others.length ? html`<small>shared with ${others.join(", ")}</small>` : nothing}`;
   }
   const holders = listHolders(name);
-  if (holders.length) return html`${badge("ready")} <small>on ${holders.join(", ")}</small>`;
+  if (holders.length) return html`<small>on ${holders.join(", ")}</small>`;
   return isDamaged(disk) ? badge("damaged") : nothing;
 }
 

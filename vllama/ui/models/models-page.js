@@ -31,8 +31,11 @@ class ModelsPage extends View {
 
   enter() {
     refreshLibrary().catch(showError);
-    refreshNodes();
-    this.every(NODES_MS, refreshNodes);
+    if (state.connection.status === "live") refreshNodes();
+    this.every(NODES_MS, () => {
+      if (listNodes().length && state.connection.status === "live") refreshNodes();
+    });
+    this.listen("connection", () => state.connection.status === "live" && refreshNodes());
     this.every(1000, () => this.update()); // times, and the pace of downloads
     readSetting("read_only").then((value) => {
       this.readOnly = value === "true";
