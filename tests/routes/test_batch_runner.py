@@ -148,6 +148,17 @@ def test_a_server_without_its_model_leaves_a_batch_to_others(site) -> None:
     assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
 
 
+def test_a_batch_that_is_cancelled_ends_also_where_its_model_is_not(site) -> None:
+    async def cancel() -> None:
+        server = site.make_server(at_once)
+        await run(server, site.batch)
+        await server.cancel(site.store.list_batches()[0])
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+    asyncio.run(cancel())
+    assert site.find().status == "cancelled"
+
+
 def test_what_a_batch_reads_does_not_expire(site) -> None:
     path = site.store.content(site.batch.shown.input_file_id)
     record = path.with_suffix(".json")

@@ -69,7 +69,7 @@ def choose_engine(
                 hint="choose another engine, or a model in that format",
             )
         if absent := found.missing.get(engine.name):
-            raise make_missing_error(facts, absent)
+            raise make_engine_missing_error(facts, absent)
         installation = found.installations[engine.name]
         return Choice(engine=engine.name, installation=installation, reason="asked for by name")
     better: list[str] = []  # missing engines that would be taken
@@ -198,7 +198,7 @@ def find_lack(
     return engine.lacks(bundle, info, facts.settings.num_parallel)
 
 
-def make_missing_error(facts: Facts, absent: Missing) -> EngineMissing:
+def make_engine_missing_error(facts: Facts, absent: Missing) -> EngineMissing:
     """Return the error for an engine that is not here."""
     title = facts.found.engines[absent.engine].title
     return EngineMissing(
@@ -238,7 +238,7 @@ def make_nothing_found_error(facts: Facts, format_: Format | None) -> NoPlan:
     )[:OFFERED]
     if len(offered) < 2:
         if absent:
-            return make_missing_error(facts, (*offered, *absent)[0])
+            return make_engine_missing_error(facts, (*offered, *absent)[0])
         return NoPlan(
             f"cannot serve a {format_} model on this machine: no engine for it runs here",
             hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",

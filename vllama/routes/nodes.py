@@ -319,7 +319,7 @@ def list_elsewhere(gateway: Gateway, here: set[str]) -> Iterator[LocalModel]:
 
 def list_loaded_elsewhere(gateway: Gateway) -> Iterator[LoadedModel]:
     """Yield the models in other nodes' memory, each with the node's name."""
-    # a busy model has no time yet at which it is unloaded; where nothing is known, it is the usual
+    # a busy model has no expiry yet: it is shown with the usual keep-alive
     usual_s = time.time() + gateway.facts.settings.keep_alive_s
     for node in gateway.nodes.list_up() if gateway.nodes is not None else ():
         for row in node.loaded.values():

@@ -149,7 +149,8 @@ class KeyLimits:
     def admit(self, key: Key, *, gives_way: bool = False) -> None:
         """Admit a request, for which `finish` has to be called once. Raises LimitReached.
 
-        `gives_way`: it ends as soon as another comes, and so is none of those at a time.
+        `gives_way`: a row of a batch, which ends as soon as another request comes; it does not
+        count as one of the concurrent requests.
         """
         use, now_s = self._use_of(key)
         self._check_tokens(key, use, now_s)

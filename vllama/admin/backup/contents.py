@@ -75,7 +75,7 @@ def name_blob(file: Path) -> str:
         return f"{BLOBS}sha256-{hashlib.file_digest(content, 'sha256').hexdigest()}"
 
 
-def make_missing_error(store: LocalStore, names: Iterable[str]) -> dict[str, str]:
+def list_missing(store: LocalStore, names: Iterable[str]) -> dict[str, str]:
     """Return what those created models lack whose files are not all there: by name, what to do."""
     wanted, found = set(names), {}
     for bundle in store.list():

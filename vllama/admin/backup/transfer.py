@@ -33,7 +33,7 @@ from vllama.admin.backup.archive import (
 )
 from vllama.admin.backup.contents import (
     FOLDER,
-    make_missing_error,
+    list_missing,
     read_records,
     read_rows,
     read_usage,
@@ -153,7 +153,7 @@ def import_archive(
                     )
                 with replaced_usage(settings.data_dir, rows if rows != before else []):
                     put_into_place(moves)
-            missing = make_missing_error(store, models)
+            missing = list_missing(store, models)
     except OSError as error:
         raise VllamaError(
             f"cannot import '{path}': {error.strerror or error}: '{error.filename}'"

@@ -168,14 +168,16 @@ def read_number(model: Mapping[str, object], name: str) -> int:
 
 
 class Column(NamedTuple):
-    """A column of the table: its title, and how a cell is made of a row of `/api/ps`."""
+    """A column of the table: its title, and how a cell is made of a row of `/api/ps`.
+
+    Without `field` in any row it is left out: an Ollama's rows have only Ollama's own. `narrow` is
+    the order, from 1, in which columns go where the terminal is too narrow; 0: never.
+    """
 
     title: str
     make_cell: Callable[[Mapping[str, object]], str]
-    field: str = (
-        ""  # without which it is left out, as an Ollama's rows lack it; empty: Ollama's own
-    )
-    narrow: int = 0  # the place in which it goes from a narrow terminal, from 1; 0: never
+    field: str = ""
+    narrow: int = 0
 
 
 COLUMNS = (  # Ollama's first: scripts count on them

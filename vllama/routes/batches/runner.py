@@ -120,7 +120,7 @@ class Batches:
                 return
             self._own.add(shown.id)
             places = await self._check(stored)
-            if places and not await self._is_anothers(shown, places[0]):
+            if places and not await self._belongs_elsewhere(shown, places[0]):
                 await self._run_rows(stored, places)
         except OSError as error:
             log.error("batch %s stops for a while: %s", shown.id, error)
@@ -133,17 +133,16 @@ class Batches:
             if lock is not None:
                 os.close(lock)
 
-    async def _is_anothers(self, shown: Batch, place: Place) -> bool:
+    async def _belongs_elsewhere(self, shown: Batch, place: Place) -> bool:
         """Return whether to leave a batch to another server of the folder, which has its model."""
-        if shown.id in self._begun_here or time.time() > shown.expires_at:
+        is_ending = shown.status == "cancelling" or time.time() > shown.expires_at
+        if is_ending or shown.id in self._begun_here:
             return False
         row = await _read(self.store.content(shown.input_file_id), place)
         try:
             await self._host.catalog.look_up(row.model)
-        except ModelNotFound:
-            return True
-        except VllamaError:
-            return False
+        except VllamaError as error:
+            return isinstance(error, ModelNotFound)
         return False
 
     async def _fail(self, stored: StoredBatch, errors: list[RowError]) -> None:

@@ -27,7 +27,7 @@ _HUB = f"(hf://{_REPO}{_AT % '.'}|((https?://)?({_HUB_HOSTS})/)?{_REPO}{_AT % '.
 _LIBRARY = f"((ollama://)?({_NAMESPACE}/)?|(https?://)?{_HOST}/{_NAMESPACE}/){_TAGGED}"
 _FILE = f"hf://{_REPO}(/[A-Za-z0-9_-]{{1,80}}){{1,4}}[.]gguf"
 _PULLED = f"{_LIBRARY}|{_HUB}(:{HUB_TAG.pattern})?|{_FILE}"
-_PATH = "~?(/[^/\\x00-\\x1f]{1,100}){1,20}[.]gguf"  # of a file; a folder with a model is taken, too
+_PATH = "~?(/[^/\\x00-\\x1f]{1,100}){1,20}[.]gguf"  # a folder that has a model is taken, too
 NEW_MODEL: Schema = {
     "type": "string",
     "pattern": f"^({_NAMESPACE}/)?{_TAGGED}$",

@@ -399,7 +399,7 @@ class _Work:
     async def _renew_patiently(self, pause_s: float) -> None:
         """Wait for the engine's restart, also through the longer pauses of one that dies often.
 
-        Somebody reads the answer already, and has no use for a word that it may be had later.
+        The client reads the answer already: an error that says when to try again is no help to it.
         """
         until_ns = now_ns() + PATIENCE_NS
         while True:
