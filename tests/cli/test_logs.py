@@ -18,7 +18,14 @@ import pytest
 from tests.cli.conftest import Vllama
 from vllama.base import log_context
 from vllama.cli.commands.logs import LONGEST_RUN, RunShortener
-from vllama.cli.server_log import BatchHandler, JsonFormatter, LogFile, TextFormatter, add_context
+from vllama.cli.server_log import (
+    BatchHandler,
+    JsonFormatter,
+    LogFile,
+    Outlet,
+    TextFormatter,
+    add_context,
+)
 from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate
 
 
@@ -182,7 +189,7 @@ class Batches:
 
 def test_lines_are_written_in_batches_and_none_is_lost() -> None:
     kept = Batches()
-    log = BatchHandler(logging.Formatter(), kept.write)
+    log = BatchHandler(Outlet(logging.Formatter(), kept.write))
     log.handle(record("alone"))
 
     async def run() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 
 _GO_UNITS_NS: dict[str, int] = {
     "ns": 1,
@@ -244,10 +245,21 @@ def rfc3339_utc(time_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
+ZONE_S = 900
+"""Offsets from UTC change at full quarters of an hour only."""
+
+
 def rfc3339_local(time_s: float) -> str:
     """Format a Unix time in seconds with the local offset; `math.inf` is the year 2262."""
-    moment = datetime.fromtimestamp(min(time_s, FOREVER_EPOCH_S), UTC).astimezone()
+    time_s = min(time_s, FOREVER_EPOCH_S)
+    moment = datetime.fromtimestamp(time_s, _find_local_zone(time_s // ZONE_S))
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=64)
+def _find_local_zone(number: float) -> tzinfo | None:
+    """Return the local zone in the period of `ZONE_S` with this number; asking for it is slow."""
+    return datetime.fromtimestamp(number * ZONE_S, UTC).astimezone().tzinfo
 
 
 def parse_rfc3339(text: str) -> float:

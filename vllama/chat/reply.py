@@ -191,7 +191,7 @@ class Tally:
 def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
     """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return cached if type(cached) is int else None
 
 

@@ -12,10 +12,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from typing import NamedTuple
 
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
@@ -35,15 +36,32 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     formatter = JsonFormatter() if log_format == "json" else TextFormatter()
-    stderr = BatchHandler(formatter, write_stderr)
-    stderr.addFilter(lambda record: not getattr(record, "shown", False))
+    outlets = [Outlet(formatter, write_stderr, is_terminal=True)]
+    if file is not None:
+        outlets.append(Outlet(JsonFormatter(), LogFile(file).write))
     root = logging.getLogger()
     for old in root.handlers:
         old.close()
-    root.handlers[:] = [stderr]
-    if file is not None:
-        root.addHandler(BatchHandler(JsonFormatter(), LogFile(file).write))
+    root.handlers[:] = [BatchHandler(*outlets)]
     log_context.set_level(debug=debug)
+
+
+class Outlet(NamedTuple):
+    """Where lines are written, and how; a terminal does not get what it has `SHOWN`."""
+
+    formatter: logging.Formatter
+    write: Callable[[str], None]
+    is_terminal: bool = False
+
+    def write_records(self, records: Iterable[logging.LogRecord]) -> None:
+        """Write the lines of records in one piece."""
+        lines = [
+            f"{self.formatter.format(record)}\n"
+            for record in records
+            if not (self.is_terminal and getattr(record, "shown", False))
+        ]
+        if lines:
+            self.write("".join(lines))
 
 
 class BatchHandler(MemoryHandler):
@@ -53,11 +71,10 @@ class BatchHandler(MemoryHandler):
     none waits. What a killed process has not written is lost.
     """
 
-    def __init__(self, formatter: logging.Formatter, write: Callable[[str], None]) -> None:
+    def __init__(self, *outlets: Outlet) -> None:
         super().__init__(MAX_RECORDS, flushLevel=logging.WARNING)
-        self.setFormatter(formatter)
         self.addFilter(add_context)
-        self._write = write
+        self._outlets = outlets
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record, or write it with those before it."""
@@ -73,8 +90,8 @@ class BatchHandler(MemoryHandler):
         self.acquire()
         try:
             records, self.buffer = self.buffer, []
-            if records:
-                self._write("".join(f"{self.format(record)}\n" for record in records))
+            for outlet in self._outlets:
+                outlet.write_records(records)
         finally:
             self.release()
 

@@ -211,6 +211,12 @@ class Bundle(Definition):
     upstream: UpstreamModel | None = None
     settings: ModelSettings = NOTHING
     stored: Bundle | None = None
+    key: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        draft = (self.draft,) if self.draft else ()
+        key = "+".join(map(str, (self.path, *self.adapters, *draft)))
+        object.__setattr__(self, "key", key)
 
     def without_settings(self) -> Bundle:
         """Return the model as its store has it, without what the user set for it."""
@@ -226,12 +232,6 @@ class Bundle(Definition):
             settings=own.settings,
             stored=None,
         )
-
-    @property
-    def key(self) -> str:
-        """Identity for sharing one engine process."""
-        draft = (self.draft,) if self.draft else ()
-        return "+".join(map(str, (self.path, *self.adapters, *draft)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

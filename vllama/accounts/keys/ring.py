@@ -150,6 +150,7 @@ class WatchedKeys:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the file exists and cannot be read."""
         self._path = path
+        self._file = os.fspath(path)  # which a path makes anew each time
         self._signature = self._read_signature()
         self._use(read_file(path))
 
@@ -178,7 +179,7 @@ class WatchedKeys:
 
     def _read_signature(self) -> Signature | None:
         try:
-            status = os.stat(self._path)  # noqa: PTH116 - runs for each request, and is quicker
+            status = os.stat(self._file)  # noqa: PTH116 - runs for each request, and is quicker
         except OSError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns

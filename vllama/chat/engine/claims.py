@@ -48,9 +48,9 @@ def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         if name.endswith("_tokens") and type(value) is int and 0 <= value <= MAX_COUNT:
             kept[name] = value
             continue
-        if name.endswith("_tokens_details") and not isinstance(value, Mapping):
+        if name.endswith("_tokens_details") and not isinstance(value, dict):
             value = None
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             value = {key: number for key, number in value.items() if _may_stay(key, number)}
         if _may_stay(name, value):
             kept[name] = value

@@ -81,7 +81,7 @@ def find_code_field(body: Mapping[str, Any]) -> str | None:
             name = key.lower()
             if name in names and value is not None:
                 return f"{where}{key}"
-            if name in _UNPACKED and isinstance(value, Mapping):
+            if name in _UNPACKED and isinstance(value, dict):
                 todo.append((f"{where}{key}.", _UNPACKED[name], value))
     return None
 

@@ -271,16 +271,21 @@ class Upstreams:
     @contextmanager
     def use_pool(self, endpoint: Endpoint) -> Iterator[Upstream]:
         """Yield the pool of `endpoint`, which is kept meanwhile."""
+        pool = self.hold(endpoint)
+        try:
+            yield pool
+        finally:
+            pool.users -= 1
+
+    def hold(self, endpoint: Endpoint) -> Upstream:
+        """Return the pool of `endpoint`, with one user more, who takes himself off at the end."""
         pool = self._pools.get(endpoint)
         if pool is None:
             self._drop_unused()
             sources = self._call_sources.setdefault(endpoint.url, {})
             pool = self._pools[endpoint] = Upstream(endpoint, sources, self._most_answer_bytes)
         pool.users += 1
-        try:
-            yield pool
-        finally:
-            pool.users -= 1
+        return pool
 
     def _drop_unused(self) -> None:
         """Drop pools that nobody uses and that have no connection: their engines may have ended."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,7 +109,7 @@ class _Work:
     size: Callable[[Traits | None], int]
     lease: Lease = field(init=False)
     returning: Returning | None = None
-    pools: ExitStack = field(default_factory=ExitStack)
+    pool: Upstream | None = None
     crashes: CrashReports | None = None
     was_dead: Callable[[], bool] | None = None  # the engine, before the request was sent
     has_moved: bool = False
@@ -138,8 +137,10 @@ class _Work:
         try:
             for pause_s in (*RETRY_PAUSES_S, None):
                 try:
-                    with self.pools:
+                    try:
                         await self._begin(self._open_pool())
+                    finally:
+                        self._close_pool()
                     break
                 except TemplateRefused:
                     raise  # what may help was tried
@@ -167,8 +168,14 @@ class _Work:
         return self.gateway.in_use.config.resume
 
     def _open_pool(self) -> Upstream:
-        """Return the pool of the lease's endpoint, to be used until `pools` is closed."""
-        return self.pools.enter_context(self.gateway.upstreams.use_pool(self.lease.endpoint))
+        """Return the pool of the lease's endpoint, which is kept until `_close_pool`."""
+        self.pool = self.gateway.upstreams.hold(self.lease.endpoint)
+        return self.pool
+
+    def _close_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.users -= 1
+            self.pool = None
 
     async def resume(self, error: EngineError, reply: Reply, *, was_sent: bool) -> Upstream:
         """Wait for an engine that may be asked for the same answer; return it (`net.relay`).
@@ -192,7 +199,7 @@ class _Work:
         if not unsent and self._may_not_resume(answer, failed):
             raise explained
         died_ns = now_ns()
-        self.pools.close()
+        self._close_pool()
         try:
             if unsent:
                 await self._renew_patiently(RETRY_PAUSES_S[0])
@@ -241,7 +248,7 @@ class _Work:
     async def wait_for_turn(self) -> Upstream:
         """Let others have the engine until a row may run again (`net.relay`)."""
         gateway, bundle = self.gateway, self.wanted.bundle
-        self.pools.close()
+        self._close_pool()
         gateway.scheduler.release(self.lease)
         gateway.lane.leave(bundle.key, self)
         gateway.meter.release(self.running)  # the others may be requests of its own key
