@@ -149,13 +149,11 @@ class TextClassifier:
                 break
         else:
             return
-        event.changed = event.silent = True
-        for choice in choices:
-            if not self._is_silent(choice):
-                event.silent = False
+        silent = [self._is_silent(choice, event) for choice in choices]
+        event.silent = all(silent)
 
-    def _is_silent(self, choice: Choice) -> bool:
-        """Change one choice; return whether it has nothing to say for now."""
+    def _is_silent(self, choice: Choice, event: Event) -> bool:
+        """Change one choice of an event; return whether it has nothing to say for now."""
         given = choice.text if choice.delta is None else choice.delta.content
         text = self._choices.get(choice.index)
         if text is None:
@@ -172,7 +170,9 @@ class TextClassifier:
         if is_last:
             more, rest, calls = text.finish(is_cut=choice.finish_reason == "length")
             thinking, certain = thinking + more, certain + rest
-        delta = choice.delta = choice.delta or Delta()
+        if own is None or thinking or calls or certain != (given or ""):
+            event.changed = True
+        delta = choice.delta = own or Delta()
         choice.text = None
         if thinking:
             before = delta.reasoning or delta.reasoning_content or ""

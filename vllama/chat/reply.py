@@ -417,10 +417,11 @@ class Reply:
         event = decode_event(payload)
         if self._taken is not None and not self._is_new(event, self._taken):
             return None
-        if not self.has_enough:
+        stops = self._stops
+        if stops is None or not stops.is_over:
             self.tally.count(event.chunk, now_ns)
-        if self._stops is not None:
-            self._stops.take(event)
+        if stops is not None:
+            stops.take(event)
         self.tally.take(event.chunk, now_ns, cut=self.has_enough)
         for step in self._filters:
             step.take(event)

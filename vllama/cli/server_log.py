@@ -112,8 +112,8 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
-    `ts` is UTC in RFC 3339, `exception` a traceback as text. The `fields` of a record stand beside
-    them, under their own names.
+    `ts` is UTC in RFC 3339, `exception` a traceback as text. The `fields` of a message that is
+    no text stand beside them, under their own names.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -123,7 +123,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "component": name_component(record.name),
             "msg": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **getattr(record.msg, "fields", {}),
         }
         for name in ("request_id", "model", "trace_id", "span_id"):
             if value := getattr(record, name, ""):

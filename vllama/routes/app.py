@@ -34,7 +34,7 @@ from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.routes.chain import answer_by_chain
 from vllama.routes.context import Gateway
-from vllama.routes.events.activity import log_access
+from vllama.routes.events.activity import AccessLine
 from vllama.routes.guards import Guards, cors_headers, mask_addresses
 from vllama.routes.openai.common import make_seed
 from vllama.routes.recording.running import RunningRequest
@@ -43,6 +43,7 @@ from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.route_table import RouteTable
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("vllama.access")
 
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
@@ -266,7 +267,7 @@ class App:
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.disconnected and not request.done:
             end = ": the client has left"
-        log_access(level, row, end)
+        access_log.log(level, AccessLine(row, end))
         while error is not None:
             # it holds what was read of the request, in cycles that are collected late
             before = error.__cause__ or error.__context__

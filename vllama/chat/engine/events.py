@@ -120,10 +120,11 @@ _decode_large = msgspec.json.Decoder(Chunk, float_hook=read_float).decode  # see
 
 def decode_event(payload: bytes) -> Event:
     """Decode one event. Raises UpstreamError for one that is broken or reports an error."""
-    if has_too_many_values(payload):
+    is_large = len(payload) > MAX_NAMES
+    if is_large and has_too_many_values(payload):
         raise UpstreamError("cannot use the engine's answer: an event has too many values")
     try:
-        chunk = _decode(payload) if len(payload) <= MAX_NAMES else _decode_large(payload)
+        chunk = _decode_large(payload) if is_large else _decode(payload)
     except msgspec.ValidationError:
         payload, chunk = _decode_without_counts(payload)
     except (ValueError, RecursionError):

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -188,36 +188,45 @@ class History:
         )
 
 
-log = logging.getLogger("vllama.access")
+class AccessLine(NamedTuple):
+    """The message of a request's log record; it is written where the log is, not in the request.
 
+    `end` completes the line, and says how the request ended if that was not well.
+    """
 
-def log_access(level: int, row: EndedRow, end: str) -> None:
-    """Log a request; `end` completes the line, and says how it ended if that was not well."""
-    if not log.isEnabledFor(level):
-        return
-    prompt, counted = row.prompt_tokens, bool(row.prompt_tokens or row.generated_tokens)
-    parts = [f"{row.method} {row.path} {row.status or '-'} {row.seconds:.3f}s"]
-    if row.model:
-        parts.append(row.model)
-    if counted:
-        parts.append(f"{prompt or '?'}+{row.generated_tokens} tokens")
-    if row.tokens_per_s:
-        parts.append(f"{row.tokens_per_s:.1f} tokens/s")
-    if row.client:
-        parts.append(f"from {row.client}")
-    if row.key:
-        parts.append(f"key {row.key}")
-    fields = {
-        "method": row.method,
-        "path": row.path,
-        "status": row.status,
-        "outcome": row.outcome,
-        "seconds": row.seconds,
-        "prompt_tokens": prompt,
-        "completion_tokens": row.generated_tokens if counted else None,
-        "tokens_per_s": row.tokens_per_s,
-        "client": row.client or None,
-        "key": row.key,
-    }
-    known = {name: value for name, value in fields.items() if value is not None}
-    log.log(level, "%s%s", " ".join(parts), end, extra={"fields": known})
+    row: EndedRow
+    end: str
+
+    def __str__(self) -> str:
+        row = self.row
+        parts = [f"{row.method} {row.path} {row.status or '-'} {row.seconds:.3f}s"]
+        if row.model:
+            parts.append(row.model)
+        if row.prompt_tokens or row.generated_tokens:
+            parts.append(f"{row.prompt_tokens or '?'}+{row.generated_tokens} tokens")
+        if row.tokens_per_s:
+            parts.append(f"{row.tokens_per_s:.1f} tokens/s")
+        if row.client:
+            parts.append(f"from {row.client}")
+        if row.key:
+            parts.append(f"key {row.key}")
+        return " ".join(parts) + self.end
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What a line of JSON has besides; what is not known is left out."""
+        row = self.row
+        counted = bool(row.prompt_tokens or row.generated_tokens)
+        fields = {
+            "method": row.method,
+            "path": row.path,
+            "status": row.status,
+            "outcome": row.outcome,
+            "seconds": row.seconds,
+            "prompt_tokens": row.prompt_tokens,
+            "completion_tokens": row.generated_tokens if counted else None,
+            "tokens_per_s": row.tokens_per_s,
+            "client": row.client or None,
+            "key": row.key,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
