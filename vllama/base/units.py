@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import lru_cache
 
 _GO_UNITS_NS: dict[str, int] = {
@@ -245,21 +245,18 @@ def rfc3339_utc(time_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
-ZONE_S = 900
-"""Offsets from UTC change at full quarters of an hour only."""
-
-
 def rfc3339_local(time_s: float) -> str:
     """Format a Unix time in seconds with the local offset; `math.inf` is the year 2262."""
-    time_s = min(time_s, FOREVER_EPOCH_S)
-    moment = datetime.fromtimestamp(time_s, _find_local_zone(time_s // ZONE_S))
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    second, microseconds = divmod(round(min(time_s, FOREVER_EPOCH_S) * 1e6), 1_000_000)
+    moment, offset = _local_second(second)
+    return f"{moment}.{microseconds:06d}{offset}"
 
 
 @lru_cache(maxsize=64)
-def _find_local_zone(number: float) -> tzinfo | None:
-    """Return the local zone in the period of `ZONE_S` with this number; asking for it is slow."""
-    return datetime.fromtimestamp(number * ZONE_S, UTC).astimezone().tzinfo
+def _local_second(second: int) -> tuple[str, str]:
+    """Return a second as text, and its offset: to ask for the local zone is slow."""
+    text = datetime.fromtimestamp(second, UTC).astimezone().isoformat()
+    return text[:19], text[19:].replace("+00:00", "Z")
 
 
 def parse_rfc3339(text: str) -> float:
