@@ -18,6 +18,8 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
 from vllama.observe.tracing.setup import trace
@@ -106,9 +108,6 @@ def add_context(record: logging.LogRecord) -> bool:
     return True
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one for each line
-
-
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
@@ -130,7 +129,10 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = value
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return _encode(fields)
+        try:
+            return msgspec.json.encode(fields).decode()
+        except UnicodeEncodeError:  # the name of a file may be no text
+            return json.dumps(fields)
 
 
 class TextFormatter(logging.Formatter):

@@ -116,7 +116,7 @@ async def _serve(
         buffer_bytes=config.max_buffer_size_bytes,
     )
     failed: VllamaError | None = None
-    with handled_signals(stop, reload), watch_loop(metrics):
+    with handled_signals(stop, reload), watch_loop(metrics, lambda: not server.clients):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             try:

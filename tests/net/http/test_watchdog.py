@@ -167,6 +167,20 @@ def test_a_loop_that_waits_or_has_much_to_do_is_not_named() -> None:
         assert seen == [0]
 
 
+def test_an_idle_loop_is_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "PAUSE_S", 0.001)
+    monkeypatch.setattr(watchdog, "IDLE_PAUSE_S", LIMIT_S)
+
+    async def count_beats(idle: bool) -> int:
+        metrics = Metrics()
+        with watch_loop(metrics, lambda: idle):
+            await asyncio.sleep(0.1)
+        return sum(map(int, metrics.loop_lag.values[()][:-1]))
+
+    assert uvloop.run(count_beats(True)) == 0
+    assert uvloop.run(count_beats(False)) > 0
+
+
 STOPPED = """
 import asyncio, logging, sys, threading
 import uvloop

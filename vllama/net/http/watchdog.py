@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LIMIT_S = 0.1
 PAUSE_S = 0.05  # between two heartbeats
+IDLE_PAUSE_S = 1.0  # while there is nobody who could wait: waking up costs a laptop its battery
 SAMPLE_S = 0.02  # between two samples of a blocked loop
 LOG_PAUSE_S = 1.0
 FRAMES = 8
@@ -34,9 +35,9 @@ _PLUMBING = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__)  # 
 
 
 @contextmanager
-def watch_loop(metrics: Metrics) -> Iterator[None]:
-    """Watch the running loop, which an `asyncio.Runner` runs."""
-    watchdog = Watchdog(asyncio.get_running_loop(), metrics)
+def watch_loop(metrics: Metrics, is_idle: Callable[[], bool] = bool) -> Iterator[None]:
+    """Watch the running loop, which an `asyncio.Runner` runs; seldom while it `is_idle`."""
+    watchdog = Watchdog(asyncio.get_running_loop(), metrics, is_idle)
     thread = threading.Thread(target=watchdog.run, name="watchdog", daemon=True)
     thread.start()
     try:
@@ -48,9 +49,12 @@ def watch_loop(metrics: Metrics) -> Iterator[None]:
 class Watchdog:
     """The watchdog of one loop; created in the loop's thread, and run in another."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, metrics: Metrics, is_idle: Callable[[], bool]
+    ) -> None:
         self._loop = loop
         self._metrics = metrics
+        self._is_idle = is_idle
         self._thread = threading.get_ident()
         self._cpu_s = get_cpu_clock(self._thread)
         self._stopped = False
@@ -59,8 +63,9 @@ class Watchdog:
 
     def _schedule(self) -> None:
         """Schedule the next heartbeat, in the loop's thread."""
-        self._due_s = time.monotonic() + PAUSE_S
-        self._timer = self._loop.call_later(PAUSE_S, self._beat)
+        pause_s = IDLE_PAUSE_S if self._is_idle() else PAUSE_S
+        self._due_s = time.monotonic() + pause_s
+        self._timer = self._loop.call_later(pause_s, self._beat)
 
     def _beat(self) -> None:
         self._metrics.loop_lag.observe((), max(0.0, time.monotonic() - self._due_s))
@@ -69,7 +74,7 @@ class Watchdog:
     def run(self) -> None:
         """Watch until `stop`; a thread of its own does nothing else."""
         while not self._stopped:
-            time.sleep(PAUSE_S)
+            time.sleep(max(PAUSE_S, self._due_s - time.monotonic()))
             if time.monotonic() > self._due_s + SAMPLE_S:
                 self._watch_heartbeat()
 
