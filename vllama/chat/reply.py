@@ -422,7 +422,7 @@ class Reply:
             self.tally.count(event.chunk, now_ns)
         if stops is not None:
             stops.take(event)
-        self.tally.take(event.chunk, now_ns, cut=self.has_enough)
+        self.tally.take(event.chunk, now_ns, cut=stops is not None and stops.is_over)
         for step in self._filters:
             step.take(event)
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):

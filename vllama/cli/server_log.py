@@ -18,8 +18,6 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from vllama.base import log_context, private
 from vllama.base.log_lines import name_component, text_line
 from vllama.observe.tracing.setup import trace
@@ -108,6 +106,9 @@ def add_context(record: logging.LogRecord) -> bool:
     return True
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one for each line
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
@@ -129,10 +130,7 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = value
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        try:
-            return msgspec.json.encode(fields).decode()
-        except UnicodeEncodeError:  # the name of a file may be no text
-            return json.dumps(fields)
+        return _encode(fields)
 
 
 class TextFormatter(logging.Formatter):

@@ -90,8 +90,10 @@ class KeyRing:
         Anthropic's clients put it. The look-up compares digests, so the time that it takes tells
         nothing about a secret.
         """
-        self.refresh()
-        named: Mapping[str, Key] = self._named.keys if self._named is not None else {}
+        named: Mapping[str, Key] = {}
+        if self._named is not None:
+            self._named.refresh()
+            named = self._named.keys
         if not (self._plain or named):
             return None
         scheme, _, bearer = authorization.partition(" ")

@@ -83,12 +83,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def several(cls, counts: Sequence[int]) -> list[Part | None]:
         """Return the parts of an answer with so many choices for each prompt; one has none."""
-        totals, number = Totals(), sum(counts)
+        number = sum(counts)
+        if number == 1:
+            return [None]
+        totals = Totals()
         new = [position == 0 for count in counts for position in range(count)]
         return [
-            None
-            if number == 1
-            else cls(totals=totals, index=index, is_last=index == number - 1, new_prompt=first)
+            cls(totals=totals, index=index, is_last=index == number - 1, new_prompt=first)
             for index, first in enumerate(new)
         ]
 
