@@ -235,4 +235,6 @@ def decode_body(
 
 def _check_unknown(value: object, struct: Struct[Any]) -> None:
     if isinstance(value, dict):
-        check_code({name: x for name, x in value.items() if name not in struct.fields})
+        unknown = {name: x for name, x in value.items() if name not in struct.fields}
+        if unknown:
+            check_code(unknown)

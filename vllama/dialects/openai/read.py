@@ -87,7 +87,7 @@ def read_chat(
         del rest["user"]
     if "min_tokens" in rest:
         rest["min_tokens"] = max(0, read_integer("min_tokens", rest["min_tokens"]))
-    if not isinstance(rest.get("logit_bias", {}), Mapping):
+    if "logit_bias" in rest and not isinstance(rest["logit_bias"], dict):
         refuse_type("logit_bias", "an object", rest["logit_bias"])
     return ChatRequest(
         model=str(rest.pop("model", "")),
@@ -114,8 +114,10 @@ def read_chat(
 
 
 def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
-    given: Any = rest.pop("response_format", {})
+    given: Any = rest.pop("response_format", None)
     match given:
+        case None:
+            return None
         case {"type": "json_object"} | {"type": "json_schema", "json_schema": {"schema": dict()}}:
             return {**given}
         case {"type": "json_schema", "json_schema": {"schema": schema}} if schema is not None:
@@ -134,6 +136,8 @@ def _tool_choice(rest: dict[str, Any]) -> object:
 
 def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
+    if not tools:
+        return ()
     check_tools(tools)
     given = tuple(tool for tool in tools if tool is not None)
     check_tools_run_here(given)
@@ -159,6 +163,8 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stop(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
     texts = value if isinstance(value, list) else [value]
     return tuple(text for text in texts if isinstance(text, str) and text)
 
