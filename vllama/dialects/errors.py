@@ -121,6 +121,9 @@ class AnthropicError(Struct, tag="error"):
     request_id: Annotated[str | UnsetType | None, says("the request's id")] = UNSET
 
 
+ErrorBody = OllamaError | OpenAIError | AnthropicError
+
+
 def make_ollama_error(error: VllamaError, text: str | None = None) -> OllamaError:
     """Return Ollama's object; `hint` repeats the end of the text, for those who show it apart."""
     text = _text(error) if text is None else text

@@ -13,7 +13,7 @@ import math
 import time
 from functools import partial
 
-from msgspec import Struct, json
+from msgspec import json
 
 from vllama.accounts.keys.key import CLIENT_HEADER, Key, Scope, act_for
 from vllama.accounts.keys.ring import check_scopes, current_key
@@ -30,7 +30,6 @@ from vllama.base.errors import (
 from vllama.base.log_context import Trace, model, requested, trace
 from vllama.base.outcome import Outcome
 from vllama.chat.engine.request_fields import may_send_code
-from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.routes.chain import answer_by_chain
 from vllama.routes.context import Gateway
@@ -301,13 +300,7 @@ class App:
             if not request.done:
                 request.fail()
             return
-        body: Struct
-        if dialect is Dialect.ANTHROPIC:
-            body = make_anthropic_error(error, f"req_{make_seed(request)}")
-        elif dialect in (Dialect.OPENAI, Dialect.RESPONSES):
-            body = make_openai_error(error)
-        else:
-            body = make_ollama_error(error)
+        body = dialect.make_error(error, f"req_{make_seed(request)}")
         own = {name.decode() for name, _ in request.extra}  # limits of the client's own key
         headers: dict[str, str] = {}
         if isinstance(error, UpstreamError):

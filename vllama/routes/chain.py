@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from vllama.engines.capabilities import find_servers
 from vllama.models.settings import ModelSettings
 from vllama.net.http.departure import unless_gone
 from vllama.routes.first_token import TooSlow, first_token_in_time
+from vllama.routes.route import Handler
 
 if TYPE_CHECKING:
     from vllama.models.types import Bundle
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[["Gateway", "Request"], Awaitable[None]]
 FIRST_TOKEN_S = 30.0
 LATER_FACTOR = 10
 """How much longer each attempt may take once every link has been tried."""

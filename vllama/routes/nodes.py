@@ -27,7 +27,7 @@ from vllama.base.errors import (
 from vllama.base.units import rfc3339_local
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.request import Call
-from vllama.dialects.errors import make_anthropic_error, make_ollama_error, make_openai_error
+from vllama.dialects.errors import make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
 from vllama.machine.types import name_pool
@@ -292,16 +292,17 @@ def fail_stream(request: Request, dialect: Dialect, error: VllamaError) -> None:
     request.failure = error
     if request.done:
         return
+    body = json.encode(dialect.make_error(error))
     if dialect is Dialect.ANTHROPIC:
-        text = b"event: error\ndata: %b\n\n" % json.encode(make_anthropic_error(error))
+        text = b"event: error\ndata: %b\n\n" % body
     elif dialect is Dialect.RESPONSES:
         told = make_openai_error(error).error
         fields = {"type": "error", "code": told.code, "message": told.message, "param": None}
         text = b"event: error\ndata: %b\n\n" % json.encode(fields)
     elif dialect is Dialect.OPENAI:
-        text = frame_event(json.encode(make_openai_error(error))) + frame_event(DONE)
+        text = frame_event(body) + frame_event(DONE)
     else:
-        text = json.encode(make_ollama_error(error)) + b"\n"
+        text = body + b"\n"
     request.end(request.mask(text))
 
 

@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.accounts.keys.key import Scope
+from vllama.base.errors import VllamaError
+from vllama.dialects import errors
 from vllama.dialects.go_structs import Struct
 from vllama.dialects.go_types import Schema
 
@@ -34,6 +36,14 @@ class Dialect(StrEnum):
     RESPONSES = "responses"
     ANTHROPIC = "anthropic"
     NONE = ""
+
+    def make_error(self, error: VllamaError, id_: str = "") -> errors.ErrorBody:
+        """Return an error as its clients expect it; `id_` is the request's, for Anthropic's."""
+        if self is Dialect.ANTHROPIC:
+            return errors.make_anthropic_error(error, id_)
+        if self in (Dialect.OPENAI, Dialect.RESPONSES):
+            return errors.make_openai_error(error)
+        return errors.make_ollama_error(error)
 
 
 class Tag(StrEnum):

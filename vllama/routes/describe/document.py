@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from vllama import __version__
-from vllama.dialects.errors import AnthropicError, OllamaError, OpenAIError
+from vllama.base.errors import VllamaError
 from vllama.dialects.go_types import Schema
 from vllama.routes.describe.field_help import explain
 from vllama.routes.describe.fields import (
@@ -35,13 +35,7 @@ _TAGS = {
     Tag.ANTHROPIC: "Anthropic's messages.",
     Tag.SERVER: "What this server does: its health, metrics and requests.",
 }
-_ERRORS: Mapping[Dialect, Any] = {
-    Dialect.OLLAMA: OllamaError,
-    Dialect.OPENAI: OpenAIError,
-    Dialect.RESPONSES: OpenAIError,
-    Dialect.ANTHROPIC: AnthropicError,
-    Dialect.NONE: OllamaError,
-}
+_ERRORS = {dialect: type(dialect.make_error(VllamaError(""))) for dialect in Dialect}
 _MEANINGS = {
     200: "Done",
     201: "Stored",
