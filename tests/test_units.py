@@ -231,6 +231,10 @@ def test_local_time_and_back(time_s: float) -> None:
     assert units.parse_rfc3339(text) == time_s
 
 
+def test_a_fraction_may_round_up_to_a_second() -> None:
+    assert units.parse_rfc3339(units.rfc3339_local(5.9999999)) == 6.0
+
+
 def test_forever_is_a_time_far_away() -> None:
     assert units.parse_rfc3339(units.rfc3339_local(math.inf)) == units.FOREVER_EPOCH_S
 

@@ -36,7 +36,7 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     formatter = JsonFormatter() if log_format == "json" else TextFormatter()
-    outlets = [Outlet(formatter, write_stderr, is_terminal=True)]
+    outlets = [Outlet(formatter, write_stderr, skips_shown=True)]
     if file is not None:
         outlets.append(Outlet(JsonFormatter(), LogFile(file).write))
     root = logging.getLogger()
@@ -47,18 +47,18 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
 
 
 class Outlet(NamedTuple):
-    """Where lines are written, and how; a terminal does not get what it has `SHOWN`."""
+    """Where lines are written, and how; `skips_shown`: without what the terminal has `SHOWN`."""
 
     formatter: logging.Formatter
     write: Callable[[str], None]
-    is_terminal: bool = False
+    skips_shown: bool = False
 
     def write_records(self, records: Iterable[logging.LogRecord]) -> None:
         """Write the lines of records in one piece."""
         lines = [
             f"{self.formatter.format(record)}\n"
             for record in records
-            if not (self.is_terminal and getattr(record, "shown", False))
+            if not (self.skips_shown and getattr(record, "shown", False))
         ]
         if lines:
             self.write("".join(lines))

@@ -90,10 +90,8 @@ class KeyRing:
         Anthropic's clients put it. The look-up compares digests, so the time that it takes tells
         nothing about a secret.
         """
-        named: Mapping[str, Key] = {}
-        if self._named is not None:
-            self._named.refresh()
-            named = self._named.keys
+        self.refresh()
+        named: Mapping[str, Key] = self._named.keys if self._named is not None else {}
         if not (self._plain or named):
             return None
         scheme, _, bearer = authorization.partition(" ")

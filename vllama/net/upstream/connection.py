@@ -23,18 +23,10 @@ if TYPE_CHECKING:
 
 # The spelling of engines. With any other spelling the parser sees all bytes, which is only slower.
 CHUNKED = b"ncoding: chunked\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
-MAX_HEADS, MAX_HEAD_BYTES = 64, 4096
 MUCH_BYTES = 64 * 1024  # in one read: others have a turn before the next
 TOO_LARGE = "cannot use the engine's answer: it is larger than max_answer_size"
 AGAIN = "try again: if the engine has ended, it is being restarted"
 AGAIN_ELSEWHERE = "try again later; if it persists, check that server"
-
-
-_heads: dict[bytes, bool] = {}
-"""Heads of chunked answers that have succeeded, and whether the connection stays open after them:
-equal bytes mean the same, and the parser's calls for a head cost more than a token.
-"""
 
 
 class ConnectionLost(EngineCrashed):
@@ -123,18 +115,15 @@ class Connection(asyncio.Protocol):
     """One keep-alive connection; one answer at a time."""
 
     __slots__ = (
-        "_answered", "_between_chunks", "_complete", "_head", "_headers", "_held", "_keep",
-        "_known_keep", "_parser", "_parts", "_pool", "_reads", "_reused", "_room_bytes", "_sink",
-        "_transport", "_unread", "closed", "fast_path",
+        "_answered", "_between_chunks", "_complete", "_headers", "_held", "_keep", "_parser",
+        "_parts", "_pool", "_reads", "_reused", "_room_bytes", "_sink", "_transport", "_unread",
+        "closed", "fast_path",
     )  # fmt: skip
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
         self.fast_path: FastPath | None = None
         self._headers: dict[str, str] = {}
-        self._head = b""  # of a chunked answer, if it came in one read
-        # of an answer with a known head, which the parser has not seen: whether it stays open then
-        self._known_keep: bool | None = None
         self._reads = 0
         self._room_bytes = math.inf  # for the rest of the answer
         self._held = False
@@ -155,8 +144,8 @@ class Connection(asyncio.Protocol):
     def request(self, data: bytes, sink: Sink, most_bytes: float = math.inf) -> None:
         """Send a request, and pass its answer to `sink`, unless it has more than `most_bytes`."""
         self._sink, self._room_bytes = sink, most_bytes
-        self._reads, self._held, self._headers, self._head = 0, False, {}, b""
-        self._known_keep, self._reused = None, self._parser is not None
+        self._reads, self._held, self._headers = 0, False, {}
+        self._reused = self._parser is not None
         self._answered = self._complete = self._keep = self._between_chunks = False
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
@@ -273,8 +262,6 @@ class Connection(asyncio.Protocol):
             if not self._answered:
                 self._answered = True
                 data = self._parse_head(parser, data)
-            if data and self._known_keep is not None:
-                data = self._end_known(parser, data, keep=self._known_keep)
             if data:
                 parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -305,26 +292,10 @@ class Connection(asyncio.Protocol):
         start = data.find(b"\r\n\r\n") + 4
         if start < 4 or data.find(CHUNKED, 0, start) < 0:
             return data
-        head, sink = data[:start], self._sink
-        if sink is not None and not sink.wants_headers:
-            self._known_keep = _heads.get(head)
-        if sink is not None and self._known_keep is not None:
-            sink.on_head(200, {})
-        else:
-            parser.feed_data(head)
-        self._head = head
+        parser.feed_data(data[:start])
         self._parts, rest = split_whole_chunks(data[start:])
         self._between_chunks = True
         return rest
-
-    def _end_known(self, parser: httptools.HttpResponseParser, data: bytes, *, keep: bool) -> bytes:
-        """End an answer whose head is known; else give the parser the head, and return `data`."""
-        if data == LAST_CHUNK:
-            self._complete, self._keep = True, keep
-            return b""
-        parser.feed_data(self._head)
-        self._known_keep = None
-        return data
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the loss to the sink if its answer is incomplete."""
@@ -362,8 +333,8 @@ class Connection(asyncio.Protocol):
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Pass the status to the sink, unless it was known."""
-        if self._parser is not None and self._sink is not None and self._known_keep is None:
+        """Pass the status to the sink."""
+        if self._parser is not None and self._sink is not None:
             self._sink.on_head(self._parser.get_status_code(), self._headers)
 
     def on_body(self, body: bytes) -> None:
@@ -382,7 +353,3 @@ class Connection(asyncio.Protocol):
         """Note the end, and keep-alive, which the parser reports only in this callback."""
         if self._parser is not None and self._parser.get_status_code() >= 200:
             self._complete, self._keep = True, self._parser.should_keep_alive()
-            if 0 < len(self._head) <= MAX_HEAD_BYTES and self._parser.get_status_code() == 200:
-                if len(_heads) >= MAX_HEADS:
-                    _heads.clear()
-                _heads[self._head] = self._keep

@@ -278,7 +278,7 @@ class Upstreams:
             pool.users -= 1
 
     def hold(self, endpoint: Endpoint) -> Upstream:
-        """Return the pool of `endpoint`, with one user more, who takes himself off at the end."""
+        """Return the pool of `endpoint` with one more user; the caller lowers `users` when done."""
         pool = self._pools.get(endpoint)
         if pool is None:
             self._drop_unused()
