@@ -77,7 +77,7 @@ check: $(STAMPS)/dev
 	$(BIN)/mypy examples/engine/vllama_echo examples/engine/tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/names.py
-	$(BIN)/python scripts/measure.py --check
+	$(BIN)/python scripts/measure.py
 
 fix: $(STAMPS)/dev
 	$(BIN)/ruff format .

@@ -1,9 +1,8 @@
-"""Measure the size of vllama: lines and files of each room, and the modules with one importer.
+"""Measure the size of vllama: lines, files and bytes of each room, and what users can set.
 
-`--check` compares the lines with `scripts/budget.toml` and exits 1 above it: a room grows only by
-a change of its number there, which the commit message justifies. `--chat MODEL` also starts a
-server and profiles its third `/api/chat`: the Python calls, and the files in which they are. Those
-of logging and of the watchdog are left out, because they depend on the time.
+Bytes are those that are no whitespace, so that denser lines gain nothing. `--chat MODEL` also
+starts a server and profiles its third `/api/chat`: the Python calls, and the files in which they
+are. Those of logging and of the watchdog are left out, because they depend on the time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -23,7 +21,6 @@ from types import FrameType
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vllama"
-BUDGET = Path(__file__).with_name("budget.toml")
 LEFT_OUT = ("watchdog.py", "log_context.py", "log_lines.py")
 BODY = {
     "messages": [{"role": "user", "content": "Name a colour."}],
@@ -35,25 +32,41 @@ READY_S = 120
 def main() -> int:
     """Print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with budget.toml")
     parser.add_argument("--chat", metavar="MODEL", help="profile a chat with this model")
     parser.add_argument("--profiled", nargs="*", help=argparse.SUPPRESS)
     # what comes after MODEL is for the server
     given, rest = parser.parse_known_args()
     if given.profiled is not None:
         return serve_profiled(Path(given.profiled[0]), rest)
-    lines, files = count_rooms()
-    budget = tomllib.loads(BUDGET.read_text())["lines"]
-    for room in sorted(lines.keys() | budget.keys(), key=lambda room: -lines[room]):
-        above = "  above the budget" if lines[room] > budget.get(room, 0) else ""
-        print(f"{room:<12}{files[room]:>5} files{lines[room]:>8} of {budget.get(room, 0)}{above}")
-    print(f"{'all':<12}{files.total():>5} files{lines.total():>8} of {sum(budget.values())}")
+    lines, files, sizes = count_rooms()
+    for room in sorted(lines, key=lambda room: -lines[room]):
+        print(write_row(room, files[room], lines[room], sizes[room]))
+    print(write_row("all", files.total(), lines.total(), sizes.total()))
+    tests = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
+    print(f"tests: {tests} lines")
     importers = find_importers()
     alone = sum(count == 1 for count in importers.values())
     print(f"{len(list_entries())} entries; {alone} modules with one importer")
+    print(count_choices())
     if given.chat:
         print(profile_chat(given.chat, rest))
-    return int(given.check and any(lines[room] > budget.get(room, 0) for room in lines))
+    return 0
+
+
+def write_row(room: str, files: int, lines: int, size: int) -> str:
+    """Return a room, its files, its lines and its bytes as a row."""
+    return f"{room:<12}{files:>5} files{lines:>8} lines{size / 1e6:>7.2f} MB"
+
+
+def count_choices() -> str:
+    """Return how many commands, options and settings there are."""
+    from vllama.cli.command_index import COMMANDS, HIDDEN
+    from vllama.cli.parser import list_options
+    from vllama.config import SETTINGS
+
+    options = sum(len(list_options(name)) for name in COMMANDS)
+    shown = len(COMMANDS) - len(HIDDEN)
+    return f"{shown} commands ({len(COMMANDS)} with hidden ones), {len(SETTINGS)} settings, {options} options"
 
 
 def list_entries() -> list[str]:
@@ -63,16 +76,19 @@ def list_entries() -> list[str]:
     return [path.name for path in shown if path.name not in hidden]
 
 
-def count_rooms() -> tuple[Counter[str], Counter[str]]:
-    """Return lines and files of Python by room; the modules outside the rooms count as `top`."""
+def count_rooms() -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Return lines, files and bytes of Python by room; modules outside the rooms are `top`."""
     lines: Counter[str] = Counter()
     files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for path in list_modules().values():
         parts = path.relative_to(PACKAGE).parts
         room = parts[0] if len(parts) > 1 else "top"
-        lines[room] += len(path.read_text().splitlines())
+        text = path.read_text()
+        lines[room] += len(text.splitlines())
         files[room] += 1
-    return lines, files
+        sizes[room] += len("".join(text.split()).encode())
+    return lines, files, sizes
 
 
 def list_modules() -> dict[str, Path]:
