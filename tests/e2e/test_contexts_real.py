@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.conftest import MODEL, engine_at, weights
+from tests.e2e.conftest import LLAMA_CPP_PYTHON, MODEL, find_engine, weights
 from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -14,11 +14,11 @@ PROMPT = "1 1 1 1 1 1 1 1"
 NO_END = {"0": -100, "2": -100}  # the tokens that would end the answer
 
 
-@pytest.fixture(scope="module", params=["llama-cpp-python", "llama-server"])
+@pytest.fixture(scope="module", params=[LLAMA_CPP_PYTHON, "llama-server"])
 def server(request, tmp_path_factory):
     weights()
     native = request.param == "llama-server"
-    env = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"} if native else {}
+    env = find_engine(request.param)
     arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--model", MODEL)
     with Server(tmp_path_factory.mktemp("contexts"), *arguments, fake=False, env=env) as running:
         running.wait_for("ready: http")

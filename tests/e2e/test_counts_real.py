@@ -5,15 +5,13 @@ they are whole; llama-server tells them. What a trained model says is of no matt
 are compared with the log, whatever they are.
 """
 
-import importlib.util
 import json
 import re
 
 import pytest
 
-from tests.e2e.conftest import COUNTS, MODEL, SMILES, engine_at, weights
+from tests.e2e.conftest import COUNTS, LLAMA_CPP_PYTHON, MODEL, SMILES, find_engine, weights
 from tests.e2e.counting import SMILE, write_counting_gguf
-from tests.lacking import lacking
 from tests.routes.test_counts import HEADER, sse
 from tests.routes.test_ollama_chat import open_stream, until
 from tests.server_process import Server
@@ -119,14 +117,10 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["llama-cpp-python", "llama-server"])
+@pytest.fixture(scope="module", params=[LLAMA_CPP_PYTHON, "llama-server"])
 def served(request, counting, models, tmp_path_factory):
     """Return a server with one of the engines, and models with a short context."""
-    env = {}
-    if request.param == "llama-server":
-        env["VLLAMA_ENGINE_PATHS"] = f"llama-server={engine_at()}"
-    elif importlib.util.find_spec("llama_cpp") is None:
-        lacking("llama_cpp is not installed; run: make test")
+    env = find_engine(request.param)
     home = tmp_path_factory.mktemp("counted")
     arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--parallel", "1")
     with Server(home, *arguments, fake=False, env=env) as server:

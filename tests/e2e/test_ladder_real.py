@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import MODEL, engine_at, weights
+from tests.e2e.conftest import MODEL, engine_at, find_engine, weights
 from tests.e2e.test_llama_server_real import HI
 from tests.server_process import LIMIT_S, Server
 
@@ -89,12 +89,13 @@ def test_out_of_memory_with_a_context_that_was_asked_for(tmp_path: Path, room: i
     assert "memory" in done.stderr and kept in done.stderr
 
 
+@pytest.mark.other_engines
 def test_weights_in_an_unknown_format_and_an_unknown_architecture(tmp_path: Path) -> None:
     """Neither engine knows them: both are tried, and the first one's words are told."""
-    pytest.importorskip("llama_cpp")
     from tests.tiny import write_tiny_gguf
 
-    env = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
+    find_engine("llama-cpp-python")
+    env = find_engine()
     with Server(tmp_path / "home", fake=False, env=env) as server:
         path = write_tiny_gguf(server.models / "odd.gguf", n_ctx=4096)
         whole = path.read_bytes()

@@ -1,10 +1,8 @@
 """Ollama's store and registry with the real engine, and models as Ollama has them."""
 
-import importlib.util
-
 import pytest
 
-from tests.e2e.conftest import COUNTS, ENGINE
+from tests.e2e.conftest import COUNTS, ENGINE, find_engine
 from tests.e2e.conftest import weights as real_weights
 from tests.e2e.counting import WIDTH
 from tests.e2e.test_templates_real import CHATML, COUNTED, FOUR, OUT, SYSTEM
@@ -27,8 +25,6 @@ def vision(writer):
 
 @pytest.fixture(scope="module")
 def weights(counting):
-    if importlib.util.find_spec("llama_cpp") is None:
-        lacking("llama_cpp is not installed; run: make test")
     return counting / f"{COUNTS}.gguf"
 
 
@@ -58,7 +54,7 @@ def server(smollm, weights, counting, tmp_path_factory):
     store(models, "registry.ollama.ai/library/gemma3:4b", OllamaModel([("model", whole)]))
     trained = OllamaModel([("model", real_weights()), ("template", CHATML)])
     store(models, "registry.ollama.ai/library/trained:latest", trained)
-    with Server(home, *ENGINE, fake=False) as running:
+    with Server(home, *ENGINE, fake=False, env=find_engine()) as running:
         running.take(counting)
         yield running
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.compare import Answer, find_differences
-from tests.e2e.conftest import ENGINE, engine_at, weights
+from tests.e2e.conftest import LLAMA_CPP_PYTHON, find_engine, weights
 from tests.e2e.differences import DIFFERENCES
 from tests.e2e.vectors import write_vectors_gguf
 from tests.routes.openapi.validation import find_errors, find_operation
@@ -53,14 +53,11 @@ def ask(server: Server, exchange: Exchange) -> Answer:
     return Answer(status=status, type=kind, body=data.decode(errors="replace"))
 
 
-@pytest.fixture(params=["llama.cpp", "llama-server"])
+@pytest.fixture(params=[LLAMA_CPP_PYTHON, "llama-server"])
 def server(request, tmp_path):
     """Return a server with Ollama's models."""
     weights()
-    environ, arguments = {}, ENGINE
-    if request.param == "llama-server":
-        environ = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
-        arguments = ("--engine", "llama-server")
+    environ, arguments = find_engine(request.param), ("--engine", request.param)
     shown = next(
         json.loads(one.answer.body)["model_info"]
         for one in read_exchanges()

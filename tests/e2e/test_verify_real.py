@@ -41,6 +41,7 @@ def check_numbers(told) -> None:
     assert 0 <= told["kl_mean"] < 0.1
 
 
+@pytest.mark.other_engines
 def test_two_servers_of_llama_cpp(tmp_path):
     weights()
     arguments = (MODEL, "--engines", "llama-cpp-python,llama-server", "--max-tokens", "12")
@@ -65,8 +66,9 @@ def test_two_servers_that_cannot_but_agree(counting, tmp_path, model, said):
 @pytest.mark.vllm
 def test_vllm_and_llama_cpp(environment, tmp_path):  # noqa: F811
     folder = make_folder(environment, weights(), tmp_path / "smol")
-    engines = f"vllm={folder},llama-cpp-python={MODEL}"
-    status, told = verify(tmp_path, "--engines", engines, paths=f"vllm={environment}")
+    engines = f"vllm={folder},llama-server={MODEL}"
+    paths = f"vllm={environment},llama-server={engine_at()}"
+    status, told = verify(tmp_path, "--engines", engines, paths=paths)
     check_numbers(told)
     assert status == 0, told["reason"]  # the weights are the same, whatever the texts are
     assert [one["format"] for one in told["engines"]] == ["safetensors", "gguf"]
