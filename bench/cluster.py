@@ -33,7 +33,7 @@ from vllama.targets.nodes.choose import ROOM, Candidate, choose_node
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "pictures" / "cluster.svg"
-BENCHMARKS = ROOT / "BENCHMARKS.md"
+RESULTS = ROOT / "bench" / "results" / "nodes.md"
 BEGIN, END = "<!-- bench.cluster: begin -->", "<!-- bench.cluster: end -->"
 GB = 10**9
 
@@ -309,7 +309,7 @@ def make_findings(results: dict[tuple[str, float], dict[str, float]]) -> list[Fi
 
 
 def write_section(results: dict[tuple[str, float], dict[str, float]], nodes: int) -> str:
-    """Return the section of BENCHMARKS.md."""
+    """Return the section of the results."""
     lines = [
         "| load | rule | requests | wait p50 | p95 | p99 | loads | evictions | moved |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -334,7 +334,7 @@ def write_section(results: dict[tuple[str, float], dict[str, float]], nodes: int
         f"that another node answered. A choice took {cost:.0f} µs. By chance the nodes never "
         "catch up, so the picture leaves that out.",
         "",
-        "![waiting times as bars](docs/pictures/cluster.svg)",
+        "![waiting times as bars](../../docs/pictures/cluster.svg)",
     ]
     return "\n".join(lines)
 
@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10**6, help="of each run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help="into BENCHMARKS.md, with a picture")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md, with a picture")
     given = parser.parse_args()
     keys = [(rule, load) for load in LOADS for rule in RULES]
     tasks = [(rule, load, given.nodes, given.requests, given.seed) for rule, load in keys]
@@ -358,9 +358,9 @@ def main() -> None:
     section = write_section(results, given.nodes)
     print(section)
     if given.write:
-        before, _, rest = BENCHMARKS.read_text().partition(BEGIN)
+        before, _, rest = RESULTS.read_text().partition(BEGIN)
         after = rest.partition(END)[2]
-        BENCHMARKS.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}")
+        RESULTS.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}")
         title = f"Time until an answer starts, {given.nodes:,} nodes simulated"
         PICTURE.write_text(draw_chart(make_findings(results), DRAWN, title))
 

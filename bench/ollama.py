@@ -6,7 +6,7 @@
 
 Starts a vllama and two Ollamas (the defaults, and OLLAMA_NUM_PARALLEL=4) on free ports with
 separate homes, measures them on the idle machine and with one busy loop per core, writes the
-section of BENCHMARKS.md and its picture, and stops everything. Nothing else should run on the
+bench/results/ollama.md and its picture, and stops everything. Nothing else should run on the
 machine.
 
 The last run is stored in .venv/bench/ollama.json; `--from FILE` makes the section from that file.
@@ -29,7 +29,7 @@ from pathlib import Path
 from bench import report, versus
 from bench.lab import FILL, ROOT, Processes, free_port, ready, say
 
-TARGET = ROOT / "BENCHMARKS.md"
+TARGET = ROOT / "bench" / "results" / "ollama.md"
 PICTURE = ROOT / "docs" / "pictures" / "ollama.svg"
 STORE = ROOT / ".venv" / "bench" / "ollama.json"
 ENGINES = ROOT / ".venv" / "data" / "environments"

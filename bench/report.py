@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Format rows as Markdown (the machine, the verdict, one table per scenario) for BENCHMARKS.md."""
+"""Format rows as Markdown (the machine, the verdict, one table per scenario) for bench/results."""
 
 from __future__ import annotations
 

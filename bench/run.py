@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`make bench`: install what is missing, run every scenario, compare the results with the goals.
 
-    make bench                  # at most 40 minutes; writes BENCHMARKS.md
+    make bench                  # at most 40 minutes; writes bench/results/front.md
     make bench QUICK=1          # 3 to 6 minutes; prints only
     make bench ARGS="--scenario steady256 --scenario ttft --only direct,nginx,vllama-chat"
 
@@ -23,7 +23,7 @@ from bench import peers, report
 from bench.bars import EXACT, bars, verdict
 from bench.lab import FILL, ROOT, say
 
-TARGET = ROOT / "BENCHMARKS.md"
+TARGET = ROOT / "bench" / "results" / "front.md"
 STORE = ROOT / ".venv" / "bench"
 RELAYS = ("direct", "nginx", "vllama-chat", "vllama-v1")
 SLOW = ("naive", "litellm", "oai2ollama", "ollama-proxy-plus")
@@ -125,13 +125,13 @@ def parser():
     p.add_argument("--rounds", type=int, help="instead of each step's own number")
     p.add_argument("--vllama", default=FILL["vllama"], help="the command to measure")
     p.add_argument("--python", help="a newer interpreter for peers that need one")
-    p.add_argument("--write", action="store_true", help="write BENCHMARKS.md after any run")
+    p.add_argument("--write", action="store_true", help="write the results after any run")
     p.add_argument("--from", dest="source", metavar="FILE", help="report rows of an earlier run")
     return p
 
 
 def partial(a):
-    """Return whether this run has less than BENCHMARKS.md reports."""
+    """Return whether this run has less than the results have."""
     return bool(a.quick or a.only or a.scenario or a.rounds)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The section of BENCHMARKS.md about a real Ollama: claims, winners, one table. Pure."""
+"""The section of bench/results/ollama.md about a real Ollama: claims, winners, one table. Pure."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def whole(quiet, busy, facts, minutes, files):
         "the most of all rounds. Where those lie on both sides of 1, neither is ahead. `busy`: "
         "beside one busy loop per core.",
         behind(results),
-        "![tokens/s, first token, loading and memory as bars](docs/pictures/ollama.svg)",
+        "![tokens/s, first token, loading and memory as bars](../../docs/pictures/ollama.svg)",
         table(results),
         "What people claim for systems like this one, beside what was measured:",
         claims(quiet),
