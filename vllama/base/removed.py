@@ -53,3 +53,9 @@ MODEL_FIELDS = {"machines": RANKS}
 
 REFUSED = frozenset({"cluster", "ray_address", "machines"})
 """Settings and fields without which a different server would start: these are errors."""
+
+LEFTOVERS = {"vectors": "steering vectors", "cluster": "files of a Ray cluster"}
+"""Folders below the data folder, with their content; `vllama doctor` lists them."""
+
+REQUEST_LOG = "requests"
+"""Folder of logged requests, below the folder of logs."""

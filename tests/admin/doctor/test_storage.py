@@ -61,6 +61,17 @@ def test_leftovers(tmp_path: Path) -> None:
         engine.kill()
 
 
+def test_unused_files_are_named_with_their_sizes(tmp_path: Path) -> None:
+    folders = {tmp_path / "vectors": "steering vectors", tmp_path / "cluster": "files"}
+    assert statuses(storage.unused(folders)) == ["ok"]
+    (tmp_path / "vectors" / "deep").mkdir(parents=True)
+    (tmp_path / "vectors" / "deep" / "calm.safetensors").write_bytes(bytes(2_300))
+    (found,) = storage.unused(folders)
+    assert found.status is Status.WARNING
+    assert found.text.endswith(f"'{tmp_path / 'vectors'}' (2.3 KB)")
+    assert (tmp_path / "vectors" / "deep" / "calm.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("free", "status"), [(500 * 10**9, "ok"), (5 * 10**9, "warning"), (10**8, "failed")]
 )

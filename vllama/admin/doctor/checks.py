@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from vllama import __version__, config
 from vllama.admin.doctor import engines, machine, storage
 from vllama.admin.doctor.check import Check, Finding, Once, ok, warning
+from vllama.base import removed
 from vllama.config import Config
 from vllama.engines.registry import make_search_paths
 from vllama.machine.nvidia import find_driver_cuda, list_gpu_processes
@@ -23,6 +24,8 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
     cuda = Once(find_driver_cuda)
     folders = {"data": loaded.data_dir, "logs": loaded.log_dir, "run files": loaded.run_dir}
     stored = {"the hub's models": loaded.hf_cache_dir, "Ollama's models": loaded.models_dir}
+    unused = {loaded.data_dir / name: content for name, content in removed.LEFTOVERS.items()}
+    unused[loaded.log_dir / removed.REQUEST_LOG] = "logged requests"
     return [
         Check(name="versions", ask=versions),
         Check(name="settings", ask=lambda: settings(loaded)),
@@ -43,6 +46,7 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
         Check(name="upstreams", ask=lambda: engines.upstreams(facts()), limit_s=SLOW_S),
         Check(name="installations", ask=lambda: installations(loaded, facts()), limit_s=SLOW_S),
         Check(name="leftovers", ask=lambda: storage.leftovers(loaded.run_dir)),
+        Check(name="unused files", ask=lambda: storage.unused(unused)),
         Check(name="port", ask=lambda: storage.port(loaded.host, loaded.port)),
         Check(name="folders", ask=lambda: storage.writable(folders)),
         Check(name="disk", ask=lambda: storage.disks(stored | folders)),

@@ -93,6 +93,19 @@ def leftovers(run_dir: Path) -> Iterator[Finding]:
         )
 
 
+def unused(folders: Mapping[Path, str]) -> Iterator[Finding]:
+    """Tell which folders (path → content) of removed features are left, with their sizes."""
+    here = [folder for folder in folders if folder.is_dir()]
+    if not here:
+        yield ok("no files of removed features are left")
+    for folder in here:
+        stored = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+        yield warning(
+            f"{folders[folder]} of version 0.1 are no longer used: '{folder}' ({size(stored)})",
+            "remove the folder if you do not need it",
+        )
+
+
 def disks(folders: Mapping[str, Path]) -> Iterator[Finding]:
     """Tell the free space of each disk that one of `folders` (what it is for → where) lies on."""
     shared: dict[int, list[str]] = {}
