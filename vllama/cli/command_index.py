@@ -51,7 +51,6 @@ GROUPS = {
         "bench": "Measure how fast the server is, alone or beside another one.",
         "verify": "Check whether two engines give the same answers.",
         "replay": "Send a captured request again, and compare the answers.",
-        "bisect": "Find the engine's version, or the settings, that changed an answer.",
     },
 }
 HIDDEN = {
@@ -72,7 +71,7 @@ _PLACES = {
     "signout": "account:signout",
 } | {name: f"models.{name}:{name}" for name in ("convert", "cp", "create", "pull", "rm", "show")}
 """The commands whose functions or modules have other names, or lie in a folder."""
-PLUGINS = ("bench", "bisect", "replay", "requests", "verify")
+PLUGINS = ("bench", "replay", "requests", "verify")
 """The commands of the lab, which are found as those of other packages: by an entry point."""
 
 

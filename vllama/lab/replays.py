@@ -227,17 +227,6 @@ def with_logprobs(capture: Capture) -> Capture | None:
     return replace_body(capture, body | {"logprobs": True} | more)
 
 
-def make_greedy(capture: Capture) -> Capture:
-    """Return the request at temperature 0. Raises ConfigError."""
-    body = read_body(capture)
-    if capture.request.path in OPTIONS:
-        options = body.get("options")
-        body["options"] = {**(options if isinstance(options, dict) else {}), "temperature": 0}
-    else:
-        body["temperature"] = 0
-    return msgspec.structs.replace(replace_body(capture, body), engine=None)
-
-
 def describe_chance(capture: Capture, *, same_engine: bool) -> str:
     """Return why the same request may be answered otherwise each time, "" if it may not.
 
