@@ -27,9 +27,8 @@ GROUPS = {
         "convert": "Convert safetensors to GGUF, or make a GGUF smaller.",
         "cp": "Give a model a second name; the files are shared.",
         "rm": "Unload and remove models.",
-        "inspect": "Collect what a model computes for a prompt, layer by layer.",
+        "inspect": "Collect the residual stream of a model for a prompt.",
         "cache": "List or remove the conversations that are kept on disk.",
-        "vectors": "Manage the vectors that answers can be steered by.",
     },
     "Watch": {
         "events": "Show what the server does, as it happens.",
