@@ -132,7 +132,10 @@ def read_vector(path: Path) -> Sequence[float]:
         if is_row and not others and first.dtype in FLOATS:
             numbers = read_floats(first.dtype, read_tensor(path, first))
     except OSError as error:
-        raise ConfigError(f"cannot read '{path}': {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot read '{path}': {error.strerror or error}",
+            hint="name a safetensors file: --steer calm.safetensors@15=0.3",
+        ) from None
     except (BadModelFile, ValueError):
         pass  # no safetensors file, or one without a tensor
     if not numbers or not all(map(math.isfinite, numbers)):
