@@ -302,9 +302,7 @@ def test_the_order_of_the_ways(tmp_path: Path) -> None:
         return [each.steps[0].requirements[0] for each in found]
 
     assert list_ways() == ["llama.cpp b11434", "paint==1", "paint-source"]
-    assert (
-        list_ways(packages=True) == list_ways(extra_args=["--pre"]) == ["paint==1", "paint-source"]
-    )
+    assert list_ways(extra_args=["--pre"]) == ["paint==1", "paint-source"]
     assert list_ways(compiled=True) == ["paint-source"]
     assert list_ways(release="latest") == ["llama.cpp latest"]
 

@@ -100,13 +100,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument(
         "--say", type=json.loads, metavar="JSON", help="this text, three letters each"
     )
-    flow.add_argument("--started-with", type=json.loads, default={}, metavar="JSON")
-    flow.add_argument(
-        "--wrong-with",
-        type=json.loads,
-        metavar="JSON",
-        help="say 'wrong' if started with all of these, `version` or a later one",
-    )
+    flow.add_argument("--started-with", metavar="JSON")
     flow.add_argument("--max-concurrency", type=int, default=0, metavar="N")
     flow.add_argument("--no-usage", action="store_true")
     flow.add_argument(
@@ -177,20 +171,9 @@ def load(options: argparse.Namespace) -> None:
         time.sleep(left_s)
 
 
-def is_wrong(started: dict[str, Any], wrong: dict[str, Any]) -> bool:
-    """Tell whether the fault that is planted shows with these settings."""
-    settings = {name: value for name, value in wrong.items() if name != "version"}
-    versions = [
-        [int(part) for part in source.get("version", "0").split(".")] for source in (started, wrong)
-    ]
-    return versions[0] >= versions[1] and all(started.get(key) == settings[key] for key in settings)
-
-
 def main() -> None:
     """Run the program."""
     options = parse()
-    if options.wrong_with and is_wrong(options.started_with, options.wrong_with):
-        options.say = "wrong"
     if options.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     note_pid(options, "engine")

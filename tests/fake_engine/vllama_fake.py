@@ -100,7 +100,7 @@ class FakeEngine:
             "--context", str(settings.context_length),
             *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
             *(("--owner", group.address, "--context", group.port) if group else ()),
-            "--started-with", describe_start(settings, installation, bundle.draft),
+            "--started-with", describe_start(settings, bundle.draft),
             *(part for part in more if part),
         )  # fmt: skip
         if group and group.rank:  # it answers no requests
@@ -178,11 +178,10 @@ class FakeEngine:
         )
 
 
-def describe_start(settings, installation, draft):
-    """Return what `--wrong-with` looks at, and what else it was started with."""
+def describe_start(settings, draft):
+    """Return what it was started with, for tests to read."""
     return json.dumps(
         {
-            "version": installation.version,
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
             "context_length": settings.context_length,

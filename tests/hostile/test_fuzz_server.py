@@ -92,7 +92,7 @@ INSPECT = {
     "collect": {"residual": [0, 1]},
     "steer": [
         {"vector": [1.0] * 64, "layers": [1], "strength": 0.5},
-        {"vector": "v", "layers": [0]},
+        {"vector": [0.5] * 64, "layers": [0]},
     ],
 }
 SEEDS: dict[str, list[dict[str, Any]]] = {

@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.asks import CHATS, TEXTS, read
 from tests.server_process import LIMIT_S, Server
 from tests.tiny import write_tiny_gguf
-from vllama.models.headers.safetensors import write_tensor
+from vllama.models.headers.safetensors import read_header, write_tensor
 
 pytestmark = pytest.mark.slow  # servers as processes of their own
 
@@ -136,8 +136,7 @@ REFUSED = {
     "large": ({"steer": [{"vector": [1e39] * WIDTH, "layers": [1]}]}, "float32"),
     "strength": ({"steer": [{"vector": ROW, "layers": [1], "strength": 1e39}]}, "strength"),
     "no numbers": ({"steer": [{"vector": [None] * WIDTH, "layers": [1]}]}, "steer[0].vector"),
-    "unknown name": ({"steer": [{"vector": "nobody", "layers": [1]}]}, "there is none of that"),
-    "path": ({"steer": [{"vector": "../x", "layers": [1]}]}, "there is none of that"),
+    "name": ({"steer": [{"vector": "calm", "layers": [1]}]}, "the list of its numbers, not by a"),
     "other field": ({"collect": {"attention": [1]}}, "attention"),
     "hook": ({"apply_hooks": "x"}, "apply_hooks"),
     "no object": ("all", "cannot read 'inspect'"),
@@ -216,19 +215,19 @@ def test_what_was_collected_is_in_no_capture(server) -> None:
     assert not any("secret" in text for text in texts)
 
 
-def test_named_vectors(server, tmp_path) -> None:
-    file = tmp_path / "row.safetensors"
+def test_the_command_sends_a_file_and_writes_one(server, tmp_path) -> None:
+    file, out = tmp_path / "row.safetensors", tmp_path / "acts.safetensors"
     file.write_bytes(write_tensor("x", "F16", (1, WIDTH), struct.pack(f"<{WIDTH}e", *ROW), {}))
-    run(server, "vectors", "add", NAME, "calm", str(file))
-    assert "calm" in run(server, "vectors") and "calm" in run(server, "vectors", "ls", NAME)
-    steer = {"steer": [{"vector": "calm", "layers": [1], "strength": 2}]}
-    assert ask(server, CHATS[0], steer)[1].text.startswith("2*(0.0,)@[1] ")
-    _, answer = ask(server, CHATS[0], steer, model="other")
-    assert (
-        "cannot use the vector 'calm' with other:latest: it belongs to wide:latest" in answer.error
-    )
-    run(server, "vectors", "rm", NAME, "calm")
-    assert "there is none of that name" in ask(server, CHATS[0], steer)[1].error
+    arguments = ("inspect", NAME, TEXT, "--chat", "--tokens", "3", "--steer", f"{file}@1=2")
+    line, said = run(server, *arguments).splitlines()
+    layers, tokens, width = map(int, line.removesuffix(" float32").split(" x "))
+    assert (layers, width) == (2, WIDTH) and said.startswith("2*(0.0,)@[1] ")
+    assert f"float32, written to {out}" in run(server, *arguments, "-o", str(out))
+    entries, about = read_header(out)
+    assert (entries["residual"].dtype, entries["residual"].shape) == ("F32", [2, tokens, WIDTH])
+    assert (about["prompt"], about["engine"], about["answer"]) == (TEXT, "fake", said)
+    told = json.loads(run(server, *arguments, "--json"))
+    assert (told["shape"], told["answer"]) == ([2, tokens, WIDTH], said)
 
 
 def test_an_engine_that_was_not_started_for_it_says_so(tmp_path) -> None:

@@ -9,6 +9,7 @@ RAY = "list the nodes: serve --node http://HOST:11434"
 RANKS = "start the engine across machines by its own means, and name it: --upstream URL"
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
 BISECT = "replay a request with each: vllama replay ID --engine NAME --set KEY=VALUE"
+DRAFT_AUTO = 'name the model: draft = "qwen3:0.6b"'
 HELM = "write the chart's own values; see deploy/helm/vllama/values.yaml"
 TRAITS = 'write traits into [upstreams.NAME], or into [models."NAME"] for one model'
 

@@ -35,9 +35,9 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A vector, or the name of one, that is added `strength` times after each of `layers`."""
+    """A vector that is added `strength` times after each of `layers`."""
 
-    vector: str | tuple[float, ...]
+    vector: tuple[float, ...]
     layers: Layers
     strength: Annotated[float, msgspec.Meta(ge=-MOST_STRENGTH, le=MOST_STRENGTH)] = 1.0
 
@@ -58,8 +58,9 @@ def read_inspect(value: object) -> Inspect | None:
     except msgspec.ValidationError as error:
         raise BadRequest(
             f"cannot read 'inspect': {error}",
-            hint='such as {"collect": {"residual": [10]}, "steer": [{"vector": "NAME", '
-            '"layers": [15], "strength": 0.3}]}',
+            hint="send a vector as the list of its numbers, not by a name: "
+            '{"collect": {"residual": [10]}, "steer": [{"vector": [0.1, -0.2], "layers": [15], '
+            '"strength": 0.3}]}',
         ) from None
     return asked if asked.collect or asked.steer else None
 

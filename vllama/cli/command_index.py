@@ -27,9 +27,8 @@ GROUPS = {
         "convert": "Convert safetensors to GGUF, or make a GGUF smaller.",
         "cp": "Give a model a second name; the files are shared.",
         "rm": "Unload and remove models.",
-        "inspect": "Collect what a model computes for a prompt, layer by layer.",
+        "inspect": "Collect the residual stream of a model for a prompt.",
         "cache": "List or remove the conversations that are kept on disk.",
-        "vectors": "Manage the vectors that answers can be steered by.",
     },
     "Watch": {
         "events": "Show what the server does, as it happens.",
@@ -51,7 +50,6 @@ GROUPS = {
         "bench": "Measure how fast the server is, alone or beside another one.",
         "verify": "Check whether two engines give the same answers.",
         "replay": "Send a captured request again, and compare the answers.",
-        "bisect": "Find the engine's version, or the settings, that changed an answer.",
     },
 }
 HIDDEN = {
@@ -72,7 +70,7 @@ _PLACES = {
     "signout": "account:signout",
 } | {name: f"models.{name}:{name}" for name in ("convert", "cp", "create", "pull", "rm", "show")}
 """The commands whose functions or modules have other names, or lie in a folder."""
-PLUGINS = ("bench", "bisect", "replay", "requests", "verify")
+PLUGINS = ("bench", "replay", "requests", "verify")
 """The commands of the lab, which are found as those of other packages: by an entry point."""
 
 

@@ -352,8 +352,8 @@ def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
             yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
-OURS = ("VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
-"""Variables that are no settings: those that a command of `vllama bisect` is given."""
+OURS: tuple[str, ...] = ()
+"""Variables that are no settings."""
 
 
 _SERVICE_LINK = re.compile(r"VLLAMA_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")

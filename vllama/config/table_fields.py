@@ -192,8 +192,8 @@ MODEL_FIELDS = tuple(
          "that are known to be harmless", '["my_sampler"]', _NOW),
         ("aliases", kinds.many(kinds.text("NAME", read_name)), "further names of it",
          '["gpt-4o-mini"]', _NOW),
-        ("draft", kinds.text("NAME", read_name), "small model that drafts for it, or \"auto\": "
-         "the smallest one here with its vocabulary; left out where that is no faster",
+        ("draft", kinds.text("NAME", read_name), "small model that drafts for it; left out "
+         "where that is no faster",
          '"qwen3:0.6b"', _NOW),
         ("fallback", kinds.many(kinds.text("LINK", read_link)),
          "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "

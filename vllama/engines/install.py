@@ -80,7 +80,6 @@ def make_offers(
     environments: Path,
     *,
     compiled: bool = False,
-    packages: bool = False,
     release: str | None = None,
     releases_url: str | None = None,
     extra_args: Sequence[str] = (),
@@ -93,10 +92,9 @@ def make_offers(
     source, which takes minutes. Whoever installs tries one after the other; the question of
     `serve`, `--yes`, `engines` and `doctor` all follow this order.
 
-    `compiled`: only what is built from source. `packages`: only packages of the index, as also with
-    `extra_args` for its installer. `release`: only the project's own build of that tag, or
-    "latest". `releases_url` is a mirror of its releases. `plugins` are names of its recipe's, to be
-    installed with its packages. `search` is PATH for compilers and Pythons
+    `compiled`: only what is built from source. `release`: only the project's own build of that tag,
+    or "latest". `releases_url` is a mirror of its releases. With `extra_args` for the installer, or
+    `plugins` of its recipe: only packages of the index. `search` is PATH for compilers and Pythons
     (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if nothing can be
     installed here.
     """
@@ -110,7 +108,7 @@ def make_offers(
         )
     if compiled:
         suiting = [one for one in suiting if one.compiled]
-    elif packages or extra_args or plugins:
+    elif extra_args or plugins:
         suiting = [one for one in suiting if one.archive is None]
     if not suiting:
         what = "nothing for this machine" if recipe.wheels else "no package of it is known"

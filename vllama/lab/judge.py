@@ -1,31 +1,30 @@
-"""Whether an answer is still the same: exactly, within what engines do by chance, or not.
+"""Whether answers are the same: exactly, within what engines do by chance, or not.
 
-Texts are compared as `vllama verify` compares them. A first difference is within the engine's noise
-where a close call decided it: rounding, another number of threads or a prompt in the cache can turn
-one. Where log probabilities are known, they have to agree as well.
+One rule for `vllama replay`, which compares two answers to one request, and `vllama verify`, which
+compares two engines over many prompts. A first difference is within the engine's noise where a
+close call decided it: rounding, another number of threads or a prompt in the cache can turn one.
+Where log probabilities are known, they have to agree as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
-from vllama.lab.verify.compare import Comparison, Difference, compare
-from vllama.lab.verify.report import MAX_KL, WIDE_GAP, is_wide
+from vllama.lab.compare import WIDE_GAP, Comparison, Difference, compare, measure
 from vllama.observe.captures.answer import Answer
 from vllama.observe.captures.reading import CALLS, ERROR, REST, TEXT, THINKING, Reading
 
 ORDER = (ERROR, THINKING, TEXT, CALLS, REST)
 """The texts of an answer, in the order in which they are generated."""
-AROUND = 40
-"""How many characters are shown on either side of a difference."""
+MAX_KL = 0.02
+"""Nats: how far the mean divergence of two engines with equal weights may be."""
+DEFAULT_AGREEMENT = 0.5
 CLOSE_NUMBERS = 0.01
 """How far numbers of one answer may be apart, relative to the largest, and still be rounding."""
-
-
 TEXTS_DIFFER = "the texts differ, and no log probabilities say how close it was"
 
 
@@ -39,21 +38,6 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextDifference:
-    """The first difference of two answers: in which text, and what stands there in each.
-
-    `before` is the text that both share there, `a` and `b` are how they go on.
-    """
-
-    where: str
-    character: int
-    before: str
-    a: str
-    b: str
-    gap: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """A verdict, the reason as a sentence, and what it is based on.
 
@@ -62,7 +46,7 @@ class Judgement:
 
     verdict: Verdict
     reason: str
-    difference: TextDifference | None = None
+    difference: Difference | None = None
     agreement: float = 1.0
     kl_mean: float | None = None
     logprob_max: float | None = None
@@ -76,23 +60,21 @@ def judge(a: Reading, b: Reading, *, chance: str = "", max_kl: float = MAX_KL) -
     names = sorted({*a.texts, *b.texts}, key=_place)
     pairs = {name: (_get(a, name), _get(b, name)) for name in names}
     found = {name: compare(*pair) for name, pair in pairs.items()}
-    first = next((name for name in names if found[name].difference is not None), None)
-    divergences = [value for each in found.values() for value in each.deltas.divergences]
-    deltas = [value for each in found.values() for value in each.deltas.logprobs]
-    kl_mean = fmean(divergences) if divergences else None
-    difference = None
-    if first is not None and (one := found[first].difference) is not None:
-        difference = _show(first, one, *pairs[first])
+    differences = [
+        replace(each.difference, where=name) for name, each in found.items() if each.difference
+    ]
+    first = differences[0] if differences else None  # what follows it continues another text
     # answers that agree as far as both go may be of different lengths
     cut = next((name for name, (one, two) in pairs.items() if len(one.text) != len(two.text)), "")
-    verdict, reason = _decide(a, b, found.get(first or ""), cut, kl_mean, chance, max_kl)
+    numbers = measure(found.values())
+    verdict, reason = _decide(a, b, first, cut, numbers.kl_mean, chance, max_kl)
     return Judgement(
         verdict=verdict,
         reason=reason,
-        difference=difference,
+        difference=first,
         agreement=min((each.agreement for each in found.values()), default=1.0),
-        kl_mean=kl_mean,
-        logprob_max=max(deltas, default=None),
+        kl_mean=numbers.kl_mean,
+        logprob_max=numbers.logprob_max,
     )
 
 
@@ -106,20 +88,69 @@ def judge_all(judgements: Sequence[Judgement]) -> Judgement:
     if worst.verdict is not Verdict.DIFFERENT or verdicts.count(Verdict.DIFFERENT) == len(verdicts):
         return worst
     same = len(verdicts) - verdicts.count(Verdict.DIFFERENT)
-    return Judgement(
-        verdict=Verdict.NOISE,
-        reason=f"{same} of {len(verdicts)} replays are the same, so the engine varies by itself",
-        difference=worst.difference,
-        agreement=worst.agreement,
-        kl_mean=worst.kl_mean,
-        logprob_max=worst.logprob_max,
-    )
+    reason = f"{same} of {len(verdicts)} replays are the same, so the engine varies by itself"
+    return replace(worst, verdict=Verdict.NOISE, reason=reason)
+
+
+def judge_engines(
+    found: Sequence[Comparison], *, min_agreement: float | None, max_kl: float
+) -> tuple[bool, str]:
+    """Return whether two engines agree over some prompts, and why, as the end of a sentence.
+
+    Distributions are compared where both engines return log probabilities: a close call may go
+    either way, and then greedy texts part though the weights are equal. Where one does not, only
+    the text counts. A `min_agreement` that was asked for holds as well.
+    """
+    share, kl_mean = fmean(each.agreement for each in found), measure(found).kl_mean
+    least = DEFAULT_AGREEMENT if min_agreement is None and kl_mean is None else min_agreement
+    differences = [each.difference for each in found if each.difference]
+    faults, reasons = [], []
+    if kl_mean is not None:
+        faults = list_faults(differences, kl_mean, max_kl)
+        reasons.append(describe_divergence(kl_mean, max_kl))
+    if least is not None:
+        text = f"{percent(share)} of the text is the same (at least {percent(least)})"
+        faults += [text] if share < least else []
+        reasons.append(text)
+    return not faults, ", and ".join(faults or reasons)
+
+
+def list_faults(
+    differences: Sequence[Difference], kl_mean: float | None, max_kl: float
+) -> list[str]:
+    """Return what sets texts apart that rounding cannot explain; empty if nothing does.
+
+    `differences` are the first ones of their texts, `kl_mean` is the mean divergence before them.
+    """
+    faults = []
+    wide = [one for one in differences if one.is_wide]
+    gaps = [one.gap for one in wide if one.gap is not None]
+    if gaps:
+        faults.append(
+            f"the texts differ where one token was preferred by {max(gaps):.2f} nats (a close call "
+            f"is at most {WIDE_GAP:g})"
+        )
+    elif wide:
+        faults.append("the texts differ where the other token was not even likely")
+    if kl_mean is not None and kl_mean > max_kl:
+        faults.append(describe_divergence(kl_mean, max_kl))
+    return faults
+
+
+def describe_divergence(kl_mean: float, max_kl: float) -> str:
+    """Return how far the probabilities of tokens are apart, as a part of a sentence."""
+    return f"the probabilities of their tokens differ by {kl_mean:.4f} nats (at most {max_kl:g})"
+
+
+def percent(share: float) -> str:
+    """Write a share; only all is 100 %."""
+    return "100 %" if share == 1.0 else f"{min(share * 100, 99.9):.1f} %"
 
 
 def _decide(
     a: Reading,
     b: Reading,
-    found: Comparison | None,
+    first: Difference | None,
     cut: str,
     kl_mean: float | None,
     chance: str,
@@ -127,44 +158,26 @@ def _decide(
 ) -> tuple[Verdict, str]:
     """Return a verdict and its reason.
 
-    `found` is the comparison that has the first difference, `cut` names a text that is longer in
-    one answer than in the other.
+    `first` is the first difference, `cut` names a text that is longer in one answer than in the
+    other.
     """
     if a.status != b.status:
         return Verdict.DIFFERENT, f"the status was {a.status} and is {b.status}"
-    if found is None or found.difference is None:
+    if first is None:
         if cut and not chance:
             return Verdict.DIFFERENT, f"the {cut} is cut at another length"
-        if kl_mean is not None and kl_mean > max_kl:
-            return (
-                Verdict.DIFFERENT,
-                f"the texts are the same, but the probabilities of their tokens differ by "
-                f"{kl_mean:.4f} nats (at most {max_kl:g})",
-            )
+        if faults := list_faults((), kl_mean, max_kl):
+            return Verdict.DIFFERENT, f"the texts are the same, but {faults[0]}"
         return _decide_numbers(a, b)
     if chance:
         return Verdict.UNDECIDED, f"the texts differ, as any two answers may: {chance}"
-    difference = found.difference
-    gap = _find_gap(difference)
-    if gap is None and not difference.is_unforeseen:
+    if not first.is_measured:
         return Verdict.DIFFERENT, TEXTS_DIFFER
-    if is_wide(difference):
-        if gap is None:
-            return Verdict.DIFFERENT, "the texts differ where the other token was not even likely"
-        return (
-            Verdict.DIFFERENT,
-            f"the texts differ where one token was preferred by {gap:.2f} nats (a close call is at "
-            f"most {WIDE_GAP:g})",
-        )
-    if kl_mean is not None and kl_mean > max_kl:
-        return (
-            Verdict.DIFFERENT,
-            f"the texts differ, and the probabilities before that by {kl_mean:.4f} nats (at most "
-            f"{max_kl:g})",
-        )
+    if faults := list_faults([first], kl_mean, max_kl):
+        return Verdict.DIFFERENT, ", and ".join(faults)
     return (
         Verdict.NOISE,
-        f"the texts differ at a close call: one token was preferred by {gap:.3f} nats",
+        f"the texts differ at a close call: one token was preferred by {first.gap:.3f} nats",
     )
 
 
@@ -195,11 +208,6 @@ def _apart(a: Sequence[float], b: Sequence[float]) -> float:
     return 0.0 if difference == 0 else difference / largest if largest else math.inf
 
 
-def _find_gap(difference: Difference) -> float | None:
-    gaps = [gap for gap in (difference.gap_a, difference.gap_b) if gap is not None]
-    return max(gaps, default=None)
-
-
 def _get(reading: Reading, name: str) -> Answer:
     return reading.texts.get(name) or Answer(text=b"", cut=False)
 
@@ -208,16 +216,3 @@ def _place(name: str) -> tuple[str, int]:
     """Order texts by choice, and within one as they are generated."""
     kind = next(one for one in ORDER if name.startswith(one))
     return name.removeprefix(kind), ORDER.index(kind)
-
-
-def _show(name: str, difference: Difference, a: Answer, b: Answer) -> TextDifference:
-    one, other = (answer.text.decode(errors="replace") for answer in (a, b))
-    at = difference.character
-    return TextDifference(
-        where=name,
-        character=at,
-        before=one[max(0, at - AROUND) : at],
-        a=one[at : at + AROUND],
-        b=other[at : at + AROUND],
-        gap=_find_gap(difference),
-    )

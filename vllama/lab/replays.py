@@ -75,7 +75,7 @@ def find_model(capture: Capture) -> str:
 
 @contextmanager
 def open_server_for(
-    capture: Capture, *, purpose: str, label: str, engine: str | None, changes: Mapping[str, str]
+    capture: Capture, *, label: str, engine: str | None, changes: Mapping[str, str]
 ) -> Iterator[OwnServer]:
     """Start a server for a capture as the capturing one was started, with `changes`."""
     known, settings = capture.engine, dict[str, object]()
@@ -84,14 +84,12 @@ def open_server_for(
         settings["context_length"] = known.context_length
         if known.extra_args and engine in (None, known.name):
             settings["engine_args"] = shlex.join(known.extra_args)
-    chosen = changes.get("engine") or engine or (known.name if known else None)
-    settings |= {key: value for key, value in changes.items() if key not in ("engine", "model")}
     with open_own_server(
-        changes.get("model") or find_model(capture),
-        purpose=purpose,
+        find_model(capture),
+        purpose=f"replay {capture.id}",
         label=label,
-        engine=chosen,
-        **settings,
+        engine=engine or (known.name if known else None),
+        **{**settings, **changes},
     ) as server:
         yield server
 
@@ -225,17 +223,6 @@ def with_logprobs(capture: Capture) -> Capture | None:
         return None  # it asks for them already
     more = {"logprobs": TOP} if path == "/v1/completions" else {"top_logprobs": TOP}
     return replace_body(capture, body | {"logprobs": True} | more)
-
-
-def make_greedy(capture: Capture) -> Capture:
-    """Return the request at temperature 0. Raises ConfigError."""
-    body = read_body(capture)
-    if capture.request.path in OPTIONS:
-        options = body.get("options")
-        body["options"] = {**(options if isinstance(options, dict) else {}), "temperature": 0}
-    else:
-        body["temperature"] = 0
-    return msgspec.structs.replace(replace_body(capture, body), engine=None)
 
 
 def describe_chance(capture: Capture, *, same_engine: bool) -> str:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OK = "ok"
-AUTO = "auto"
-"""A draft model that is found among the models here."""
 
 
 class Library:
@@ -63,8 +61,7 @@ class Library:
 
     def list(self) -> list[Bundle]:
         """Return all models with their settings, the newest first."""
-        plain = self.stored.list()
-        found = [self._configure(bundle, others=plain) for bundle in plain]
+        found = [self._configure(bundle) for bundle in self.stored.list()]
         found += self._list_others(found)
         return sorted(found, key=lambda b: (-b.modified_s, b.name))
 
@@ -108,13 +105,8 @@ class Library:
                 return replace(bundle, name=add_default_tag(name))
         return None
 
-    def _configure(
-        self, bundle: Bundle, *names: str, others: Sequence[Bundle] | None = None
-    ) -> Bundle:
-        """Return a model with its settings; `names` are others that it is known by.
-
-        `others` are the models as their stores have them, None: they are listed if need be.
-        """
+    def _configure(self, bundle: Bundle, *names: str) -> Bundle:
+        """Return a model with its settings; `names` are others that it is known by."""
         settings = self._find_settings(bundle, *names)
         if not settings.given:
             return bundle
@@ -124,7 +116,7 @@ class Library:
         if settings.system is not None:
             bundle = replace(bundle, system=settings.system)
         if settings.draft:
-            bundle = self._add_draft(bundle, settings.draft, others)
+            bundle = self._add_draft(bundle, settings.draft)
         return replace(bundle, settings=settings, stored=stored)
 
     def _find_settings(self, bundle: Bundle, *names: str) -> ModelSettings:
@@ -151,21 +143,16 @@ class Library:
                 found.append(replace(bundle, name=name))
         return [self._configure(bundle) for bundle in found]
 
-    def _add_draft(self, bundle: Bundle, name: str, others: Sequence[Bundle] | None) -> Bundle:
+    def _add_draft(self, bundle: Bundle, name: str) -> Bundle:
         """Return a model with the draft model `name`, or as it is if that cannot draft for it."""
-        from vllama.models.resolve.drafts import check_draft, find_draft  # only where one is wanted
+        from vllama.models.resolve.drafts import check_draft  # only where one is wanted
 
         key = (bundle.key, name)
         try:
-            if name == AUTO:
-                others = self.stored.list() if others is None else others
-                info = self.stored.read(bundle)
-                if (draft := find_draft(bundle, info, others, self.stored.read)) is None:
-                    return bundle
-            elif (draft := self.stored.find(name)) is None:
+            if (draft := self.stored.find(name)) is None:
                 raise ModelNotFound(name)
             with self._lock:
-                if name != AUTO and self._drafts.get(key) != OK:
+                if self._drafts.get(key) != OK:
                     check_draft(draft.path, bundle, self.stored.read(bundle))
                 self._drafts[key] = OK
         except VllamaError as error:

@@ -17,7 +17,6 @@ from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef, is_cloud
 from vllama.models.remote import make_too_large_error
-from vllama.models.resolve.drafts import suggest_draft
 from vllama.models.resolve.memory_fit import Fit
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -121,8 +120,7 @@ def preview_plan(
     if found is None:
         info = library.info(bundle)
         forms = list_forms_here(library, bundle)
-        notes = suggest_draft(bundle, info, library.list(), library.info)
-        return report_plan(facts, bundle, info, environ, forms=forms, notes=notes)
+        return report_plan(facts, bundle, info, environ, forms=forms)
     more: dict[str, Any] = {
         "files": _list_files(found),
         "candidates": _list_candidates(found),

@@ -24,7 +24,6 @@ from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.types import Bundle, ModelInfo
-from vllama.models.vectors import VectorStore
 from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0
@@ -37,7 +36,6 @@ class InspectRules:
     """What holds for requests that look inside a model; `engines` are those that can, by title."""
 
     most_bytes: int
-    vectors: VectorStore
     engines: tuple[str, ...]
 
 
@@ -194,7 +192,6 @@ class Catalog:
         config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
         return InspectRules(
             most_bytes=config.inspect_limit_bytes,
-            vectors=VectorStore(config.data_dir),
             engines=tuple(each.title for each in engines if isinstance(each, Inspecting)),
         )
 

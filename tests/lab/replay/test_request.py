@@ -43,14 +43,6 @@ def test_chance(capture, same_engine, reason):
     assert (reason in found) if reason else found == ""
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/messages"])
-def test_a_greedy_request_leaves_nothing_to_chance(path):
-    capture = make(path, sampling={"temperature": 1}, options={"num_ctx": 5}, temperature=1)
-    greedy = request.make_greedy(capture)
-    assert request.describe_chance(greedy, same_engine=False) == ""
-    assert json.loads(greedy.request.body.content)["options"]["num_ctx"] == 5
-
-
 def test_another_model():
     capture = make_capture(headers={"content-encoding": "zstd", "accept": "a"})
     asked = request.with_model(capture, "other")

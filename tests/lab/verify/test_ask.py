@@ -3,7 +3,7 @@
 import pytest
 
 from vllama.base.errors import BadRequest, UpstreamError
-from vllama.lab.verify.ask import PATH, TOP, Asker
+from vllama.lab.asker import PATH, TOP, Asker
 
 
 class Wire:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllama.lab.verify.compare import compare, divergence
+from vllama.lab.compare import compare, divergence
 from vllama.observe.captures.answer import Answer, Token
 
 
@@ -64,7 +64,7 @@ def test_the_first_difference_and_how_close_a_call_it_was():
     difference = compare(a, b).difference
     assert (difference.token, difference.character) == (1, 1)
     assert (difference.a, difference.b) == (" the", " a")
-    assert difference.gap_a == pytest.approx(0.2) and difference.gap_b is None
+    assert difference.gap == pytest.approx(0.2) and difference.before == "é"
 
 
 def test_a_difference_within_a_character_shows_the_character():
@@ -83,16 +83,16 @@ def test_numbers_are_of_the_same_text_before_only():
         "a", " b", " x", " d",
         logprobs=[-0.15, -0.2, -0.5, -9.0], tops=[{}, {}, {" x": -0.5, " c": -1.0}, {}],
     )  # fmt: skip
-    deltas = compare(a, b).deltas
+    found = compare(a, b)
     # at the difference: what the second engine gave to the first one's choice
-    assert deltas.logprobs == pytest.approx((0.05, 0.0, 0.7))
-    assert len(deltas.divergences) == 1 and deltas.divergences[0] > 0
+    assert found.logprobs == pytest.approx((0.05, 0.0, 0.7))
+    assert len(found.divergences) == 1 and found.divergences[0] > 0
 
 
 def test_the_same_text_in_other_tokens_is_not_compared():
     a = answer("ab", "c", logprobs=[-0.1, -0.2])
     b = answer("a", "b", "c", logprobs=[-3.0, -4.0, -0.3], tops=[{"ab": -5.0}, {}, {}])
-    assert compare(a, b).deltas.logprobs == pytest.approx((0.1,))
+    assert compare(a, b).logprobs == pytest.approx((0.1,))
 
 
 pieces = st.lists(st.sampled_from(["a", " b", "é", "日本", "\n"]), max_size=8)

@@ -3,7 +3,7 @@
 import pytest
 
 from vllama.base.errors import ConfigError
-from vllama.lab.verify.ask import BUILT_IN, parse_prompts
+from vllama.lab.asker import BUILT_IN, parse_prompts
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import math
 
 import pytest
 
-from vllama.lab.verify.report import COLUMNS, judge, percent, report, shorten, table
+from vllama.lab.compare import compare
+from vllama.lab.judge import judge_engines, percent
+from vllama.lab.verify_report import COLUMNS, report, shorten, table
 from vllama.observe.captures.answer import Answer, Token
 
 
@@ -18,11 +20,15 @@ def answer(*pieces, logprobs=None, top=None):
     return Answer(text="".join(pieces).encode(), cut=False, tokens=tuple(tokens))
 
 
+def make_report(prompts, a, b):
+    return report(prompts, a, b, [compare(*pair) for pair in zip(a, b, strict=True)])
+
+
 def test_a_report_is_plain_values_and_a_table_of_them():
     plain = Answer(text=b"xy", cut=False)
     a = [answer("a", " b", logprobs=[-0.1, -0.2], top={b" b": -0.2, b" c": -0.7}), plain]
     b = [answer("a", " c", logprobs=[-0.1, -0.4], top={b" c": -0.4, b" b": -0.5}), plain]
-    told = report(["One\ntwo", "x" * 50], a, b)
+    told = make_report(["One\ntwo", "x" * 50], a, b)
     assert json.loads(json.dumps(told)) == told
     assert told["agreement"] == 0.75 and told["same_answers"] == 1
     one, other = told["prompts"]
@@ -38,7 +44,7 @@ def test_a_report_is_plain_values_and_a_table_of_them():
 
 
 def test_line_ends_and_the_end_of_an_answer_can_be_seen():
-    told = report(["p"], [answer("a", "\n")], [answer("a")])
+    told = make_report(["p"], [answer("a", "\n")], [answer("a")])
     assert table(told)[0][2] == '"\\n" or its end'
 
 
@@ -50,13 +56,12 @@ def test_percent(share, text):
 
 
 def test_shorten():
-    assert shorten("a\n b") == "a b"
-    assert len(shorten("word " * 30)) == 32
+    assert shorten("a b", 3) == "a b"
+    assert shorten("word " * 30, 7) == "word w…"
 
 
 def verdict(a, b, *, min_agreement=None, max_kl=0.02):
-    told = report(["p"], [a], [b])
-    return judge(told, min_agreement=min_agreement, max_kl=max_kl)
+    return judge_engines([compare(a, b)], min_agreement=min_agreement, max_kl=max_kl)
 
 
 def distribution(**odds):
@@ -88,10 +93,11 @@ def test_one_wide_gap_among_many_tokens_does_not_agree():
     sure = distribution(x=0.5, y=0.49)
     equal = [answer(*"abcdefgh", logprobs=[-0.1] * 8, top=sure)] * 20
     a, b = chosen("x", distribution(x=0.8, y=0.1)), chosen("y", distribution(y=0.8, x=0.1))
-    told = report(["p"] * 21, [*equal, a], [*equal, b])
+    told = make_report(["p"] * 21, [*equal, a], [*equal, b])
     assert told["wide_gaps"] == 1
-    agrees, reason = judge(told, min_agreement=None, max_kl=1.0)
-    assert not agrees and "1 of the first differences" in reason
+    found = [compare(*pair) for pair in zip([*equal, a], [*equal, b], strict=True)]
+    agrees, reason = judge_engines(found, min_agreement=None, max_kl=1.0)
+    assert not agrees and "preferred by 2.08 nats" in reason
 
 
 def test_choices_of_which_the_other_engine_did_not_think_do_not_agree():

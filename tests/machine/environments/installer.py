@@ -20,11 +20,6 @@ import json, os, pathlib, sys, tempfile, time
 args = sys.argv[1:]
 with open(os.environ["UV_TEST_LOG"], "a") as log:
     log.write(json.dumps({{"args": args, "env": dict(os.environ), "pid": os.getpid()}}) + "\\n")
-if args[:2] == ["tool", "run"]:  # pip index versions
-    if args[-1] == "nowhere":
-        sys.exit("ERROR: No matching distribution found for nowhere")
-    print(json.dumps({{"versions": ["1.4", "1.3", "1.2", "1.1", "1.0"]}}))
-    sys.exit()
 if args[0] == "venv":
     home = pathlib.Path(args[-1])
     (home / "bin").mkdir(parents=True, exist_ok=True)
@@ -43,7 +38,7 @@ for requirement in args[args.index("--python") + 2 :]:
     print(f"Downloading {{name}} (7.0MiB)", flush=True)
     if name == "hang":
         time.sleep(600)
-    if "nowhere" in (name, version):
+    if name == "nowhere":
         sys.exit("error: No solution found when resolving dependencies\\n  cause: Because nowhere "
                  "was not found in the package registry and you require nowhere, we can conclude "
                  "that your requirements are unsatisfiable.")

@@ -1,4 +1,4 @@
-"""`vllama inspect`: what a model computes for a prompt, layer by layer."""
+"""`vllama inspect`: collect the residual stream of a model for a prompt."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from operator import mul
 from pathlib import Path
 from typing import Annotated, Any
 
-from vllama.base.errors import ConfigError
+from vllama.base.errors import BadModelFile, ConfigError
 from vllama.chat.inspect import MOST_LAYERS
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, model_argument, option
-from vllama.cli.output import say, say_aside, show_json, show_table
+from vllama.cli.output import say, show_json
 
 EXAMPLES = """\
 \b
 Examples:
   vllama inspect smollm2:135m "The capital of France is"
   vllama inspect smollm2:135m "The capital of France is" --layers 0-29 -o acts.safetensors
-  vllama inspect smollm2:135m "How are you?" --chat --tokens 20 --steer calm@15=0.3
+  vllama inspect smollm2:135m "How are you?" --chat --tokens 20 --steer calm.safetensors@15=0.3
 
 The server needs --inspect, and an engine that can; see docs/guide/inspect.md.
 """
-SHOWN = 8
-"""Layers that the table has a column for."""
-BARS = "▁▂▃▄▅▆▇█"
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -40,13 +35,14 @@ def inspect_(
         Path | None, option("--output FILE -o", "Write what was collected (safetensors).")
     ] = None,
     steer: Annotated[
-        list[str] | None, option("--steer VECTOR", "Steer: NAME@LAYERS, or NAME@LAYERS=STRENGTH.")
+        list[str] | None,
+        option("--steer VECTOR", "Steer: FILE@LAYERS, or FILE@LAYERS=STRENGTH (safetensors)."),
     ] = None,
     tokens: Annotated[int, option("--tokens N", "Tokens of the answer.")] = 1,
     chat: Annotated[bool, option("--chat", "Put the prompt into the model's template.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Collect what a model computes for a prompt, layer by layer."""
+    """Collect the residual stream of a model for a prompt."""
     from vllama.cli.chat.session import Session
     from vllama.models.names.ref import ModelRef
 
@@ -86,17 +82,12 @@ def inspect_(
             "order": residual["order"],
         }
         write_file(output, residual, about)
-    norms, cosines = measure(residual)
     if as_json:
         names = ("layers", "tokens", "token_ids", "shape", "dtype")
-        told = {name: residual[name] for name in names}
-        show_json({**told, "norms": norms, "cosines": cosines, "answer": said})
+        show_json({name: residual[name] for name in names} | {"answer": said})
         return
-    show_rows(residual, norms, cosines)
-    say()
-    say_aside("cosine: between each layer and the next, from 0 (▁) to 1 (█)")
-    if output is not None:
-        say_aside(f"{' x '.join(map(str, residual['shape']))} numbers are in {output}")
+    where = f", written to {output}" if output is not None else ""
+    say(f"{' x '.join(map(str, residual['shape']))} {residual['dtype']}{where}")
     if tokens > 1:
         say(said)
 
@@ -115,16 +106,44 @@ def read_layers(text: str) -> list[int]:
 
 
 def read_steering(text: str) -> dict[str, object]:
-    """Read `NAME@LAYERS` and `NAME@LAYERS=STRENGTH`. Raises ConfigError."""
-    name, at, rest = text.partition("@")
+    """Read `FILE@LAYERS` and `FILE@LAYERS=STRENGTH`, and the file. Raises ConfigError."""
+    file, at, rest = text.rpartition("@")
     layers, equals, strength = rest.partition("=")
     try:
         number = float(strength) if equals else 1.0
     except ValueError:
         number = math.nan
-    if not (name and at and math.isfinite(number)):
-        raise ConfigError(f"cannot read '--steer {text}'", hint="such as calm@15=0.3")
-    return {"vector": name, "layers": read_layers(layers), "strength": number}
+    if not (file and at and math.isfinite(number)):
+        raise ConfigError(
+            f"cannot read '--steer {text}'", hint="name a file: calm.safetensors@15=0.3"
+        )
+    wanted = read_layers(layers)
+    return {"vector": read_vector(Path(file)), "layers": wanted, "strength": number}
+
+
+def read_vector(path: Path) -> Sequence[float]:
+    """Return the numbers of a safetensors file with one row. Raises ConfigError."""
+    from vllama.models.headers.safetensors import FLOATS, read_floats, read_header, read_tensor
+
+    numbers: Sequence[float] = ()
+    try:
+        first, *others = read_header(path)[0].values()
+        is_row = max(first.shape, default=0) == math.prod(first.shape)
+        if is_row and not others and first.dtype in FLOATS:
+            numbers = read_floats(first.dtype, read_tensor(path, first))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read '{path}': {error.strerror or error}",
+            hint="name a safetensors file: --steer calm.safetensors@15=0.3",
+        ) from None
+    except (BadModelFile, ValueError):
+        pass  # no safetensors file, or one without a tensor
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise ConfigError(
+            f"cannot steer by '{path}': it is no vector",
+            hint=f"write one row of {', '.join(FLOATS)} into a safetensors file",
+        )
+    return numbers
 
 
 def write_file(path: Path, residual: Mapping[str, Any], about: Mapping[str, str]) -> None:
@@ -137,42 +156,3 @@ def write_file(path: Path, residual: Mapping[str, Any], about: Mapping[str, str]
         path.write_bytes(whole)
     except OSError as error:
         raise ConfigError(f"cannot write '{path}': {error.strerror or error}") from None
-
-
-def measure(residual: Mapping[str, Any]) -> tuple[list[list[float]], list[list[float]]]:
-    """Return the norms of each token by layer, and the cosines between neighbouring layers."""
-    from vllama.models.headers.safetensors import read_floats
-
-    numbers = read_floats(DTYPES[residual["dtype"]], base64.b64decode(residual["data"]))
-    layers, tokens, width = residual["shape"]
-    norms: list[list[float]] = []
-    cosines: list[list[float]] = []
-    for token in range(tokens):
-        starts = [(layer * tokens + token) * width for layer in range(layers)]
-        rows = [numbers[start : start + width] for start in starts]
-        norms.append([math.hypot(*row) for row in rows])
-        products = [sum(map(mul, a, b)) for a, b in pairwise(rows)]
-        lengths = map(mul, norms[-1], norms[-1][1:])
-        cosines.append([x / (y or 1.0) for x, y in zip(products, lengths, strict=True)])
-    return norms, cosines
-
-
-def show_rows(
-    residual: Mapping[str, Any],
-    norms: Sequence[Sequence[float]],
-    cosines: Sequence[Sequence[float]],
-) -> None:
-    """Print a row for each token: its norm after some of the layers, and a bar for each cosine."""
-    layers = residual["layers"]
-    step = max(1, math.ceil((len(layers) - 1) / (SHOWN - 1)))
-    places = sorted({*range(0, len(layers), step), len(layers) - 1})
-    heads = [f"NORM {layers[place]}" if not place else str(layers[place]) for place in places]
-    rows = [
-        (
-            json.dumps(piece, ensure_ascii=False)[1:-1],
-            *(f"{norm[place]:.4g}" for place in places),
-            "".join(BARS[round(max(0.0, min(1.0, x)) * 7)] for x in cosine),
-        )
-        for piece, norm, cosine in zip(residual["tokens"], norms, cosines, strict=True)
-    ]
-    show_table(("TOKEN", *heads, "COSINE"), rows)

@@ -15,12 +15,13 @@ from vllama.cli.output import console, is_terminal, say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.lab.captured import Folder, complete_capture, find
+from vllama.lab.judge import MAX_KL
 from vllama.lab.own_server import fail_as_undecided
-from vllama.lab.verify.report import MAX_KL
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
-    from vllama.lab.judge import Judgement, TextDifference
+    from vllama.lab.compare import Difference
+    from vllama.lab.judge import Judgement
     from vllama.lab.replays import Replay
     from vllama.observe.captures.format import Capture
     from vllama.observe.captures.reading import Reading
@@ -79,6 +80,7 @@ def replay(
     from vllama.lab.replays import check_whole, parse_changes, replay_once, with_model
 
     given = parse_changes(changes or [])
+    engine, model = engine or given.pop("engine", None), model or given.pop("model", None)
     is_own = bool(engine or given)
     if url and is_own:
         raise ConfigError(
@@ -126,9 +128,7 @@ def open_target(
             yield client
         return
     label = engine or ", ".join(f"{key}={value}" for key, value in changes.items())
-    with open_server_for(
-        request, purpose=f"replay {request.id}", label=label, engine=engine, changes=changes
-    ) as server:
+    with open_server_for(request, label=label, engine=engine, changes=changes) as server:
         server.show("answering")
         yield server.client
 
@@ -229,7 +229,7 @@ def format_rate(reading: Reading, total_s: float) -> str:
     return f"at least {reading.generated_tokens / total_s:.1f}"
 
 
-def show_difference(difference: TextDifference) -> None:
+def show_difference(difference: Difference) -> None:
     """Print where two texts part, with what is before and after it; coloured on a terminal."""
     from rich.text import Text
 

@@ -14,8 +14,10 @@ from vllama.cli.options import AsJson, MaxKl, model_argument, option
 from vllama.cli.output import say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
+from vllama.lab.compare import compare
+from vllama.lab.judge import MAX_KL, judge_engines
 from vllama.lab.own_server import fail_as_undecided, open_own_server
-from vllama.lab.verify.report import COLUMNS, MAX_KL, judge, report, table
+from vllama.lab.verify_report import COLUMNS, report, table
 from vllama.observe.captures.answer import Answer
 
 EXAMPLES = """\
@@ -77,18 +79,16 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Check whether two engines give the same answers."""
-    from vllama.lab.verify.ask import BUILT_IN, parse_prompts
+    from vllama.lab.asker import BUILT_IN, parse_prompts
 
     sides = parse_sides(engines, model)
     prompts = parse_prompts(file.read(), getattr(file, "name", "-")) if file else BUILT_IN
     settings = load_settings()
     with fail_as_undecided():
         described = check(settings, sides, context)
-        answers = [
-            ask_side(side, prompts, max_tokens=max_tokens, context=context) for side in sides
-        ]
-    result = report(prompts, *answers)
-    agrees, reason = judge(result, min_agreement=min_agreement, max_kl=max_kl)
+        a, b = (ask_side(side, prompts, max_tokens=max_tokens, context=context) for side in sides)
+    found = [compare(*pair) for pair in zip(a, b, strict=True)]
+    agrees, reason = judge_engines(found, min_agreement=min_agreement, max_kl=max_kl)
     result = {
         "ok": agrees,
         "reason": reason,
@@ -96,7 +96,7 @@ def verify(
         "max_tokens": max_tokens,
         "min_agreement": min_agreement,
         "max_kl": max_kl,
-        **result,
+        **report(prompts, a, b, found),
     }
     if as_json:
         show_json(result)
@@ -166,7 +166,7 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
 
 def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: int) -> list[Answer]:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
-    from vllama.lab.verify.ask import Asker
+    from vllama.lab.asker import Asker
 
     answers: list[Answer] = []
     with open_own_server(

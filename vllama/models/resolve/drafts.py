@@ -1,24 +1,19 @@
-"""Draft models: which files and folders can guess the tokens of a model, and which are here.
+"""Draft models: which files and folders can guess the tokens of a model.
 
 What a draft model needs is the vocabulary of the model that it drafts for, so vocabularies are
-compared, not names. One is only looked for among GGUF files: of safetensors it is named.
+compared, not names.
 """
 
 from __future__ import annotations
 
 import filecmp
-import hashlib
-import logging
-from collections.abc import Callable, Iterable
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from vllama.base.errors import BadModelFile, BadRequest, VllamaError
+from vllama.base.errors import BadModelFile, BadRequest
 from vllama.models.headers.gguf.header import GgufHeader, read_header
 from vllama.models.headers.gguf.lora import is_adapter
-from vllama.models.headers.gguf.parser import LongArray
 from vllama.models.headers.info import PLAIN_DRAFT, find_draft_kind
 from vllama.models.headers.safetensors import MAX_TOKENIZER_BYTES, list_names, read_folder
 from vllama.models.limits import read_limited
@@ -103,83 +98,3 @@ def is_projector(header: GgufHeader) -> bool:
     """Tell whether a file is a projector (mmproj)."""
     meta = header.metadata
     return meta.get("general.type") == "mmproj" or meta.get("general.architecture") == "clip"
-
-
-log = logging.getLogger(__name__)
-
-LEAST_RATIO = 4
-"""A draft model has at most this part of the other's weights: its guesses have to be cheap."""
-
-
-def find_draft(
-    bundle: Bundle,
-    info: ModelInfo,
-    others: Iterable[Bundle],
-    read: Callable[[Bundle], ModelInfo],
-) -> Bundle | None:
-    """Return the smallest of `others` that can draft for `bundle`, None if none can. Blocking.
-
-    `read` returns the metadata of a model. A model that has a draft model already gets no other.
-    """
-    if bundle.draft is not None or bundle.format is not Format.GGUF:
-        return None
-    if Capability.COMPLETION not in info.capabilities:
-        return None
-    for other in sorted(others, key=lambda one: one.size_bytes):
-        if other.size_bytes * LEAST_RATIO > bundle.size_bytes:
-            return None
-        if other.format is not Format.GGUF or other.projector or other.adapters:
-            continue
-        try:
-            its = read(other)
-        except VllamaError as error:
-            log.debug("%s cannot draft: %s", other.name, error.message)
-            continue
-        if Capability.COMPLETION in its.capabilities and has_same_tokens(info, its):
-            return other
-    return None
-
-
-def suggest_draft(
-    bundle: Bundle,
-    info: ModelInfo,
-    others: Iterable[Bundle],
-    read: Callable[[Bundle], ModelInfo],
-) -> list[str]:
-    """Return what to say of a draft model that is here and not used; [] if there is none."""
-    found = find_draft(bundle, info, others, read)
-    if found is None:
-        return []
-    return [
-        f"'{found.name}' has the same tokens and could draft for it: name it by DRAFT in a "
-        'Modelfile, or set draft = "auto" in the table of the model'
-    ]
-
-
-def has_same_tokens(info: ModelInfo, other: ModelInfo) -> bool:
-    """Tell whether two files have the same vocabulary, and the same special tokens in it."""
-    names = ("model", "pre", "bos_token_id", "eos_token_id")
-    keys = [f"tokenizer.ggml.{name}" for name in names]
-    if any(info.metadata.get(key) != other.metadata.get(key) for key in keys):
-        return False
-    ours, theirs = (one.metadata.get("tokenizer.ggml.tokens") for one in (info, other))
-    if not (isinstance(ours, LongArray) and isinstance(theirs, LongArray)):
-        return ours is not None and ours == theirs  # short enough to be lists
-    try:
-        return ours.count == theirs.count and _hash_array(ours) == _hash_array(theirs)
-    except OSError:
-        return False
-
-
-def _hash_array(array: LongArray) -> bytes | None:
-    if array.path is None:
-        return None
-    return _hash_part(array.path, array.path.stat().st_mtime_ns, array.offset, array.end)
-
-
-@lru_cache(maxsize=256)
-def _hash_part(path: Path, modified_ns: int, start: int, end: int) -> bytes:
-    """Return the hash of a part of a file, which is read again if the file was modified."""
-    with path.open("rb") as file:
-        file.seek(start)
-        return hashlib.sha256(file.read(end - start)).digest()

@@ -212,7 +212,7 @@ HELP: dict[str, str] = {
     "user_id": "ignored",
     "username": "ignored",
     "value": "the choice's name",
-    "vector": "the vector, or its name",
+    "vector": "the numbers of the vector, as many as the hidden size of the model",
     "verbose": "give the long arrays of the model's file, too",
     "voice": "the voice",
 }

@@ -100,7 +100,7 @@ _LAYERS = make_array({"type": "integer", "minimum": 0, "maximum": MOST_LAYERS})
 _CLOSED: Schema = {"additionalProperties": False}
 _STEER = _CLOSED | make_object(
     {"strength": {"type": "number"}},
-    vector={"anyOf": [TEXT, make_array({"type": "number"})]},
+    vector=make_array({"type": "number"}),
     layers=_LAYERS,
 )
 _COLLECT = _CLOSED | make_object(residual=_LAYERS)

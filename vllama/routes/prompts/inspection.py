@@ -15,7 +15,6 @@ from vllama.chat.inspect import (
     Inspect,
     Inspected,
     Inspector,
-    Steer,
     Steering,
     WholeReader,
     check_layers,
@@ -88,11 +87,10 @@ class Inspection:
         tally.collected = {"inspect": Inspected(residual=whole)}
 
 
-async def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> Inspection:
+def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> Inspection:
     """Check what a request asks about a model's inside.
 
-    Raises BadRequest if its engine cannot, for layers and vectors that do not fit the model, and
-    for unknown names.
+    Raises BadRequest if its engine cannot, and for layers and vectors that do not fit the model.
     """
     rules, info, name = entry.inspect_rules, entry.info, entry.bundle.name
     layers, width = info.block_count, info.embedding_length
@@ -105,16 +103,14 @@ async def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> In
     if not (layers and width):
         raise BadRequest(f"cannot inspect {name}: its files do not tell its layers")
     wanted = asked.collect.residual if asked.collect else ()
-    steering = []
-    for steer in asked.steer:
-        vector = await _read_vector(steer, entry, width)
-        steering.append(
-            Steering(
-                vector=vector,
-                layers=check_layers(steer.layers, layers, name),
-                strength=steer.strength,
-            )
+    steering = [
+        Steering(
+            vector=pack_vector(steer.vector, width, name),
+            layers=check_layers(steer.layers, layers, name),
+            strength=steer.strength,
         )
+        for steer in asked.steer
+    ]
     return Inspection(
         inspector=traits.inspector,
         traits=traits,
@@ -123,12 +119,3 @@ async def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> In
         steering=tuple(steering),
         most_bytes=rules.most_bytes,
     )
-
-
-async def _read_vector(steer: Steer, entry: Entry, width: int) -> bytes:
-    """Return a vector in float32. Raises BadRequest."""
-    if isinstance(steer.vector, str):
-        assert entry.inspect_rules is not None
-        store = entry.inspect_rules.vectors
-        return await executors.disk.run(store.read, entry.bundle, steer.vector)
-    return pack_vector(steer.vector, width, entry.bundle.name)

@@ -343,7 +343,7 @@ async def prepare(
 
 async def _inspect(turn: Turn, asked: Inspect, entry: Entry, traits: Traits) -> Turn:
     """Add what is asked about the model's inside; the answer is no longer than can be collected."""
-    inspection = await prepare_inspection(asked, entry, traits)
+    inspection = prepare_inspection(asked, entry, traits)
     limit, sampling = turn.limit, turn.sampling
     if inspection.layers:
         tokens = await turn.count_or_guess()

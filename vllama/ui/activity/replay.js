@@ -81,26 +81,7 @@ class RequestReplay extends View {
           ${all.map(([label, a, b, isFact]) => html`<tr class=${isFact ? "taken" : ""}><th scope="row">${label}</th><td>${a}</td><td>${b}</td></tr>`)}
         </tbody>
       </table>
-      ${difference ? this.search(rows) : nothing}
     `;
-  }
-
-  /** Return the command that finds what changed the answer; it starts servers, which the page does not. */
-  search(rows) {
-    const { id, engine } = this.capture;
-    const differs = (name) => rows.some(([label]) => label === name);
-    const versions = engine && differs("Engine") && engine.name === this.again.engine?.name
-      ? ` --engine ${engine.name} --good ${engine.version} --bad ${this.again.engine.version}` : "";
-    const settings = [["KV cache type", "kv_cache_type"], ["Threads", "threads"], ["Context", "ctx"]]
-      .filter(([label]) => differs(label))
-      .map(([label, key]) => ` --bad-set ${key}=${rows.find(([one]) => one === label)[2]}`).join("");
-    const command = `vllama bisect ${id}${versions || settings}`;
-    if (!versions && !settings) return nothing;
-    return html`<p>Find what changed it, on the server's machine:</p>
-      <div class="row">
-        <pre class="grow" tabindex="0">${command}</pre>
-        ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(command)}>Copy</button>` : nothing}
-      </div>`;
   }
 }
 

@@ -1,4 +1,4 @@
-"""How far two answers to one prompt agree, and two engines over many prompts. Pure.
+"""How far two answers to one prompt agree. Pure.
 
 Greedy answers agree up to a first difference; what comes after it continues another text and says
 nothing more. So agreement is the share of an answer before it, and log probabilities are compared
@@ -8,15 +8,19 @@ where both engines had the same text before them: up to the first difference, an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from vllama.observe.captures.answer import Answer, Token
 
 LEAST = 1e-9
 """Below it a probability is what rounding has left."""
-SHOWN = 24
-"""How many characters are shown of what differs."""
+AROUND = 40
+"""How many characters are kept on either side of a difference."""
+WIDE_GAP = 1.0
+"""Nats: a first difference at which an engine preferred its choice by more is no close call. Equal
+weights in two engines differ by up to 0.6 there (docs/guide/verify.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,30 +28,31 @@ class Difference:
     """The first place where two answers differ.
 
     `token` counts the tokens of the first answer before it (None: they are unknown), `character`
-    its characters. `a` and `b` are what each engine chose ("" where it ended). `gap_a` is by how
-    much, in log probability, the first engine preferred its own choice to the other's, `gap_b` the
-    reverse; None: that is not among the likeliest it told. Small gaps: a close call, that rounding
-    decides. `is_unforeseen`: neither choice was among the likeliest tokens of the other engine.
+    its characters. `before` is the text that both share there, `a` and `b` are how they go on (""
+    where one ends). `gap` is by how much, in log probability, an engine preferred its own choice to
+    the other's, the larger of both; None: that is not among the likeliest tokens that it returned.
+    Small gaps: a close call, which rounding decides. `is_unforeseen`: neither choice was among the
+    likeliest tokens of the other engine. `where` names one of several texts of an answer.
     """
 
     token: int | None
     character: int
+    before: str
     a: str
     b: str
-    gap_a: float | None = None
-    gap_b: float | None = None
-    is_unforeseen: bool = False
+    gap: float | None
+    is_unforeseen: bool
+    where: str = "text"
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether log probabilities tell how close the call was."""
+        return self.gap is not None or self.is_unforeseen
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deltas:
-    """Absolute differences at the positions where both engines had the same text before.
-
-    `logprobs`: of what the first engine chose. `divergences`: in nats, see `divergence`.
-    """
-
-    logprobs: tuple[float, ...] = ()
-    divergences: tuple[float, ...] = ()
+    @property
+    def is_wide(self) -> bool:
+        """Whether an engine was sure of its choice, so that rounding cannot have made it."""
+        return self.is_unforeseen if self.gap is None else self.gap > WIDE_GAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,9 @@ class Comparison:
 
     `agreed` of `tokens` (of the longer answer) came before the first difference; both are None
     where an engine tells no tokens. `agreement` is their share, else that of the text's bytes.
-    `difference` None: the same answers, as far as both go.
+    `difference` None: the same answers, as far as both go. `logprobs` and `divergences` are
+    absolute differences at the positions where both engines had the same text before: of what the
+    first engine chose, and of all that is known there, in nats (see `divergence`).
     """
 
     agreement: float
@@ -64,7 +71,33 @@ class Comparison:
     agreed: int | None
     tokens: int | None
     difference: Difference | None
-    deltas: Deltas
+    logprobs: tuple[float, ...]
+    divergences: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Means and largest values over some comparisons; None without log probabilities of both."""
+
+    compared: int
+    logprob_mean: float | None
+    logprob_max: float | None
+    kl_mean: float | None
+    kl_max: float | None
+
+
+def measure(found: Iterable[Comparison]) -> Numbers:
+    """Return the numbers of comparisons, taken together."""
+    found = list(found)
+    logprobs = [value for each in found for value in each.logprobs]
+    divergences = [value for each in found for value in each.divergences]
+    return Numbers(
+        compared=len(logprobs),
+        logprob_mean=fmean(logprobs) if logprobs else None,
+        logprob_max=max(logprobs, default=None),
+        kl_mean=fmean(divergences) if divergences else None,
+        kl_max=max(divergences, default=None),
+    )
 
 
 def compare(a: Answer, b: Answer) -> Comparison:
@@ -79,13 +112,15 @@ def compare(a: Answer, b: Answer) -> Comparison:
         agreed = sum(token.end <= common for token in a.tokens)
         tokens = agreed if same else max(len(a.tokens), len(b.tokens))
         share = agreed / tokens if tokens else text_share
+    logprobs, divergences = _measure_tokens(a, b, common)
     return Comparison(
         agreement=share,
         text_agreement=text_share,
         agreed=agreed,
         tokens=tokens,
         difference=None if same else _difference(a, b, common),
-        deltas=_deltas(a, b, common),
+        logprobs=logprobs,
+        divergences=divergences,
     )
 
 
@@ -118,7 +153,9 @@ def _same(a: Answer, b: Answer, common: int) -> bool:
     return (ends_a and ends_b) or (ends_a and a.cut) or (ends_b and b.cut)
 
 
-def _deltas(a: Answer, b: Answer, common: int) -> Deltas:
+def _measure_tokens(
+    a: Answer, b: Answer, common: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compare at each token that both engines chose after the same text."""
     starts = {token.start: token for token in b.tokens or ()}
     logprobs, divergences = [], []
@@ -133,38 +170,35 @@ def _deltas(a: Answer, b: Answer, common: int) -> Deltas:
             logprobs.append(abs(one.logprob - seen))
         if one.top and other.top:
             divergences.append(divergence(one.top, other.top))
-    return Deltas(logprobs=tuple(logprobs), divergences=tuple(divergences))
+    return tuple(logprobs), tuple(divergences)
 
 
 def _difference(a: Answer, b: Answer, common: int) -> Difference:
-    before = None if a.tokens is None else sum(token.end <= common for token in a.tokens)
     one, other = _token_at(a, common), _token_at(b, common)
     if one and other and one.start == other.start:
-        piece_a, piece_b = a.piece(one), b.piece(other)
-        gap_a, gap_b = _gap(a, one, piece_b), _gap(b, other, piece_a)
-        return Difference(
-            token=before,
-            character=_characters(a.text[: one.start]),
-            a=_shown(piece_a),
-            b=_shown(piece_b),
-            gap_a=gap_a,
-            gap_b=gap_b,
-            is_unforeseen=gap_a is gap_b is None and bool(one.top and other.top),
-        )
-    start = common
-    while start and a.text[start - 1] >= 0x80:  # not in the middle of a character
-        start -= 1
-    gap_a = _gap_to_text(a, one, b.text) if one and b.tokens is None else None
-    gap_b = _gap_to_text(b, other, a.text) if other and a.tokens is None else None
-    told = one if b.tokens is None else other if a.tokens is None else None
+        start = one.start
+        gaps = [_gap(a, one, b.piece(other)), _gap(b, other, a.piece(one))]
+        has_top = bool(one.top and other.top)
+    else:
+        start = common
+        while start and a.text[start - 1] >= 0x80:  # not in the middle of a character
+            start -= 1
+        gaps = [
+            _gap_to_text(a, one, b.text) if one and b.tokens is None else None,
+            _gap_to_text(b, other, a.text) if other and a.tokens is None else None,
+        ]
+        told = one if b.tokens is None else other if a.tokens is None else None
+        has_top = told is not None and bool(told.top)
+    known = [gap for gap in gaps if gap is not None]
+    before = a.text[:start].decode(errors="ignore")
     return Difference(
-        token=before,
-        character=_characters(a.text[:start]),
-        a=_shown(a.piece(one) if one and one.start == start else a.text[start:]),
-        b=_shown(b.piece(other) if other and other.start == start else b.text[start:]),
-        gap_a=gap_a,
-        gap_b=gap_b,
-        is_unforeseen=gap_a is gap_b is None and told is not None and bool(told.top),
+        token=None if a.tokens is None else sum(token.end <= common for token in a.tokens),
+        character=len(before),
+        before=before[-AROUND:],
+        a=a.text[start:].decode(errors="replace")[:AROUND],
+        b=b.text[start:].decode(errors="replace")[:AROUND],
+        gap=max(known, default=None),
+        is_unforeseen=has_top and not known,
     )
 
 
@@ -192,12 +226,3 @@ def _gap_to_text(answer: Answer, token: Token, other: bytes) -> float | None:
     chosen = answer.piece(token)
     begun = [piece for piece in token.top if piece != chosen and piece and rest.startswith(piece)]
     return _gap(answer, token, max(begun, key=len)) if begun else None
-
-
-def _characters(data: bytes) -> int:
-    return len(data.decode(errors="ignore"))
-
-
-def _shown(data: bytes) -> str:
-    text = data.decode(errors="replace")
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
