@@ -55,7 +55,11 @@ MODEL_FIELDS = {"machines": RANKS}
 REFUSED = frozenset({"cluster", "ray_address", "machines"})
 """Settings and fields without which a different server would start: these are errors."""
 
-LEFTOVERS = {"vectors": "steering vectors", "cluster": "files of a Ray cluster"}
+LEFTOVERS = {
+    "bisect": "engines of bisections",
+    "cluster": "files of a Ray cluster",
+    "vectors": "steering vectors",
+}
 """Folders below the data folder, with their content; `vllama doctor` lists them."""
 
 REQUEST_LOG = "requests"
