@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,8 +100,4 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
 def find_program() -> list[str]:
     """Return how this vllama is started, independent of PATH and of the current folder."""
     script = Path(sys.executable).with_name("vllama")
-    if script.is_file():
-        return [str(script)]
-    if found := shutil.which("vllama"):
-        return [found]
-    return [sys.executable, "-m", "vllama"]
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "vllama"]
