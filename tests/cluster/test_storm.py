@@ -42,7 +42,3 @@ def test_machines_that_break_while_everybody_asks() -> None:
 @pytest.mark.ray
 def test_machines_that_ray_joins() -> None:
     run_storm("--ray", "--seconds", "30", "--every", "3", "--faults", "server", "actor", "raylet")
-
-
-def test_a_machine_that_is_cut_off_ends_its_part_of_a_model() -> None:
-    run_enclosed("tests.cluster.cut_off")

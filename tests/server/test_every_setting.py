@@ -363,13 +363,8 @@ def list_cases(
             200,
             once=True,
         ),
-        # the suites of heads and groups try these: here are no other machines
+        # the suite of heads tries this: here are no other machines
         "models.nodes": Case(plain + 'nodes = ["box1"]\n', shown("nodes"), ["box1"]),
-        "models.machines": Case(
-            plain + 'machines = ["http://127.0.0.1:1"]\n',
-            shown("machines"),
-            ["http://127.0.0.1:1"],
-        ),
         # upstreams
         "upstreams": Case(f'upstreams = ["{there}"]\n', lambda: "org/big" in server.names()),
         "upstream_key": Case(

@@ -125,16 +125,6 @@ def read_passed(text: str) -> str:
     return name
 
 
-def read_machine(text: str) -> str:
-    """Accept the URL of a server."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(text.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("it is no URL, such as http://10.0.0.6:11434")
-    return text.strip().rstrip("/")
-
-
 def read_path(text: str) -> str:
     """Accept the path of a URL."""
     if not text.startswith("/"):
@@ -203,9 +193,6 @@ MODEL_FIELDS = tuple(
          "first token before the next is tried", '"30s"', _NOW),
         ("nodes", kinds.many(kinds.NAME), "nodes of a cluster that may answer for it; \"here\" is "
          "the head itself", '["10.0.0.5"]', _NOW),
-        ("machines", kinds.many(kinds.text("URL", read_machine)), "other servers that serve it "
-         "together with this one, each with a part of it (vLLM)", '["http://10.0.0.6:11434"]',
-         _LOAD),
     )
 )  # fmt: skip
 

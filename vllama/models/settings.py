@@ -34,7 +34,6 @@ class ModelSettings:
     are Ollama's. `pass_fields` are further fields of requests that its engine is sent. `fallback`
     are the links that are tried in order where this model cannot answer, each after at most
     `fallback_after_s` without a token. `nodes` are those of a cluster that may answer for it.
-    `machines` are the URLs of other servers that serve it together with this one.
 
     `origins` has the table that each field comes from, or the tables of one that is merged.
     """
@@ -64,7 +63,6 @@ class ModelSettings:
     fallback: tuple[str, ...] | None = None
     fallback_after_s: float | None = None
     nodes: tuple[str, ...] | None = None
-    machines: tuple[str, ...] | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
