@@ -137,12 +137,6 @@ class SourceSettings:
         "servers that run vllama on other machines, whose models this one offers with its own",
         example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
-    node_weights: tuple[tuple[str, int], ...] = setting(
-        (), kinds.table("node=N", parse.whole(1, 1000), schema=kinds.number(1, 1000).schema),
-        "shares of the requests that nodes are preferred for, where several could answer alike: "
-        '1 for those that are not named; "here" is the head itself',
-        example="10.0.0.5=3",
-    )  # fmt: skip
     node_key_file: Path | None = setting(
         None, kinds.FILE,
         "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
@@ -154,16 +148,6 @@ class SourceSettings:
         "file with the certificates of the https nodes, in PEM: only these are accepted, whatever "
         "host they name",
         example="/etc/vllama/nodes.pem", flag="--node-certs", effect=Effect.RESTART,
-    )  # fmt: skip
-    cluster: str | None = setting(
-        None, kinds.choice("ray"),
-        "let Ray find the nodes: each machine that joins (vllama join) gets a server; without "
-        "ray_address a Ray is started here",
-        example="ray", flag="--cluster", effect=Effect.RESTART,
-    )  # fmt: skip
-    ray_address: str | None = setting(
-        None, kinds.text("HOST:PORT"), "Ray that somebody else runs; auto: the one on this machine",
-        example="10.0.0.4:6379", flag="--ray-address", effect=Effect.RESTART,
     )  # fmt: skip
     no_local: bool = setting(
         False, kinds.SWITCH, "only forward to the nodes; start no engine on this machine",
@@ -328,14 +312,9 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
         return self.api_key[0] if self.api_key else self.client_key
 
     @property
-    def cluster_dir(self) -> Path:
-        """The folder with what belongs to a Ray cluster: its token, and the key of its nodes."""
-        return self.data_dir / "cluster"
-
-    @property
     def is_head(self) -> bool:
         """Whether it offers the models of other servers of a cluster."""
-        return bool(self.nodes or self.cluster)
+        return bool(self.nodes)
 
     @property
     def stop_limit_s(self) -> float:
