@@ -163,7 +163,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     ],
     "/v1/audio/speech": [{"model": "sea", "input": "x", "voice": "a"}],
     "/v1/images/generations": [{"model": "sea", "prompt": "x", "n": 1}],
-    "/api/web_search": [{"query": "x", "max_results": 2}],
+    "/api/web_search": [{"query": "x"}],
     "/api/web_fetch": [{"url": HERE}],
     "/api/push": [{"model": "sea", "stream": False}],
     "/api/me": [{"name": "x"}],

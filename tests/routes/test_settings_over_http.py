@@ -25,7 +25,7 @@ context = 1024
 NEVER = {
     "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",
     "api_key", "api_key_file", "require_keys", "client_key", "tls_cert", "tls_key", "read_only",
-    "inspect_code", "no_ui", "searxng", "upstreams", "upstream_key", "upstream_traits",
+    "inspect_code", "no_ui", "upstreams", "upstream_key", "upstream_traits",
     "allow_registry", "max_blob_size", "folders", "aliases", "models_dir", "ollama_registry",
     "lmstudio_dir", "hf_cache_dir", "hf_endpoint", "releases_url", "hf_token", "hf_offline",
     "data_dir", "log_dir", "run_dir", "nohistory", "debug_log_requests", "capture", "log_format",

@@ -204,7 +204,6 @@ def list_cases(
         "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),
         "node_certs": Case(f'node_certs = "{folder}/key"\n'),
         "no_local": Case("no_local = true\n"),
-        "searxng": Case(f'searxng = "{site.url}"\n'),
         "origins": Case(
             'origins = ["https://chat.example"]\n',
             lambda: server.status("GET", "/api/tags", origin="https://chat.example"),

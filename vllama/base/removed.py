@@ -10,6 +10,7 @@ RANKS = "start the engine across machines by its own means, and name it: --upstr
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
 BISECT = "replay a request with each: vllama replay ID --engine NAME --set KEY=VALUE"
 HELM = "write the chart's own values; see deploy/helm/vllama/values.yaml"
+SEARCH = "let the app search the web; /api/web_search answers that it is unavailable here"
 TRAITS = 'write traits into [upstreams.NAME], or into [models."NAME"] for one model'
 
 COMMANDS = {
@@ -27,7 +28,7 @@ OPTIONS = {
     ("plan", "--gpu-memory"): "run 'vllama plan' on the machine itself",
     ("serve", "--cluster"): RAY,
     ("serve", "--ray-address"): RAY,
-    ("serve", "--searxng"): "let the app search; /api/web_search reports that no search is set up",
+    ("serve", "--searxng"): SEARCH,
     ("service", "status"): "systemctl --user status vllama; macOS: launchctl print gui/$UID",
     ("service", "logs"): "journalctl --user --unit vllama; macOS: vllama logs",
 }
@@ -42,7 +43,7 @@ SETTINGS = {
     "node_weights": "the head chooses by load",
     "ray_address": RAY,
     "releases_url": "set the variable VLLAMA_RELEASES_URL",
-    "searxng": "let the app search; /api/web_search reports that no search is set up",
+    "searxng": SEARCH,
     "upstream_traits": TRAITS,
 }
 

@@ -103,11 +103,6 @@ class ServerSettings:
         False, kinds.SWITCH, "do not serve the page for browsers under /ui/",
         example="true", flag="--no-ui",
     )  # fmt: skip
-    searxng: str | None = setting(
-        None, kinds.HTTP_URL,
-        "SearXNG server for /api/web_search; also lets clients fetch public web pages",
-        example="http://127.0.0.1:8888", flag="--searxng", effect=Effect.RESTART,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
