@@ -25,6 +25,7 @@ OPTIONS = {
     ("plan", "--for-nodes"): "run 'vllama plan --nodes' beside the head of a cluster",
     ("plan", "--gpus-per-node"): "run 'vllama plan' on the machine itself",
     ("plan", "--gpu-memory"): "run 'vllama plan' on the machine itself",
+    ("serve", "--cache-disk-writes-per-day"): "the cache writes at most 50 GB a day",
     ("serve", "--cluster"): RAY,
     ("serve", "--ray-address"): RAY,
     ("serve", "--searxng"): "let the app search; /api/web_search reports that no search is set up",

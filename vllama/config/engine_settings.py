@@ -93,11 +93,6 @@ class EngineSettings:
         "unloaded, stopped or killed; 0: none are kept",
         example="20GB", flag="--cache-disk", effect=Effect.RESTART,
     )  # fmt: skip
-    cache_disk_writes_per_day_bytes: int = setting(
-        50 * 1000**3, kinds.SIZE, 
-        "how much may be written to disk in a day to save conversations; 0: no limit",
-        example="50GB", flag="--cache-disk-writes-per-day", effect=Effect.RESTART,
-    )  # fmt: skip
     resume: int = setting(
         2, kinds.number(0, 10),
         "how many times an answer is resumed after its engine dies; 0: it ends with an error",

@@ -255,11 +255,6 @@ class OutputSettings:
         False, kinds.SWITCH, "log details",
         example="true", flag="--debug", foreign="OLLAMA_DEBUG", remote=True,
     )  # fmt: skip
-    debug_log_requests: bool = setting(
-        False, kinds.SWITCH,
-        "keep the body of every request to a model in a file, with a command that repeats it",
-        example="true", foreign="OLLAMA_DEBUG_LOG_REQUESTS", effect=Effect.RESTART,
-    )  # fmt: skip
     capture: int | Path = setting(
         0, kinds.CAPTURES,
         "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
@@ -267,12 +262,9 @@ class OutputSettings:
         example="100", flag="--capture", effect=Effect.RESTART,
     )  # fmt: skip
     batch_files_bytes: int = setting(
-        4 * 1000**3, kinds.SIZE, "disk space for the files of batches",
+        4 * 1000**3, kinds.SIZE,
+        "disk space for the files of batches; one key may use a quarter of it",
         example="4GB", effect=Effect.RESTART,
-    )  # fmt: skip
-    batch_files_per_key_bytes: int = setting(
-        1000**3, kinds.SIZE, "disk space for the files of batches of one key",
-        example="1GB", effect=Effect.RESTART,
     )  # fmt: skip
     log_format: str = setting(
         "text", kinds.choice("text", "json"), "format of the log",
