@@ -356,6 +356,7 @@ def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
     assert [each.id for each in store.list_files("")] == [made]
     assert store.content(str(made)).read_bytes() == b'{"custom_id":"a"}\n'
     assert journal.read() == (set(), 0, 0)
+    store.close()
 
 
 def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
