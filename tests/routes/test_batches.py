@@ -527,6 +527,7 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
     )  # fmt: skip
     with first, second:
         first.model(NAME)
+        second.model(NAME)
         with openai.OpenAI(base_url=f"{first.url}/v1", api_key="x", max_retries=0) as client:
             batch = start(client, [row(n, "@tokens=40 @delay=0.05") for n in range(40)])
             until_active(first, NAME)
@@ -538,7 +539,8 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
             env = second.env | {"OLLAMA_HOST": second.url}
             done = subprocess.run(command, env=env, capture_output=True, text=True)
             assert done.returncode == 1 and "another server has those" in done.stderr
-            assert second.post("/api/generate", {"model": NAME, "prompt": "@tokens=2"})[0] == 200
+            live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
+            assert second.post("/api/generate", live)[0] == 200
         engines = first.tree()
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
