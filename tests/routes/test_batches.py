@@ -534,13 +534,14 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
             for method, path in routes:
                 status, headers, body = second.request(method, path, {})
                 assert status == 503 and int(headers["retry-after"]) > 0, path
-                assert "another server has those" in json.loads(body)["error"]["message"]
+                assert "another server runs those" in json.loads(body)["error"]["message"]
             command = [sys.executable, "-m", "vllama", "batch"]
             env = second.env | {"OLLAMA_HOST": second.url}
             done = subprocess.run(command, env=env, capture_output=True, text=True)
-            assert done.returncode == 1 and "another server has those" in done.stderr
+            assert done.returncode == 1 and "another server runs those" in done.stderr
             live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
             assert second.post("/api/generate", live)[0] == 200
+        assert "answered with 503: another server runs those" in second.output
         engines = first.tree()
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()

@@ -279,7 +279,8 @@ def open_captures(in_use: InUse) -> Captures | None:
 def make_batches(config: Config, gateway: Gateway) -> Batches:
     """Return what runs batches; those of the server before this one go on."""
     store = BatchStore(config.data_dir / "batches", config.batch_files_bytes)
-    store.open()
+    if not store.open():
+        log.warning("files and batches are answered with 503: %s", store.obstacle)
     return Batches(store, gateway)
 
 

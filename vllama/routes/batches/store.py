@@ -83,7 +83,7 @@ class BatchStore:
         self.folder = folder
         self._most = most_bytes
         self._lock: BinaryIO | None = None
-        self._obstacle = ""
+        self.obstacle = ""  # why `open` was refused
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, StoredBatch] = {}
         self._writing = threading.Lock()
@@ -92,23 +92,22 @@ class BatchStore:
         """Lock the folder until `close`, and read it; return whether this server has it. Blocks."""
         if self._lock is None:
             try:
-                self._lock = lock_folder(self.folder)
+                lock = lock_folder(self.folder)
             except BlockingIOError:
-                self._obstacle = "another server has those of this data folder; ask that one"
+                self.obstacle = "another server runs those of this data folder; ask that one"
             except OSError as error:
-                self._obstacle = f"cannot write their folder: {error.strerror or error}"
+                self.obstacle = f"cannot write their folder: {error.strerror or error}"
             else:
                 self._files = {each.shown.id: each for each in self._read("file-", StoredFile)}
                 self._batches = {each.shown.id: each for each in self._read("batch_", StoredBatch)}
+                self._lock = lock  # now that all is read
         return self._lock is not None
 
     def check_open(self) -> None:
         """Raise Busy unless this server has the folder."""
         if self._lock is None:
-            raise Busy(
-                f"cannot use files and batches: {self._obstacle}",
-                retry_after_s=LOCKED_S,
-            )
+            reason = f"cannot use files and batches: {self.obstacle}"
+            raise Busy(reason, retry_after_s=LOCKED_S)
 
     def close(self) -> None:
         """Let another server have the folder."""
