@@ -1,28 +1,38 @@
-"""The rows of batches: which answer is whose, and which of several servers runs them."""
+"""The rows of batches: which answer is whose; and whose a folder is."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from vllama.base.errors import EngineCrashed, LimitReached, ModelNotFound
+from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound
 from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches import runner
 from vllama.routes.batches.runner import Batches
-from vllama.routes.batches.store import BatchStore, Conflict, StoredBatch
+from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, NotThere, StoredBatch
 
 GB = 10**9
 
 
 class Site:
-    """A store with a batch of eight rows, and servers that share it."""
+    """A store with a batch of eight rows, and a server for it."""
 
     def __init__(self, folder) -> None:
-        self.store = BatchStore(folder, GB, GB)
+        self.store = BatchStore(folder, GB)
+        assert self.store.open()
         rows = (
             {"custom_id": f"row-{n}", "method": "POST", "url": "/v1/completions",
              "body": {"model": "m", "prompt": f"prompt-{n}"}}
@@ -61,6 +71,11 @@ class Site:
             scheduler=None,
         ))  # fmt: skip
 
+    def open_again(self) -> None:
+        """Read the folder as a server does that starts."""
+        self.store.close()
+        assert self.store.open()
+
     def find(self) -> Batch:
         return self.store.find_batch(self.batch.shown.id, "").shown
 
@@ -76,13 +91,23 @@ ALL = {f"row-{n}": f"prompt-{n}" for n in range(8)}
 
 @pytest.fixture
 def site(tmp_path):
-    return Site(tmp_path)
+    site = Site(tmp_path)
+    yield site
+    site.store.close()
 
 
 async def run(server: Batches, batch: StoredBatch) -> None:
     server.start(batch)
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.gather(*others)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
 
 
 async def at_once(_: str) -> None:
@@ -129,34 +154,15 @@ def test_a_row_whose_engine_dies_each_time_runs_alone_and_ends(site) -> None:
     assert site.read(shown.output_file_id).keys() == ALL.keys() - {"row-3"}
 
 
-def test_a_batch_that_has_ended_is_not_cancelled_by_who_read_it_before(site) -> None:
+def test_a_batch_that_has_ended_is_not_cancelled(site) -> None:
     async def cancel_late() -> None:
         server = site.make_server(at_once, "m")
-        stale = site.store.find_batch(site.batch.shown.id, "")
         await run(server, site.batch)
         with pytest.raises(Conflict, match="it is over"):
-            await server.cancel(stale)
+            await server.cancel(site.batch.shown.id, "")
 
     asyncio.run(cancel_late())
     assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
-
-
-def test_a_server_without_its_model_leaves_a_batch_to_others(site) -> None:
-    asyncio.run(run(site.make_server(at_once), site.batch))
-    assert site.find().status == "in_progress"
-    asyncio.run(run(site.make_server(at_once, "m"), site.store.list_batches()[0]))
-    assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
-
-
-def test_a_batch_that_is_cancelled_ends_also_where_its_model_is_not(site) -> None:
-    async def cancel() -> None:
-        server = site.make_server(at_once)
-        await run(server, site.batch)
-        await server.cancel(site.store.list_batches()[0])
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-
-    asyncio.run(cancel())
-    assert site.find().status == "cancelled"
 
 
 def test_what_a_batch_reads_does_not_expire(site) -> None:
@@ -165,8 +171,161 @@ def test_what_a_batch_reads_does_not_expire(site) -> None:
     told = json.loads(record.read_bytes())
     told["shown"]["expires_at"] = 1
     record.write_text(json.dumps(told))
+    site.open_again()
     site.store.expire()
     assert path.exists()
-    asyncio.run(run(site.make_server(at_once, "m"), site.batch))
+    (batch,) = site.store.list_batches()
+    asyncio.run(run(site.make_server(at_once, "m"), batch))
     site.store.expire()
     assert not path.exists()
+
+
+def test_a_row_whose_model_is_not_here_has_its_error(site) -> None:
+    async def missing(_: str):
+        return ModelNotFound("m")
+
+    asyncio.run(run(site.make_server(missing), site.batch))
+    shown = site.find()
+    assert (shown.status, shown.output_file_id) == ("completed", None)
+    assert site.read(shown.error_file_id).keys() == ALL.keys()
+
+
+def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
+    started = asyncio.Event()
+
+    async def cancel() -> None:
+        server = site.make_server(forever, "m")
+        server.start(site.batch)
+        server.start(site.batch)  # it runs once all the same
+        await until(started.is_set)
+        shown = (await server.cancel(site.batch.shown.id, "")).shown
+        assert shown.status == "cancelling"
+        assert (await server.cancel(shown.id, "")).shown is shown
+        with pytest.raises(NotThere):
+            await server.cancel(shown.id, "somebody else")
+        await until(lambda: site.find().status == "cancelled")
+
+    async def forever(_: str) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    asyncio.run(cancel())
+    site.open_again()
+    assert site.find().status == "cancelled"
+
+
+# -- whose a folder is ------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from vllama.routes.batches.store import BatchStore
+store = BatchStore(Path(sys.argv[1]), 10**9)
+print(store.open(), flush=True)
+time.sleep(600)
+"""
+
+
+def hold(folder) -> subprocess.Popen[str]:
+    """Have another process take a folder."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+    return holder
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_folder_is_one_server_s_until_it_ends_however_that_is(tmp_path, end) -> None:
+    with hold(tmp_path / "batches") as holder:
+        second = BatchStore(tmp_path / "batches", GB)
+        for _ in range(3):
+            assert not second.open()
+            with pytest.raises(Busy, match="another server runs those of this data folder") as told:
+                second.check_open()
+            assert told.value.status == 503
+        holder.send_signal(end)
+        holder.wait()
+        assert second.open() and second.open()
+        second.check_open()
+        third = BatchStore(tmp_path / "batches", GB)
+        assert not third.open()
+        second.close()
+        with pytest.raises(Busy):
+            second.check_open()
+        assert third.open()
+        third.close()
+        holder.stdout.close()
+
+
+def test_of_many_servers_that_start_at_once_one_has_the_folder(tmp_path) -> None:
+    stores = [BatchStore(tmp_path, GB) for _ in range(8)]
+    for _ in range(20):
+        with ThreadPoolExecutor(len(stores)) as pool:
+            opened = list(pool.map(BatchStore.open, stores))
+        assert opened.count(True) == 1, opened
+        stores[opened.index(True)].close()
+
+
+def test_a_server_goes_on_with_batches_when_the_one_before_has_ended(site, monkeypatch) -> None:
+    monkeypatch.setattr(runner, "LOCKED_S", 0.05)
+    first = copy.copy(site)
+    site.store = BatchStore(site.store.folder, GB)
+
+    async def play() -> None:
+        server = site.make_server(at_once, "m")
+        waiting = asyncio.create_task(server.run())
+        await asyncio.sleep(0.3)
+        with pytest.raises(Busy):
+            server.store.check_open()
+        assert first.find().status == "validating"
+        first.store.close()
+        await until(lambda: site.store.list_batches() and site.find().status == "completed")
+        waiting.cancel()
+
+    asyncio.run(play())
+    assert site.read(site.find().output_file_id) == ALL
+
+
+def test_a_folder_that_cannot_be_made_keeps_no_server_from_starting(tmp_path) -> None:
+    (tmp_path / "batches").write_text("a file")
+    store = BatchStore(tmp_path / "batches", GB)
+    assert not store.open()
+    with pytest.raises(Busy, match="cannot write their folder: File exists"):
+        store.check_open()
+
+
+def test_what_is_damaged_in_a_folder_is_left_out(site) -> None:
+    for name in ("batch_1.json", "file-1.json", "file-2.json"):
+        (site.store.folder / name).write_text({"file-2.json": "[]"}.get(name, "{"))
+    (site.store.folder / "file-3.json").mkdir()
+    site.open_again()
+    assert [each.shown.id for each in site.store.list_batches()] == [site.batch.shown.id]
+    assert len(site.store.list_files("")) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    most=st.integers(1, 2000),
+    steps=st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 1000)), max_size=12),
+)
+def test_no_key_has_more_than_a_quarter_and_all_no_more_than_the_whole(most, steps) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = BatchStore(Path(folder), most)
+        assert store.open()
+        for owner, size in steps:
+            try:
+                store.check_room(owner, size)
+            except NoRoom as refusal:
+                assert refusal.status == 413
+                continue
+            new = store.begin_file()
+            new.write_bytes(bytes(size))
+            store.keep_file(new, "name", "batch", owner)
+        kept = {owner: sum(x.bytes for x in store.list_files(owner)) for owner in ("", "a", "b")}
+        assert sum(kept.values()) <= most
+        assert max(kept["a"], kept["b"]) <= most // 4
+        store.close()
+        again = BatchStore(Path(folder), most)
+        assert again.open()
+        assert kept == {owner: sum(x.bytes for x in again.list_files(owner)) for owner in kept}
+        again.close()

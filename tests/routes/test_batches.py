@@ -340,7 +340,8 @@ def test_lists_are_in_pages(tmp_path) -> None:
 
 
 def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
-    store = BatchStore(tmp_path, 10**9, 10**9)
+    store = BatchStore(tmp_path, 10**9)
+    assert store.open()
     shown = Batch(
         id=f"batch_{'0' * 24}", endpoint="/v1/completions", input_file_id="file",
         completion_window="24h", created_at=int(time.time()), expires_at=0,
@@ -355,11 +356,13 @@ def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
     assert [each.id for each in store.list_files("")] == [made]
     assert store.content(str(made)).read_bytes() == b'{"custom_id":"a"}\n'
     assert journal.read() == (set(), 0, 0)
+    store.close()
 
 
 def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
     server = Server(tmp_path)
-    store = BatchStore(server.home / "data" / "batches", 10**9, 10**9)
+    store = BatchStore(server.home / "data" / "batches", 10**9)
+    assert store.open()
     new, now_s = store.begin_file(), int(time.time())
     new.write_bytes(write([row(n) for n in range(3)]))
     file = store.keep_file(new, "rows.jsonl", "batch", "")
@@ -369,6 +372,7 @@ def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
         status="cancelling", cancelling_at=now_s,
     )  # fmt: skip
     store.save_batch(StoredBatch("", "", shown))  # as a server leaves it that is killed then
+    store.close()
     with server:
         server.model(NAME)
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
@@ -511,24 +515,48 @@ def test_a_key_that_may_only_read_runs_nothing(tmp_path) -> None:
         assert not list(client.files.list())
 
 
-def test_one_server_of_a_folder_runs_a_batch(tmp_path) -> None:
+def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
+    """The other one serves everything else, and has them when the first was killed."""
     data = {"VLLAMA_DATA_DIR": str(tmp_path / "data")}
     first, second = (Server(tmp_path / name, env=data) for name in ("a", "b"))
-    with first:
+    routes = (
+        ("GET", "/v1/batches"), ("POST", "/v1/batches"), ("GET", "/v1/batches/batch_1"),
+        ("POST", "/v1/batches/batch_1/cancel"), ("GET", "/v1/files"), ("POST", "/v1/files"),
+        ("GET", "/v1/files/file-1"), ("GET", "/v1/files/file-1/content"),
+        ("DELETE", "/v1/files/file-1"),
+    )  # fmt: skip
+    with first, second:
         first.model(NAME)
+        second.model(NAME)
         with openai.OpenAI(base_url=f"{first.url}/v1", api_key="x", max_retries=0) as client:
-            batch = start(client, [row(n, f"@tokens={ENDLESS} @delay=0.2") for n in range(3)])
+            batch = start(client, [row(n, "@tokens=40 @delay=0.05") for n in range(40)])
             until_active(first, NAME)
-            with second:
-                second.model(NAME)
-                url = f"{second.url}/v1"
-                with openai.OpenAI(base_url=url, api_key="x", max_retries=0) as other:
-                    with pytest.raises(openai.ConflictError, match="another server runs it"):
-                        other.batches.cancel(batch.id)
-                    client.batches.cancel(batch.id)
-                    assert wait(client, batch).status == "cancelled"
-                    assert other.batches.retrieve(batch.id).status == "cancelled"
-            assert "/v1/chat/completions" not in second.output
+            for method, path in routes:
+                status, headers, body = second.request(method, path, {})
+                assert status == 503 and int(headers["retry-after"]) > 0, path
+                assert "another server runs those" in json.loads(body)["error"]["message"]
+            command = [sys.executable, "-m", "vllama", "batch"]
+            env = second.env | {"OLLAMA_HOST": second.url}
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
+            assert done.returncode == 1 and "another server runs those" in done.stderr
+            live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
+            assert second.post("/api/generate", live)[0] == 200
+        assert "answered with 503: another server runs those" in second.output
+        engines = first.tree()
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        for engine in engines:
+            engine.wait(LIMIT_S)
+        first.process = None
+        deadline_s = time.monotonic() + LIMIT_S
+        while second.request("GET", "/v1/batches")[0] == 503:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        with openai.OpenAI(base_url=f"{second.url}/v1", api_key="x", max_retries=0) as client:
+            ended = wait(client, batch, limit_s=90)
+            assert (ended.status, ended.request_counts.completed) == ("completed", 40)
+            ids = [line["custom_id"] for line in read(client, ended.output_file_id)]
+            assert sorted(ids) == sorted(f"row-{n}" for n in range(40))
 
 
 def test_rows_beside_one_that_kills_the_engine_are_run_again(tmp_path) -> None:
@@ -677,7 +705,7 @@ def test_the_command_waits_for_a_server_that_is_started_again(tmp_path) -> None:
 
 
 def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:
-    env = {"VLLAMA_BATCH_FILES_PER_KEY": "1000"}
+    env = {"VLLAMA_BATCH_FILES": "1000"}
     with Server(tmp_path / "small", env=env) as server:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             client.files.create(file=("a", b"x" * 500), purpose="batch")

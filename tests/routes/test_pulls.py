@@ -15,9 +15,8 @@ import pytest
 
 from vllama.base.errors import SourceError
 from vllama.models.types import Bundle, Format, Progress, PullEvent
-from vllama.net.http.request import ClientGone
+from vllama.net.http.request import ClientGone, Request
 from vllama.observe.metrics.server_metrics import Metrics
-from vllama.routes.batches.inner import make_request
 from vllama.routes.ollama.progress import stream_pull
 from vllama.routes.pulls import Pull, Pulls
 
@@ -213,7 +212,9 @@ async def join_late(turns: int) -> None:
     pulls, work = Pulls(Metrics()), Download()
     joins = SimpleNamespace(join=lambda name, _, insecure: pulls.join(name, work))
     gateway: Any = SimpleNamespace(pulls=joins)
-    first, second = (make_request("/api/pull", b"{}")[0] for _ in range(2))
+    first, second = (
+        Request.without_socket("/api/pull", b"{}", bytearray(), "test") for _ in range(2)
+    )
     told = []
 
     async def tell(event: PullEvent) -> None:

@@ -33,7 +33,7 @@ class Site:
     def __init__(self, folder: Path, most: int = 1000, written: int = 10**9) -> None:
         self.now_s = 1e9
         self.folder = folder
-        self.store = SlotStore(folder, most, written, lambda: self.now_s)
+        self.store = SlotStore(folder, most, lambda: self.now_s, written)
         self.store.open()
         self.number = 0
 

@@ -248,9 +248,7 @@ def list_cases(
         "flash_attention": Case("flash_attention = false\n", start("flash_attention"), False),
         "kv_cache_type": Case('kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"),
         "batch_files": Case('batch_files = "1GB"\n'),
-        "batch_files_per_key": Case('batch_files_per_key = "2GB"\n'),
         "cache_disk": Case('cache_disk = "1GB"\n'),
-        "cache_disk_writes_per_day": Case('cache_disk_writes_per_day = "1GB"\n'),
         "inspect": Case("inspect = true\n", lambda: (server.unload(), inspect())[1], 200),
         "inspect_limit": Case(
             'inspect = true\ninspect_limit = "1KiB"\n',
@@ -481,7 +479,6 @@ def list_cases(
         "debug": Case(
             "debug = true\n", told(r"(?m)DEBUG.*plan plain", loaded_plain)
         ),
-        "debug_log_requests": Case("debug_log_requests = true\n"),
         "capture": Case("capture = 3\n"),
         "log_format": Case('log_format = "json"\n'),
         "otlp_endpoint": Case(f'otlp_endpoint = "{site.url}"\n'),

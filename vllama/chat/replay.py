@@ -36,11 +36,10 @@ _KEEPS_STATE = ("json_schema", "grammar", "response_format", "logprobs", "n_prob
 
 
 class Rest(NamedTuple):
-    """Calls that go on from what has been said. The first two ask for no tokens."""
+    """Calls that go on from what has been said."""
 
-    read_prompt: Call
     read_said: Call
-    """Reads the prompt and what has been said."""
+    """Reads the prompt and what has been said, and asks for no tokens."""
     go_on: Call
 
     def without(self, tokens: int) -> Call:
@@ -54,9 +53,7 @@ class Rest(NamedTuple):
 def continue_call(call: Call, said: str) -> Rest | None:
     """Return calls that go on from `said`, None for what cannot go on from a text.
 
-    That is chats, several choices, and answers that keep to a form or have log probabilities. A new
-    engine has to read the prompt before the rest: almost all answers equal the undisturbed ones
-    then, and fewer do if both are read at once, because the numbers of a batch differ.
+    That is chats, several choices, and answers that keep to a form or have log probabilities.
     """
     body = msgspec.json.decode(call.body)
     prompt = body.get("prompt")
@@ -67,7 +64,7 @@ def continue_call(call: Call, said: str) -> Rest | None:
     reading = {**body, "max_tokens": 0, "stream": False}
     reading.pop("stream_options", None)
     whole = {"prompt": prompt + said}
-    bodies = (reading, reading | whole, body | whole)
+    bodies = (reading | whole, body | whole)
     return Rest(*(msgspec.structs.replace(call, body=msgspec.json.encode(x)) for x in bodies))
 
 

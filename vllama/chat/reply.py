@@ -32,7 +32,7 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.inspect import Inspected, WholeReader
-from vllama.chat.replay import Departed, Rest, Taken, continue_call
+from vllama.chat.replay import Rest, Taken, continue_call
 from vllama.chat.request import Call, Usage
 from vllama.chat.stops import StopFilter
 
@@ -318,11 +318,6 @@ class Reply:
         self.writer.template.forget()
         self._taken.rewind()
         self._is_behind = True
-
-    @property
-    def has_departed(self) -> bool:
-        """Whether the answer that was asked for again is another one."""
-        return isinstance(self._failure, Departed)
 
     def make_rest(self, call: Call) -> Rest | None:
         """Return how to go on from what has come of the answer to `call`; None if none can."""

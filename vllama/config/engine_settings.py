@@ -87,10 +87,6 @@ class EngineSettings:
         "disk space to keep conversations of models that are unloaded or killed; 0: none are kept",
         0, example="20GB", flag="--cache-disk", effect=RESTART,
     )  # fmt: skip
-    cache_disk_writes_per_day_bytes: kinds.Size = setting(
-        "how much may be written to disk in a day to save conversations; 0: no limit", 50 * 1000**3,
-        flag="--cache-disk-writes-per-day", effect=RESTART,
-    )  # fmt: skip
     resume: Annotated[int, kinds.number(0, 10)] = setting(
         "how many times an answer is resumed after its engine dies; 0: it ends with an error", 2,
         flag="--resume", remote=True,

@@ -190,21 +190,15 @@ class OutputSettings:
         effect=COMMANDS,
     )  # fmt: skip
     debug: bool = setting("log details", False, flag="--debug", foreign="OLLAMA_DEBUG", remote=True)
-    debug_log_requests: bool = setting(
-        "keep the body of every request to a model in a file, with a command that repeats it",
-        False, foreign="OLLAMA_DEBUG_LOG_REQUESTS", effect=RESTART,
-    )  # fmt: skip
     capture: Captures = setting(
         "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
         "folder DIR; see 'vllama requests' and 'vllama replay'",
         0, example="100", flag="--capture", effect=RESTART,
     )  # fmt: skip
     batch_files_bytes: kinds.Size = setting(
-        "disk space for the files of batches", 4 * 1000**3, effect=RESTART
-    )
-    batch_files_per_key_bytes: kinds.Size = setting(
-        "disk space for the files of batches of one key", 1000**3, effect=RESTART
-    )
+        "disk space for the files of batches; one key may use a quarter of it",
+        4 * 1000**3, effect=RESTART,
+    )  # fmt: skip
     log_format: Annotated[str, kinds.choice("text", "json")] = setting(
         "format of the log", "text", example="json", flag="--log-format", effect=RESTART
     )

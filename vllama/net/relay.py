@@ -20,7 +20,6 @@ from typing import TypeVar
 
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, VllamaError
-from vllama.chat.replay import Departed
 from vllama.chat.reply import EVENT_STREAM, Reply
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
@@ -169,10 +168,10 @@ class Relay:
     async def _ask_again(self, lost: Connection) -> Connection:
         """Ask an engine again; return its connection, or the one `lost` if there is none."""
         again, error, was_sent = self._again, self._error, self._was_sent
-        assert again is not None and self._upstream is not None
+        assert again is not None
         self._error, self._was_sent = None, False
         try:
-            finding = again.find(self._upstream, error, was_sent=was_sent)
+            finding = again.find(error, was_sent=was_sent)
             upstream, call = await self._wait_for_engine(finding)
             self._upstream = upstream
             connection = await upstream.connect()
@@ -180,7 +179,7 @@ class Relay:
             ended = isinstance(failure, ConnectionLost) and failure.unsent and failure is not error
             if again.is_suspended:
                 self._request.note_disconnect()  # it is asked from its beginning
-            elif ended and not again.is_over:
+            elif ended:
                 self._error = failure  # the engine has ended again
             elif self._state is RelayState.RESUMING:
                 self._error = failure
@@ -253,8 +252,6 @@ class Relay:
         try:
             out = reply.feed(data, now_ns())
         except Exception as error:  # whatever an engine sends, it ends its own answer at once
-            if isinstance(error, Departed) and self._begin_rest():
-                return b""
             if isinstance(error, VllamaError):
                 self._error = error
             else:
@@ -264,19 +261,7 @@ class Relay:
             return b""
         if reply.has_enough:
             self.cut()
-        elif reply.has_departed:
-            self._begin_rest()
         return out
-
-    def _begin_rest(self) -> bool:
-        """Have the rest of the answer asked for, from the text so far; False if that cannot be."""
-        if self._again is None or self._connection is None or not self._again.begin_rest():
-            return False
-        self._leave_fast_path()
-        self._connection.abort()
-        self._enter(RelayState.RESUMING)
-        self._wake()
-        return True
 
     def on_end(self) -> None:
         """End the answer, within this callback if possible, which saves a task switch."""
@@ -324,8 +309,8 @@ class Relay:
         """Note that the engine's connection was lost; a complete answer is no error."""
         if not self.reply.tally.ended:
             self._error, self._was_sent = error, True
-            may_resume = self._again is not None and not self._again.is_over
-            if may_resume and self._state in _OPEN and self.reply.is_resumable:
+            is_open = self._state in _OPEN
+            if self._again is not None and is_open and self.reply.is_resumable:
                 self._enter(RelayState.RESUMING)
                 self._wake()
                 return
@@ -336,9 +321,13 @@ class Relay:
         if self.reply.tally.finish_reason is not None:
             return True  # it is about to end
         is_open = self._state in (RelayState.AWAITING_HEAD, RelayState.STREAMING)
-        if self._again is None or not is_open or not self._begin_rest():
+        if self._again is None or not is_open or not self._again.suspend():
             return False
-        self._again.is_suspended = True
+        assert self._connection is not None
+        self._leave_fast_path()
+        self._connection.abort()
+        self._enter(RelayState.RESUMING)
+        self._wake()
         return True
 
     def cut(self) -> None:

@@ -43,27 +43,21 @@ class Resumption:
         """`call` is what the engine was asked, before `prepare`."""
         self._reply, self._asked, self._resumer, self._prepare = reply, call, resumer, prepare
         self._rest: Rest | None = None
-        self.is_suspended = False
+
+    @property
+    def is_suspended(self) -> bool:
         """Whether it was stopped because others need the engine."""
-        self.is_over = False
-        """Whether the next failure is its end."""
+        return self._rest is not None
 
-    def begin_rest(self) -> bool:
-        """Note that the text that has come is gone on from; False if that cannot be."""
-        if self._rest is None and not self.is_over:
-            self._rest = self._reply.make_rest(self._asked)
-            return self._rest is not None
-        return False
+    def suspend(self) -> bool:
+        """Note that it goes on later, from the text that has come; False if that cannot be."""
+        self._rest = self._reply.make_rest(self._asked)
+        return self.is_suspended
 
-    async def find(
-        self, upstream: Upstream, error: VllamaError | None, *, was_sent: bool
-    ) -> tuple[Upstream, Call]:
-        """Wait for an engine; return it, and what to ask of it. `upstream` had the answer so far.
-
-        Raises ClientGone, VllamaError.
-        """
+    async def find(self, error: VllamaError | None, *, was_sent: bool) -> tuple[Upstream, Call]:
+        """Wait for an engine; return it, and what to ask of it. Raises ClientGone, VllamaError."""
         if self._rest is not None:
-            return await self._find_rest(upstream, self._rest)
+            return await self._find_rest(self._rest)
         assert isinstance(error, EngineError)
         upstream = await self._resumer.resume(error, self._reply, was_sent=was_sent)
         call = self._asked
@@ -72,22 +66,17 @@ class Resumption:
         self._reply.begin_again()
         return upstream, call
 
-    async def _find_rest(self, upstream: Upstream, rest: Rest) -> tuple[Upstream, Call]:
-        """Have an engine read what has come; return it, and the call for what follows.
+    async def _find_rest(self, rest: Rest) -> tuple[Upstream, Call]:
+        """Have the engine read what has come; return it, and the call for what follows.
 
-        One that was stopped finds most of it in its cache, as it was computed token by token. A new
-        one has to read the prompt by itself first (`continue_call`).
+        It finds most of it in its cache, as it was computed token by token.
         """
         tally, count_prompt = self._reply.tally, self._reply.count_prompt
-        if self.is_suspended:
-            if tally.prompt_tokens is None and count_prompt is not None:
-                tally.prompt_tokens = await count_prompt()
-            upstream = await self._resumer.wait_for_turn()
-        else:
-            self.is_over = True  # it is not asked a third time
-            tally.prompt_tokens = await _read(upstream, rest.read_prompt) or tally.prompt_tokens
+        if tally.prompt_tokens is None and count_prompt is not None:
+            tally.prompt_tokens = await count_prompt()
+        upstream = await self._resumer.wait_for_turn()
         both_tokens = await _read(upstream, rest.read_said)
-        self._rest, self.is_suspended = None, False
+        self._rest = None
         self._asked = self._reply.go_on(rest, both_tokens)
         return upstream, self._asked
 

@@ -218,8 +218,6 @@ class App:
         gateway, route = self._gateway, running.route
         if route.is_free is None or not await route.is_free(request):
             gateway.meter.admit(request, running)
-        if gateway.request_log is not None and route.task and route.task.generates_text:
-            await gateway.request_log.keep(request)
         if gateway.captures is not None and route.captured:
             await gateway.captures.begin(request, running)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from vllama.routes.pulls import Pulls
     from vllama.routes.recording.capture_writer import Captures
     from vllama.routes.recording.metering import Meter
-    from vllama.routes.recording.request_log import RequestLog
     from vllama.routes.response_store import ResponseStore
     from vllama.scheduler.memory import DraftRecords
     from vllama.scheduler.scheduler import Scheduler
@@ -70,6 +69,7 @@ class Gateway:
     responses: ResponseStore
     draft_records: DraftRecords
     pulls: Pulls
+    batches: Batches
     meter: Meter
     events: Hub
     describe_api: Callable[..., bytes]
@@ -85,11 +85,9 @@ class Gateway:
         self.running = RunningRequests()
         self.breakers: Breakers[str] = Breakers(RealClock())  # of links here, by their files
         self.activity = Activity(self.running)
-        self.request_log: RequestLog | None = None
         self.tracing: Tracing | None = None
         self.captures: Captures | None = None
         self.lane = Lane(RealClock())
-        self.batches: Batches | None = None  # until the server has started
         self.slot_cache: SlotCache | None = None
         self.nodes: Nodes | None = None  # where this server is the head of a cluster
         self.stopping = False  # a signal has told the server to stop; it may still serve

@@ -1,7 +1,7 @@
 """What a route is: one record, declared in `ROUTES` beside its handler.
 
-`route_table` collects the records. Routing, scopes, metering, fallback chains, captures, the
-request log, traces, metrics, the form of errors and `/openapi.json` read them, and list no paths.
+`route_table` collects the records. Routing, scopes, metering, fallback chains, captures,
+traces, metrics, the form of errors and `/openapi.json` read them, and list no paths.
 The answer of a handler is a struct, which its record names.
 """
 
@@ -97,11 +97,6 @@ class Task(StrEnum):
     CHAT = "chat"
     COMPLETION = "text_completion"
     EMBEDDINGS = "embeddings"
-
-    @property
-    def generates_text(self) -> bool:
-        """Whether text is generated. The request log keeps these requests, as Ollama's does."""
-        return self is not Task.EMBEDDINGS
 
 
 class Framing(StrEnum):

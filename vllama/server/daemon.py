@@ -48,7 +48,6 @@ from vllama.routes.in_use import InUse
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
 from vllama.routes.recording.metering import Meter
-from vllama.routes.recording.request_log import RequestLog
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
@@ -153,7 +152,6 @@ class Daemon:
             gateway.reload = reloader.reload
             reloading = group.create_task(reloader.run(reload), name="reload")
             helpers = [watching, publishing, reloading]
-            assert gateway.batches is not None
             batching = keep("batches", gateway.batches.run)
             if gateway.slot_cache is not None:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
@@ -180,9 +178,7 @@ class Daemon:
 
     def _complete(self) -> None:
         """Give the gateway what needs a running loop; requests are answered from now on."""
-        gateway, config = self._gateway, self._in_use.config
-        if config.debug_log_requests:
-            gateway.request_log = RequestLog(config.log_dir / "requests")
+        gateway = self._gateway
         activity, disk = gateway.activity, Disk(gateway.catalog)
         history = History(gateway.scheduler, activity, self._in_use.facts.platform)
         kept = gateway.slot_cache.store if gateway.slot_cache is not None else None
@@ -228,6 +224,7 @@ class Daemon:
         self._gateway.renderer.close()
         server.stop(now=True)
         await asyncio.wait({http})
+        self._gateway.batches.store.close()
         if self._gateway.tracing is not None:
             await executors.upkeep.run(self._gateway.tracing.close)
 
@@ -281,9 +278,9 @@ def open_captures(in_use: InUse) -> Captures | None:
 
 def make_batches(config: Config, gateway: Gateway) -> Batches:
     """Return what runs batches; those of the server before this one go on."""
-    store = BatchStore(
-        config.data_dir / "batches", config.batch_files_bytes, config.batch_files_per_key_bytes
-    )
+    store = BatchStore(config.data_dir / "batches", config.batch_files_bytes)
+    if not store.open():
+        log.warning("files and batches are answered with 503: %s", store.obstacle)
     return Batches(store, gateway)
 
 
@@ -302,12 +299,7 @@ def open_slot_cache(
     from vllama.scheduler.slot_cache.cache import SlotCache
     from vllama.scheduler.slot_cache.store import SlotStore
 
-    store = SlotStore(
-        config.slot_dir,
-        config.cache_disk_bytes,
-        config.cache_disk_writes_per_day_bytes,
-        clock.time,
-    )
+    store = SlotStore(config.slot_dir, config.cache_disk_bytes, clock.time)
     store.open()
     return SlotCache(store, upstreams, metrics, clock)
 

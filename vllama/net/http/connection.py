@@ -415,7 +415,7 @@ class Client(asyncio.Protocol):
         self._begin(self._head)
 
     def _begin(self, head: Head) -> None:
-        request = self._receiving = Request(self, head)
+        request = self._receiving = Request(self, head, self.host)
         self._requests.append(request)
         if len(self._requests) == 1:
             self._start_next()

@@ -4,13 +4,15 @@
 directly to the client's socket. The head waits for the first part of the body, so that both are
 sent in one packet. A handler that writes faster than its client reads is notified (`Writes`), or
 waits in `wait_until_drained`.
+
+A request that the server makes itself has no socket (`Request.without_socket`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 from msgspec import Struct
@@ -20,10 +22,10 @@ from vllama.base.errors import BadRequest, VllamaError
 from vllama.base.log_context import is_usable_id
 from vllama.net.http.budget import BuffersFull
 from vllama.net.http.framing import FRAME, make_first_lines
+from vllama.net.http.head_cache import Head
 
 if TYPE_CHECKING:
     from vllama.net.http.connection import Client
-    from vllama.net.http.head_cache import Head
 
 MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as much memory again
 BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
@@ -66,6 +68,14 @@ class Writes(Protocol):
         ...
 
 
+class Sink(Protocol):
+    """What takes the response to a request without a socket; a `bytearray` does."""
+
+    def extend(self, body: bytes, /) -> None:
+        """Take a part of the body, without the frames of HTTP."""
+        ...
+
+
 class Recorder(Protocol):
     """What records an answer while it is sent; see `Request.recorder`."""
 
@@ -87,13 +97,16 @@ class Request:
 
     __slots__ = (
         "_chunked", "_client", "_continues", "_head", "_leaving", "_more", "_parts", "_refused",
-        "_size", "_waiter", "before_end", "disconnected", "done", "endless", "extra", "failure",
-        "headers", "id", "keep_alive", "mask", "method", "number", "path", "query",
-        "queue_position", "recorder", "started_ns", "status", "version", "writes",
+        "_sink", "_size", "_waiter", "before_end", "client_host", "disconnected", "done", "endless",
+        "extra", "failure", "headers", "id", "keep_alive", "mask", "method", "number", "path",
+        "query", "queue_position", "recorder", "started_ns", "status", "version", "writes",
     )  # fmt: skip
 
-    def __init__(self, client: Client, head: Head) -> None:
+    def __init__(self, client: Client | None, head: Head, host: str = "") -> None:
+        """`host` is the address of the client, or of the last proxy before us."""
         self._client = client
+        self._sink: Sink = bytearray()
+        self.client_host = host
         self.method, self.path, self.version, self.keep_alive, headers, self.query = head
         self.headers = headers
         self.number = self.id = ""
@@ -122,16 +135,28 @@ class Request:
         self._waiter: asyncio.Future[None] | None = None
         self._leaving: list[Callable[[], None]] = []
 
+    @classmethod
+    def without_socket(cls, path: str, body: bytes, sink: Sink, host: str) -> Self:
+        """Return a request of the server's own, with a JSON body.
+
+        `sink` takes the body of the response; its status and headers are in `status` and `extra`.
+        `host` stands in lists where other requests have the address of their client.
+        """
+        headers = {
+            b"content-type": b"application/json",
+            b"content-length": b"%d" % len(body),
+        }
+        request = cls(None, Head("POST", path, "1.1", True, headers), host)
+        request._sink = sink
+        request.put_back(body)
+        request.complete()
+        return request
+
     def identify(self, number: str) -> None:
         """Set the unique number of the request; `id` is the client's own, or else the number."""
         self.number = number
         given = self.header(b"x-request-id") if b"x-request-id" in self.headers else ""
         self.id = given if given and is_usable_id(given) else number
-
-    @property
-    def client_host(self) -> str:
-        """The address of the client, or of the last proxy before us."""
-        return self._client.host
 
     def header(self, name: bytes) -> str:
         """Return a header's text, "" if absent; `name` in lower case."""
@@ -168,14 +193,14 @@ class Request:
         announced = self.header(b"content-length")
         if announced.isdigit() and limit_bytes is not None:
             _check_size(int(announced), limit_bytes)
-            if self._more:
+            if self._more and self._client is not None:
                 self._client.check_room(int(announced))
         size = 0
         while piece := await self._read_piece():
             size += len(piece)
             _check_size(size, limit_bytes)
             yield piece
-            if limit_bytes is None:
+            if limit_bytes is None and self._client is not None:
                 self._client.let_go()
         self.started_ns = now_ns()  # a slow upload does not count as the server's time
 
@@ -184,14 +209,15 @@ class Request:
         while not self._refused and not self._parts and self._more:
             if self.disconnected:
                 raise ClientGone
-            if self._continues:
+            if self._continues and self._client is not None:
                 self._continues = False
                 self._client.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await self._wait()
         if self._refused:
             raise BuffersFull
         parts, self._parts, self._size = self._parts, [], 0
-        self._client.resume_reading()
+        if self._client is not None:
+            self._client.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def feed(self, data: bytes) -> bool:
@@ -201,10 +227,11 @@ class Request:
         self._parts.append(data)
         self._size += len(data)
         self._wake()
-        if not self._client.hold(len(data)):
+        client = self._client
+        if client is not None and not client.hold(len(data)):
             self._refused = True
             self._parts.clear()
-            self._client.let_go()  # at once: others are growing, too
+            client.let_go()  # at once: others are growing, too
             return True
         return self._size < BUFFER_BYTES
 
@@ -241,7 +268,7 @@ class Request:
 
     async def wait_until_drained(self) -> None:
         """Wait until the client has read most of the written bytes, or has disconnected."""
-        while self._client.paused and not self.disconnected:
+        while self.paused and not self.disconnected:
             await self._wait()
 
     def set_paused(self, paused: bool) -> None:
@@ -280,11 +307,14 @@ class Request:
     ) -> None:
         """Begin the answer; `length` in bytes, None if it is not known yet."""
         self.status = status
-        self._client.let_go()
         if self.recorder is not None:
             self.recorder.take_head(content_type)
+        client = self._client
+        if client is None:
+            return  # a sink takes the body alone
+        client.let_go()
         first_lines = make_first_lines(status, content_type)
-        lines = [first_lines, self._client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
+        lines = [first_lines, client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
         for name, value in self.extra:
             lines.append(b"%b: %b\r\n" % (name, value))
         if self.queue_position:
@@ -300,7 +330,7 @@ class Request:
         else:
             self._chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
-        if not (self.keep_alive and self._client.persists):
+        if not (self.keep_alive and client.persists):
             self.keep_alive = False
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
@@ -309,11 +339,13 @@ class Request:
     @property
     def paused(self) -> bool:
         """Whether the client does not keep up."""
-        return self._client.paused
+        return self._client is not None and self._client.paused
 
     def get_chunk_writer(self) -> Callable[[bytes], None] | None:
         """Return what writes framed chunks of the body; None if it is not being sent in chunks."""
         if not self._chunked or self._head or self.done or self.method == "HEAD":
+            return None
+        if self._client is None:
             return None
         write, recorder = self._client.write, self.recorder
         if recorder is None:
@@ -333,6 +365,9 @@ class Request:
             return
         if self.recorder is not None:
             self.recorder.take_part(body)
+        if self._client is None:
+            self._sink.extend(body)
+            return
         head, self._head = self._head, b""
         if self._chunked:
             body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
@@ -359,13 +394,17 @@ class Request:
             body = head + b"0\r\n\r\n"
         self.done = True
         self._parts.clear()
+        if self._client is None:
+            self._sink.extend(body)
+            return
         self._client.write(body)
         self._client.answered(self)
 
     def fail(self) -> None:
         """End an answer that its handler has not ended; a partial body must not look complete."""
         if self.status:
-            self._client.abort()
+            if self._client is not None:
+                self._client.abort()
             return
         self.keep_alive = False
         if self.disconnected:
@@ -381,7 +420,8 @@ class Request:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a complete answer; for HEAD only its head. Raises BuffersFull."""
-        self._client.check_room(len(body))
+        if self._client is not None:
+            self._client.check_room(len(body))
         self.start(status, content_type, len(body), headers)
         self.end(body)
 

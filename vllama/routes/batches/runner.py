@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard
 
 import msgspec
 
+from vllama.accounts.keys.key import Key
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
-from vllama.base.errors import ModelNotFound, Unauthorized, VllamaError
+from vllama.base.errors import EngineCrashed, Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
-from vllama.dialects.openai.batch_types import OVER, Batch, RequestCounts, RowError, RowErrors
-from vllama.routes.batches.inner import Answer, Answered, ask, make_request
+from vllama.dialects.openai.batch_types import OVER, RequestCounts, RowError, RowErrors
+from vllama.net.http.request import RESUMED_HEADER, Request
 from vllama.routes.batches.lane import LOOK_S, Lane, is_row
 from vllama.routes.batches.rows import Place, Row, check_rows, read_row
-from vllama.routes.batches.store import BatchStore, Conflict, Journal, StoredBatch
+from vllama.routes.batches.store import LOCKED_S, BatchStore, Conflict, Journal, StoredBatch
 from vllama.routes.catalog import Catalog
 from vllama.scheduler.scheduler import Scheduler
 
@@ -32,17 +32,27 @@ BUSY = (429, 503)
 LEAST_REST_S, MOST_REST_S = 2.0, 60.0
 MOST_DEATHS = 2
 LOOK_AGAIN_S = 60.0
-"""For files that have expired, and for batches that another server of the folder has left."""
+"""For files that have expired, and for batches that an error of the disk has stopped."""
+CLIENT = "batch"
+"""Stands in lists where other requests have the address of their client."""
 
 
 class Host(Protocol):
     """The parts of the server that a batch needs."""
 
-    answer: Answer
+    answer: Callable[[Request, Key | None], Awaitable[None]]
     keys: KeyRing
     lane: Lane
     catalog: Catalog
     scheduler: Scheduler
+
+
+class Answered(NamedTuple):
+    """A status and a body; `may_repeat`: its engine died, and nobody has asked it again."""
+
+    status: int
+    body: bytes
+    may_repeat: bool = False
 
 
 class Batches:
@@ -51,99 +61,59 @@ class Batches:
     def __init__(self, store: BatchStore, host: Host) -> None:
         self.store = store
         self._host = host
-        self._running: dict[str, tuple[asyncio.Task[None], StoredBatch]] = {}
-        self._own: set[str] = set()  # the ids of those that no other server can run now
-        self._begun_here: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Go on with what had not ended, and remove what has expired, until cancelled."""
+        """Go on with what had not ended, and remove what has expired, until cancelled.
+
+        While another server has the folder, wait for its end.
+        """
         try:
             while True:
-                await executors.storage.run(self.store.expire)
-                for stored in reversed(await executors.storage.run(self.store.list_batches)):
-                    if stored.shown.status not in OVER:
+                is_open = await executors.storage.run(self.store.open)
+                if is_open:
+                    await executors.storage.run(self.store.expire)
+                    for stored in reversed(self.store.list_batches()):
                         self.start(stored)
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_S if is_open else LOCKED_S)
         finally:
-            for task, _ in self._running.values():
+            for task in self._running.values():
                 task.cancel()
 
-    def begin(self, stored: StoredBatch) -> None:
-        """Run a new batch."""
-        self._begun_here.add(stored.shown.id)
-        self.start(stored)
-
     def start(self, stored: StoredBatch) -> None:
-        """Run a batch, unless it runs already."""
+        """Run a batch, unless it runs already or is over."""
         identity = stored.shown.id
-        if identity not in self._running:
-            task = asyncio.create_task(self._run(stored), name=identity)
-            self._running[identity] = task, stored
+        if identity not in self._running and stored.shown.status not in OVER:
+            task = self._running[identity] = asyncio.create_task(self._run(stored), name=identity)
             task.add_done_callback(lambda _: self._running.pop(identity, None))
 
-    def find_running(self, identity: str) -> StoredBatch | None:
-        """Return a batch that runs, with its counts; None if it does not."""
-        found = self._running.get(identity)
-        return found[1] if found is not None else None
-
-    async def cancel(self, stored: StoredBatch) -> StoredBatch:
+    async def cancel(self, identity: str, owner: str) -> StoredBatch:
         """Stop a batch; rows that have ended stay.
 
-        Raises OSError, and Conflict if it is over, or another server runs it.
+        Raises OSError, NotThere, and Conflict if it is over.
         """
-        identity, lock = stored.shown.id, None
-        if identity not in self._own:
-            lock = await executors.storage.run(self.store.lock, identity)
-            if lock is None and identity not in self._own:
-                raise Conflict(f"cannot cancel {identity}: another server runs it, so ask that one")
-        try:
-            if lock is not None:  # it may have ended since it was read
-                stored = await executors.storage.run(self.store.find_batch, identity, stored.owner)
-            shown = stored.shown
-            if shown.status in OVER:
-                raise Conflict(f"cannot cancel {identity}: it is over ({shown.status})")
-            if shown.status != "cancelling":
-                shown.status, shown.cancelling_at = "cancelling", int(time.time())
-                await executors.storage.run(self.store.save_batch, stored)
-        finally:
-            if lock is not None:
-                os.close(lock)
+        stored = self.store.find_batch(identity, owner)
+        shown = stored.shown
+        if shown.status in OVER:
+            raise Conflict(f"cannot cancel {identity}: it is over ({shown.status})")
+        if shown.status != "cancelling":
+            shown.status, shown.cancelling_at = "cancelling", int(time.time())
+            await executors.storage.run(self.store.save_batch, stored)
         self.start(stored)
         return stored
 
     async def _run(self, stored: StoredBatch) -> None:
-        """Check a batch, run its rows, and write its files, unless another server does."""
-        shown, lock = stored.shown, None
+        """Check a batch, run its rows, and write its files."""
         try:
-            lock = await executors.storage.run(self.store.lock, shown.id)
-            if lock is None or await executors.storage.run(self.store.is_over, shown.id):
-                return
-            self._own.add(shown.id)
             places = await self._check(stored)
-            if places and not await self._belongs_elsewhere(shown, places[0]):
+            if places:
                 await self._run_rows(stored, places)
         except OSError as error:
-            log.error("batch %s stops for a while: %s", shown.id, error)
+            log.error("batch %s stops for a while: %s", stored.shown.id, error)
         except Exception:
-            log.exception("batch %s: unexpected error", shown.id)
+            log.exception("batch %s: unexpected error", stored.shown.id)
             unknown = RowError(code="server_error", message="internal error; see the server's log")
             await self._fail(stored, [unknown])
-        finally:
-            self._own.discard(shown.id)
-            if lock is not None:
-                os.close(lock)
-
-    async def _belongs_elsewhere(self, shown: Batch, place: Place) -> bool:
-        """Return whether to leave a batch to another server of the folder, which has its model."""
-        is_ending = shown.status == "cancelling" or time.time() > shown.expires_at
-        if is_ending or shown.id in self._begun_here:
-            return False
-        row = await _read(self.store.content(shown.input_file_id), place)
-        try:
-            await self._host.catalog.look_up(row.model)
-        except VllamaError as error:
-            return isinstance(error, ModelNotFound)
-        return False
 
     async def _fail(self, stored: StoredBatch, errors: list[RowError]) -> None:
         """End a batch that cannot run, with what has been answered of it before."""
@@ -248,8 +218,14 @@ class Batches:
         if key is None and host.keys.is_required:
             error = Unauthorized("unauthorized: the key of this batch is gone")
             return Answered(error.status, msgspec.json.encode(make_openai_error(error)))
-        request, client = make_request(stored.shown.endpoint, row.body)
-        return await ask(host.answer, request, client, key)
+        body = bytearray()
+        request = Request.without_socket(stored.shown.endpoint, row.body, body, CLIENT)
+        await host.answer(request, key)
+        if request.disconnected or not request.done:
+            return None
+        died = isinstance(request.failure, EngineCrashed)
+        was_resumed = any(name == RESUMED_HEADER.encode() for name, _ in request.extra)
+        return Answered(request.status, bytes(body), died and not was_resumed)
 
 
 class _Rows:

@@ -1,4 +1,4 @@
-"""Files and batches on disk: each a record, with its content beside it. All methods block.
+"""Files and batches on disk: each a record, with its content beside it.
 
 `ID.json` is the record, `ID.data` the content. What a batch writes is `ID.out` and `ID.err` until
 it ends, one line a row, each on the disk before it counts (as in docs/decisions/0028).
@@ -9,23 +9,27 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from vllama.base import private
-from vllama.base.errors import BadRequest, VllamaError
+from vllama.base.errors import BadRequest, Busy, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.openai.batch_types import OVER, Batch, FileObject
 
 KEPT_S = 30 * 86400
-_ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 MAX_FILE_BYTES = 200 * 1000 * 1000
+KEYS_SHARE = 4
+"""A key may take this part of the whole, and no more."""
+LOCKED_S = 5.0
+"""Between two looks at a folder that another server has."""
 
 
 class NotThere(VllamaError):
@@ -68,46 +72,64 @@ Stored = TypeVar("Stored", StoredFile, StoredBatch)
 
 
 class BatchStore:
-    """The files and batches of one server."""
+    """The files and batches of one server, which has the folder for itself.
 
-    def __init__(self, folder: Path, most_bytes: int, most_of_owner: int) -> None:
-        """`most_bytes` of all files together, and `most_of_owner` of those of one key."""
+    The records are in memory, too, so that finding and listing them blocks nobody; what writes or
+    removes blocks.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        """`most_bytes` of all files together."""
         self.folder = folder
-        self._most, self._most_of_owner = most_bytes, most_of_owner
+        self._most = most_bytes
+        self._lock: BinaryIO | None = None
+        self.obstacle = ""  # why `open` was refused
+        self._files: dict[str, StoredFile] = {}
+        self._batches: dict[str, StoredBatch] = {}
+        self._writing = threading.Lock()
 
-    def lock(self, identity: str) -> int | None:
-        """Keep other servers from running a batch; return the descriptor to close after it.
+    def open(self) -> bool:
+        """Lock the folder until `close`, and read it; return whether this server has it. Blocks."""
+        if self._lock is None:
+            try:
+                lock = lock_folder(self.folder)
+            except BlockingIOError:
+                self.obstacle = "another server runs those of this data folder; ask that one"
+            except OSError as error:
+                self.obstacle = f"cannot write their folder: {error.strerror or error}"
+            else:
+                self._files = {each.shown.id: each for each in self._read("file-", StoredFile)}
+                self._batches = {each.shown.id: each for each in self._read("batch_", StoredBatch)}
+                self._lock = lock  # now that all is read
+        return self._lock is not None
 
-        None: another server of the same folder runs it. Raises OSError.
-        """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.folder / f"{identity}.lock", flags, private.FILE)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+    def check_open(self) -> None:
+        """Raise Busy unless this server has the folder."""
+        if self._lock is None:
+            reason = f"cannot use files and batches: {self.obstacle}"
+            raise Busy(reason, retry_after_s=LOCKED_S)
 
-    def is_over(self, identity: str) -> bool:
-        """Return whether a batch has ended, as the disk has it, or is gone."""
-        stored = self._read(identity, StoredBatch)
-        return stored is None or stored.shown.status in OVER
+    def close(self) -> None:
+        """Let another server have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def begin_file(self) -> Path:
-        """Return where to write a new file. Raises OSError."""
-        private.make_folder(self.folder)
+        """Return where to write a new file."""
         return self.folder / f"new-{token_hex(8)}"
 
     def check_room(self, owner: str, size_bytes: int) -> None:
         """Raise NoRoom if a file of this size cannot be kept."""
         check_size(size_bytes)
-        files = list(self._read_all("file-", StoredFile))
+        files = list(self._files.values())
         everything = sum(each.shown.bytes for each in files)
         own = sum(each.shown.bytes for each in files if each.owner == owner)
-        if size_bytes > (most := min(self._most, self._most_of_owner)):
-            raise NoRoom(f"the file is too large: {format_bytes_decimal(most)} at most here")
-        if everything + size_bytes > self._most or own + size_bytes > self._most_of_owner:
+        most_of_owner = self._most // KEYS_SHARE if owner else self._most
+        if size_bytes > most_of_owner:
+            most = format_bytes_decimal(most_of_owner)
+            raise NoRoom(f"the file is too large: {most} at most here")
+        if everything + size_bytes > self._most or own + size_bytes > most_of_owner:
             raise NoRoom(
                 "cannot keep the file: there are too many others", hint="delete some of them"
             )
@@ -128,7 +150,9 @@ class BatchStore:
         )
         new.chmod(private.FILE)
         new.rename(self.content(shown.id))
-        self._write(shown.id, StoredFile(owner, shown))
+        stored = StoredFile(owner, shown)
+        self._write(shown.id, stored)
+        self._files[shown.id] = stored
         return shown
 
     def content(self, identity: str) -> Path:
@@ -137,11 +161,11 @@ class BatchStore:
 
     def find_file(self, identity: str, owner: str) -> FileObject:
         """Return a file. Raises NotThere, also if it is another owner's."""
-        return self._find(identity, owner, StoredFile, "file").shown
+        return _find(self._files, identity, owner, "file").shown
 
     def list_files(self, owner: str, purpose: str = "") -> list[FileObject]:
         """Return the files of an owner, the newest first."""
-        found = [each.shown for each in self._read_all("file-", StoredFile) if each.owner == owner]
+        found = [each.shown for each in list(self._files.values()) if each.owner == owner]
         chosen = [each for each in found if purpose in ("", each.purpose)]
         return sorted(chosen, key=lambda each: (each.created_at, each.id), reverse=True)
 
@@ -158,16 +182,16 @@ class BatchStore:
 
     def save_batch(self, stored: StoredBatch) -> None:
         """Write the state of a batch. Raises OSError."""
-        private.make_folder(self.folder)
         self._write(stored.shown.id, stored)
+        self._batches[stored.shown.id] = stored
 
     def find_batch(self, identity: str, owner: str) -> StoredBatch:
         """Return a batch. Raises NotThere, also if it is another owner's."""
-        return self._find(identity, owner, StoredBatch, "batch")
+        return _find(self._batches, identity, owner, "batch")
 
     def list_batches(self) -> list[StoredBatch]:
         """Return the batches of all owners, the newest first."""
-        found = self._read_all("batch_", StoredBatch)
+        found = list(self._batches.values())
         return sorted(found, key=lambda x: (x.shown.created_at, x.shown.id), reverse=True)
 
     def expire(self) -> None:
@@ -175,7 +199,7 @@ class BatchStore:
         now_s = time.time()
         batches = self.list_batches()
         read = {each.shown.input_file_id for each in batches if each.shown.status not in OVER}
-        for file in list(self._read_all("file-", StoredFile)):
+        for file in list(self._files.values()):
             if file.shown.expires_at <= now_s and file.shown.id not in read:
                 self._remove(file.shown.id)
         for batch in batches:
@@ -208,29 +232,42 @@ class BatchStore:
         kept = self.keep_file(new, name, "batch_output", stored.owner, identity, stored.kept_s)
         return kept.id
 
-    def _find(self, identity: str, owner: str, kind: type[Stored], word: str) -> Stored:
-        found = self._read(identity, kind) if _ID.fullmatch(identity) else None
-        if found is not None and found.owner == owner:
-            return found
-        raise NotThere(f"No such {word}: {identity[:80]}")
-
-    def _read(self, identity: str, kind: type[Stored]) -> Stored | None:
-        try:
-            return msgspec.json.decode((self.folder / f"{identity}.json").read_bytes(), type=kind)
-        except (OSError, ValueError):
-            return None
-
-    def _read_all(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
+    def _read(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
         for path in self.folder.glob(f"{prefix}*.json"):
-            if (found := self._read(path.stem, kind)) is not None:
-                yield found
+            with suppress(OSError, ValueError):
+                yield msgspec.json.decode(path.read_bytes(), type=kind)
 
     def _write(self, identity: str, stored: StoredFile | StoredBatch) -> None:
-        private.replace(self.folder / f"{identity}.json", msgspec.json.encode(stored))
+        with self._writing:  # so that the newer state is written last
+            private.replace(self.folder / f"{identity}.json", msgspec.json.encode(stored))
 
     def _remove(self, identity: str) -> None:
+        self._files.pop(identity, None)
+        self._batches.pop(identity, None)
         for path in self.folder.glob(f"{identity}.*"):
             path.unlink(missing_ok=True)
+
+
+def _find(known: Mapping[str, Stored], identity: str, owner: str, word: str) -> Stored:
+    found = known.get(identity)
+    if found is None or found.owner != owner:
+        raise NotThere(f"No such {word}: {identity[:80]}")
+    return found
+
+
+def lock_folder(folder: Path) -> BinaryIO:
+    """Make a folder, and keep other servers from using it; return the file to close after it.
+
+    Raises OSError: BlockingIOError if another server uses it.
+    """
+    private.make_folder(folder)
+    lock = private.create(folder / "lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise
+    return lock
 
 
 def make_id(prefix: str) -> str:

@@ -50,8 +50,8 @@ async def upload(gateway: Gateway, request: Request) -> None:
     store, owner = _open(gateway, request).store, _owner(gateway, request)
     reader = FormReader(request.header(b"content-type"), keeps_files=False)
     announced = request.header(b"content-length")
-    await executors.storage.run(store.check_room, owner, int(announced or 0))
-    new = await executors.storage.run(store.begin_file)
+    store.check_room(owner, int(announced or 0))
+    new = store.begin_file()
     size = 0
     try:
         file = await executors.storage.run(private.create, new)
@@ -77,7 +77,7 @@ async def upload(gateway: Gateway, request: Request) -> None:
                 f"Invalid value for 'purpose': {purpose[:80]!r}; only 'batch' is supported."
             )
         name = fields["file"].filename
-        await executors.storage.run(store.check_room, owner, size)
+        store.check_room(owner, size)
         shown = await executors.storage.run(
             lambda: store.keep_file(new, name, purpose, owner, kept_s=kept_s)
         )
@@ -89,21 +89,20 @@ async def upload(gateway: Gateway, request: Request) -> None:
 async def list_files(gateway: Gateway, request: Request) -> None:
     """List the files of the key that asks."""
     purpose = request.read_query().get("purpose", "")
-    store = _get(gateway).store
-    found = await executors.storage.run(store.list_files, _owner(gateway, request), purpose)
+    found = _get(gateway).store.list_files(_owner(gateway, request), purpose)
     request.json(200, FileList(**_cut(request, found, MOST_FILES, MOST_FILES)))
 
 
 async def get_file(gateway: Gateway, request: Request) -> None:
     """Return what is known of a file."""
     identity, owner = request.path.removeprefix(FILES), _owner(gateway, request)
-    request.json(200, await executors.storage.run(_get(gateway).store.find_file, identity, owner))
+    request.json(200, _get(gateway).store.find_file(identity, owner))
 
 
 async def get_content(gateway: Gateway, request: Request) -> None:
     """Return the content of a file."""
     identity, store = request.path.removeprefix(FILES).removesuffix(CONTENT), _get(gateway).store
-    shown = await executors.storage.run(store.find_file, identity, _owner(gateway, request))
+    shown = store.find_file(identity, _owner(gateway, request))
     file = await executors.storage.run(Path.open, store.content(shown.id), "rb")
     try:
         request.start(200, OCTETS.encode(), shown.bytes)
@@ -139,9 +138,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     if metadata is not None:
         _check_metadata(metadata)
     kept_s = _read_kept_s("output_expires_after", given.get("output_expires_after"))
-    file = await executors.storage.run(
-        batches.store.find_file, str(given.get("input_file_id") or ""), owner
-    )
+    file = batches.store.find_file(str(given.get("input_file_id") or ""), owner)
     if file.purpose != PURPOSE:
         raise BadRequest(f"Invalid value for 'input_file_id': it is no file for a {PURPOSE}.")
     now_s, key = int(time.time()), gateway.running.of(request).access
@@ -157,7 +154,7 @@ async def create(gateway: Gateway, request: Request) -> None:
     stored = StoredBatch(owner, key.name if key is not None else "", shown, kept_s)
     await executors.storage.run(batches.store.save_batch, stored)
     answer = msgspec.json.encode(shown)  # as it is before it runs
-    batches.begin(stored)
+    batches.start(stored)
     request.respond(200, answer)
 
 
@@ -199,21 +196,21 @@ def _read_kept_s(name: str, given: object) -> int:
 async def list_batches(gateway: Gateway, request: Request) -> None:
     """List the batches of the key that asks."""
     owner = _owner(gateway, request)
-    found = await executors.storage.run(_get(gateway).store.list_batches)
-    mine = [_now(gateway, each).shown for each in found if each.owner == owner]
+    mine = [each.shown for each in _get(gateway).store.list_batches() if each.owner == owner]
     request.json(200, BatchList(**_cut(request, mine, MOST_BATCHES, USUAL_BATCHES)))
 
 
 async def get_batch(gateway: Gateway, request: Request) -> None:
     """Return how far a batch is."""
-    request.json(200, (await _find(gateway, request, "")).shown)
+    identity, owner = request.path.removeprefix(BATCHES), _owner(gateway, request)
+    request.json(200, _get(gateway).store.find_batch(identity, owner).shown)
 
 
 async def cancel(gateway: Gateway, request: Request) -> None:
     """Stop a batch; what has ended stays."""
-    batches = _open(gateway, request)
-    stored = await _find(gateway, request, CANCEL)
-    request.json(200, (await batches.cancel(stored)).shown)
+    batches, owner = _open(gateway, request), _owner(gateway, request)
+    identity = request.path.removeprefix(BATCHES).removesuffix(CANCEL)
+    request.json(200, (await batches.cancel(identity, owner)).shown)
 
 
 def _cut(
@@ -241,19 +238,9 @@ def _cut(
     }
 
 
-async def _find(gateway: Gateway, request: Request, suffix: str) -> StoredBatch:
-    identity = request.path.removeprefix(BATCHES).removesuffix(suffix)
-    store, owner = _get(gateway).store, _owner(gateway, request)
-    return _now(gateway, await executors.storage.run(store.find_batch, identity, owner))
-
-
-def _now(gateway: Gateway, stored: StoredBatch) -> StoredBatch:
-    """Return a batch as it is now: one that runs counts in memory."""
-    return _get(gateway).find_running(stored.shown.id) or stored
-
-
 def _get(gateway: Gateway) -> Batches:
-    assert gateway.batches is not None, "the server has started"
+    """Return the batches. Raises Busy while another server has them."""
+    gateway.batches.store.check_open()
     return gateway.batches
 
 

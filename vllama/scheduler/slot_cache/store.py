@@ -34,6 +34,8 @@ LARGEST_SHARE = 4
 LEAST_FREE = 0.1
 """Of the disk: nothing is written with less."""
 DAY_S = 86400
+MOST_WRITTEN = 50 * 1000**3
+"""Bytes in a day, which spares the disk: 4,000 tokens of an 8B model are half a gigabyte."""
 DATA, RECORD, NEW = ".slot", ".json", "new-"
 
 
@@ -91,9 +93,13 @@ class SlotStore:
     """All saved conversations of one server, in a folder of its own."""
 
     def __init__(
-        self, folder: Path, most_bytes: int, most_written: int, now_s: Callable[[], float]
+        self,
+        folder: Path,
+        most_bytes: int,
+        now_s: Callable[[], float],
+        most_written: int = MOST_WRITTEN,
     ) -> None:
-        """`most_bytes` bounds the files, `most_written` what is written in a day (0: no limit)."""
+        """`most_bytes` bounds the files, `most_written` what is written in a day."""
         self.folder = folder
         self._most_bytes, self._most_written, self._now_s = most_bytes, most_written, now_s
         self._saved: dict[str, Saved] = {}
@@ -197,10 +203,7 @@ class SlotStore:
                 raise NoRoom(f"it takes {size}, more than a quarter of {bound}")
             if self._written.day != (day := int(self._now_s() // DAY_S)):
                 self._written = _Written(day=day)
-            if (
-                self._most_written
-                and self._written.size_bytes + estimate_bytes > self._most_written
-            ):
+            if self._written.size_bytes + estimate_bytes > self._most_written:
                 bound = format_bytes_decimal(self._most_written)
                 raise NoRoom(f"with its {size} more than {bound} would be written today")
             if not self._make_room(estimate_bytes, model):
