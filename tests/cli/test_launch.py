@@ -98,11 +98,11 @@ def test_what_there_is(home: Path, vllama: Vllama) -> None:
     [
         ("claude", ".claude/settings.json", b'{\n\t"theme": "dark"\n}'),
         ("codex", ".codex/vllama.config.toml", b"# mine\nmodel = 'x' # x\n"),
-        ("opencode", ".config/opencode/opencode.json", b"{} // mine \xc3\xa4"),
+        ("opencode", ".config/opencode/opencode.json", b'{"mine": "\xc3\xa4"}'),
         ("vscode", ".config/Code/User/chatLanguageModels.json", b"[]"),
         ("omp", ".omp/agent/models.yml", b"# mine\r\nproviders:   # mine\r\n    x: {}\r\n"),
         ("hermes", ".hermes/config.yaml", b"model:\n    default: x # mine\n\n# end"),
-        ("zed", ".config/zed/settings.json", b'\xef\xbb\xbf{\r\n  "theme": "One",\r\n}\r\n'),
+        ("zed", ".config/zed/settings.json", b'\xef\xbb\xbf{\r\n  "theme": "One"\r\n}\r\n'),
     ],
 )
 @pytest.mark.parametrize("there", [True, False])
@@ -137,7 +137,12 @@ def test_settings_are_written_and_put_back(
 @pytest.mark.parametrize(
     ("name", "path", "text", "reason"),
     [
-        ("claude", ".claude/settings.json", '{"env": ', "line 1, column 9: a value is missing"),
+        (
+            "claude",
+            ".claude/settings.json",
+            '{"env": ',
+            "Expecting value: line 1 column 9 (char 8)",
+        ),
         (
             "hermes",
             ".hermes/config.yaml",
@@ -159,6 +164,36 @@ def test_settings_that_cannot_be_read_are_left_alone(
         "Hint: mend it, or move it away; nothing was changed",
     ]
     assert files(home) == {path: text.encode()}
+
+
+ZED = "// Zed settings\n{{\n  {}\n}}\n"
+OF_US = '"language_models": {{"ollama": {{"api_url": "http://{}"}}}},'
+
+
+def test_lines_are_printed_for_a_file_with_comments(
+    home: Path, started: Callable[[str], Path], env: dict[str, str]
+) -> None:
+    """The tool is started all the same: once the lines are there, it uses this server."""
+    out = started("zed")
+    path = home / ".config" / "zed" / "settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(ZED.format('"theme": "One", // mine'))
+    before = files(home)
+    done = run_process(env, "zed", "--model", "qwen3:8b")
+    assert (done.returncode, out.exists(), files(home)) == (7, True, before)
+    lines = OF_US.format(env["OLLAMA_HOST"]).rstrip(",")
+    assert json.loads(done.stdout) == json.loads(f"{{{lines}}}")
+    first, last = done.stderr.splitlines()
+    assert first == f"'{path}' has comments, so it was not changed; add these lines to it:"
+    assert last == "Zed starts now; it uses this server once the lines are in the file"
+    told = run_process(env, "zed", "--model", "qwen3:8b", "--config")
+    assert (told.returncode, told.stdout) == (0, done.stdout)
+    assert "starts now" not in told.stderr and "agent panel" in told.stderr
+
+    path.write_text(ZED.format(OF_US.format(env["OLLAMA_HOST"])))
+    done = run_process(env, "zed", "--model", "qwen3:8b")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    assert run_process(env, "zed", "--restore").stderr.startswith("nothing of Zed was changed")
 
 
 def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vllama: Vllama) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.hub import StandInHub
-from tests.hub.large import make_model
 from tests.tiny import write_tiny_gguf
 
 
@@ -111,51 +110,3 @@ def test_an_error_of_one_of_several_is_told_for_that_one(gguf: Path, vllama: Vll
     assert "/no/such/model.gguf cannot be loaded" in " ".join(done.stdout.split())
     lost, found = json.loads(vllama(*words, "--json").stdout)["models"]
     assert "cannot find a model" in lost["error"] and found["now"]["fits"]
-
-
-GPUS = ("--gpus-per-node", "1", "--gpu-memory", "24GiB")
-
-
-def test_machines_that_are_not_here_are_planned_for(gguf: Path, vllama: Vllama) -> None:
-    two = gguf.with_name("other-Q4_K_M.gguf")
-    two.write_bytes(gguf.read_bytes())
-    words = ("plan", str(gguf), str(two), "--ctx", "1024", "--for-nodes", "3", *GPUS)
-    told = json.loads(vllama(*words, "--json").stdout)
-    assert "NVIDIA GPU (24 GiB)" in told["models"][0]["platform"]
-    assert [row["pool"] for row in told["models"][0]["devices"]] == ["gpu0"]
-    tiny, other = (model["model"] for model in told["models"])
-    assert told["nodes"] == {"count": 3, "models": [[tiny], [other], []]}
-    shown = vllama(*words).stdout
-    assert f"node 2 has room for {other}" in shown and "node 3 has room for further" in shown
-
-
-def test_the_engine_is_what_would_be_installed_there(env: dict[str, str], vllama: Vllama) -> None:
-    with StandInHub() as hub:
-        hub.add_repo("org/large", make_model(16.0))
-        env["HF_ENDPOINT"] = hub.url
-        told = json.loads(vllama("plan", "org/large", *GPUS, "--json").stdout)
-        too_large = vllama("plan", "org/large", *GPUS[:3], "8GiB")
-    assert (told["engine"], told["format"]) == ("vllm", "safetensors")
-    assert too_large.returncode == 3
-    assert "org/large" in too_large.stderr
-
-
-def test_a_machine_without_gpus_can_be_asked_for(gguf: Path, vllama: Vllama) -> None:
-    told = json.loads(vllama("plan", str(gguf), "--gpus-per-node", "0", "--json").stdout)
-    assert told["platform"].endswith("no GPU")
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (GPUS[:2], "add --gpu-memory 24GiB"),
-        (GPUS[2:], "add --gpus-per-node 1"),
-        ((*GPUS[:3], "lots"), "write it like 24GiB"),
-    ],
-)
-def test_half_a_machine_is_refused(
-    words: tuple[str, ...], hint: str, gguf: Path, vllama: Vllama
-) -> None:
-    done = vllama("plan", str(gguf), *words)
-    assert done.returncode == 2
-    assert hint in done.stderr

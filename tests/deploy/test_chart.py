@@ -329,37 +329,6 @@ def test_nodes_are_behind_the_head_and_nothing_else() -> None:
     assert "VLLAMA_API_KEY" not in {item["name"] for item in server["env"]}
 
 
-def plan_values(folder: Path, *words: str) -> Path:
-    """Return the file of values that a plan makes with the fake engine."""
-    command = [sys.executable, "-m", "vllama", "plan", "smollm2:135m", "--helm-values", *words]
-    env = os.environ | {"VLLAMA_DATA_DIR": str(folder), "VLLAMA_ENGINE": "fake"}
-    env["PYTHONPATH"] = str(HERE.parent / "fake_engine")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    planned = folder / "planned.yaml"
-    planned.write_text(done.stdout)
-    return planned
-
-
-def test_the_chart_takes_the_values_of_a_plan(tmp_path: Path) -> None:
-    text = render(plan_values(tmp_path))
-    validate(text, tmp_path)
-    (container,) = read(text)["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["args"][:2] == ["--model", "smollm2:135m"]
-    check_config(text, tmp_path)
-
-
-def test_the_chart_takes_the_values_of_a_plan_for_several_nodes(tmp_path: Path) -> None:
-    hardware = ("--for-nodes", "3", "--gpus-per-node", "2", "--gpu-memory", "24GiB")
-    text = render(plan_values(tmp_path, *hardware))
-    validate(text, tmp_path)
-    nodes = read(text)["StatefulSet"]["spec"]
-    assert nodes["replicas"] == 3
-    (container,) = nodes["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
-    check_config(text, tmp_path)
-
-
 def check_config(text: str, folder: Path) -> None:
     """Have vllama read the config file of a rendering. Raises VllamaError."""
     file = folder / "config.toml"

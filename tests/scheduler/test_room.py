@@ -10,7 +10,7 @@ import pytest
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_GPU, bundle, facts
 from vllama.plan.report import report_plan
 from vllama.scheduler.policy import Resident
-from vllama.scheduler.room import Room, add_room, find_free, plan_together, spread
+from vllama.scheduler.room import Room, add_room, find_free, plan_together
 
 LARGE = replace(INFO, weights_bytes=8 * GIB)
 
@@ -142,28 +142,3 @@ def test_one_of_several_that_has_no_plan_does_not_keep_the_others_out() -> None:
     told = plan_together([lost, report(model="a")], Room(free={"ram": 64 * GIB}))
     assert told["models"][1]["now"]["fits"] and not told["together"]["fits"]
     assert told["together"]["summary"] == "lost cannot be loaded; the others fit together"
-
-
-def on_gpu(model: str, gigabytes: int) -> dict[str, Any]:
-    return {"model": model, "devices": [{"pool": "gpu0", "takes_bytes": gigabytes * GIB}]}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "count", "told"),
-    [
-        ((16, 14), 3, (("a",), ("b",), ())),
-        ((16, 14, 8), 2, (("a",), ("b", "c"))),
-        ((4, 4), 1, (("a", "b"),)),
-        ((16, 14), 1, None),
-        ((30,), 3, None),
-    ],
-)
-def test_models_are_spread_over_machines_by_what_is_free(
-    sizes: tuple[int, ...], count: int, told: tuple[tuple[str, ...], ...] | None
-) -> None:
-    reports = [on_gpu(name, size) for name, size in zip("abc", sizes, strict=False)]
-    assert spread(reports, {"ram": GIB, "gpu0": 24 * GIB}, count) == told
-
-
-def test_what_cannot_be_planned_lies_nowhere() -> None:
-    assert spread([{"model": "a", "error": "too large"}], {"ram": GIB}, 3) is None

@@ -6,11 +6,19 @@ import socket
 
 import pytest
 
+from tests.hub import StandInHub
+from tests.hub.large import make_model
 from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.config.address import leads_to
 from vllama.models.library import open_library
-from vllama.server.preflight import check_upstreams, list_unknown_links
+from vllama.plan.preview import preview_plan
+from vllama.server.preflight import (
+    check_upstreams,
+    gather_facts,
+    list_unknown_links,
+    suppose_gpus,
+)
 
 LAN = "203.0.113.7"  # RFC 5737: nobody's
 
@@ -36,6 +44,7 @@ def test_where_a_server_is_reached(host: str, listening: str, expected: bool) ->
 
 
 OWN = "http://127.0.0.1:11434"
+GIB = 1024**3
 
 
 @pytest.mark.parametrize(
@@ -73,6 +82,24 @@ models = ["big"]
     told = list(list_unknown_links(settings, library))
     assert [line.split("'")[1] for line in told] == ["openai:big", "be:big", "missing"]
     assert told[0].endswith("upstreams: bee") and told[1].endswith("did you mean bee?")
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_engine_is_what_would_be_installed_on_a_machine_that_is_not_here(
+    tmp_path, count: int
+) -> None:
+    with StandInHub() as hub:
+        hub.add_repo("org/large", make_model(16.0))
+        settings = read(tmp_path, f'hf_endpoint = "{hub.url}"')
+        library = open_library(config.models_settings(settings))
+        facts = suppose_gpus(gather_facts(settings), count, 24 * GIB)
+        told = preview_plan(library, facts, {}, "org/large")
+    if count:
+        assert (told["engine"], told["format"]) == ("vllm", "safetensors")
+        assert "NVIDIA GPU (24 GiB)" in told["platform"]
+        assert [row["pool"] for row in told["devices"]] == ["gpu0"]
+    else:
+        assert told["platform"].endswith("no GPU")
 
 
 def read(tmp_path, text: str) -> config.Config:

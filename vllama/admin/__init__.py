@@ -1,1 +1,1 @@
-"""What an administrator needs: diagnosis, the service, backups."""
+"""What an administrator needs: diagnosis and the service."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import grp
 import os
 import plistlib
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -100,16 +101,9 @@ def list_gpu_groups() -> list[str]:
 
     They belong to these groups, and systemd refuses a unit with a group that does not exist.
     """
-    names = [name for name in ("render", "video") if _has_group(name)]
+    known = {group.gr_name for group in grp.getgrall()}
+    names = [name for name in ("render", "video") if name in known]
     return [f"SupplementaryGroups={' '.join(names)}"] if names else []
-
-
-def _has_group(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def quote(word: str) -> str:
@@ -119,40 +113,7 @@ def quote(word: str) -> str:
     return f'"{escaped}"' if not word or set(escaped) & set(" \"';\\") else escaped
 
 
-def find_unit(*, system: bool, config: Path) -> Path:
-    """Return the unit's file; `config` is the user's folder of settings ($XDG_CONFIG_HOME)."""
-    return (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME
-
-
 LABEL = "vllama"
-
-
-def make_agent(command: Sequence[str], *, log: Path, search_path: str, stop_timeout_s: int) -> str:
-    """Return the property list that runs `command` when the user logs in.
-
-    launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
-    ends with an error is started again, whatever its exit code is.
-    """
-    agent = {
-        "Label": LABEL,
-        "ProgramArguments": list(command),
-        "EnvironmentVariables": {"PATH": search_path},
-        "RunAtLoad": True,
-        "KeepAlive": {"SuccessfulExit": False},
-        "ThrottleInterval": RESTART_S,
-        "ExitTimeOut": stop_timeout_s,
-        "ProcessType": "Interactive",  # else macOS slows it down in the background
-        "StandardOutPath": str(log),
-        "StandardErrorPath": str(log),
-    }
-    return plistlib.dumps(agent).decode()
-
-
-def find_agent(home: Path) -> Path:
-    """Return the agent's file."""
-    return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-
-
 RUNNING_SYSTEMD = Path("/run/systemd/system")
 """Exists if and only if systemd runs the machine: sd_booted(3)."""
 STOP_MARGIN_S = 30
@@ -163,45 +124,42 @@ STOP_MARGIN_S = 30
 class Service:
     """The service as this machine knows it: its file, and the commands that act on it.
 
-    `start` is run after the file is written, `stop` before it is removed and `forget` after;
-    `status` and `logs` show what the user wants to see. `hint` is what is good to know afterwards.
+    `start` is run after the file is written, `stop` before it is removed and `forget` after. The
+    user is told `hint` after an installation, and that `watch` shows the state and the log.
     """
 
     file: Path
     text: str
     start: tuple[tuple[str, ...], ...]
-    stop: tuple[tuple[str, ...], ...]
-    forget: tuple[tuple[str, ...], ...]
-    status: tuple[str, ...]
-    logs: tuple[str, ...]
+    stop: tuple[str, ...]
+    forget: tuple[tuple[str, ...], ...] = ()
+    watch: str
     hint: str
 
 
 def make_systemd_service(
     command: Sequence[str], *, system: bool, config: Path, stop_limit_s: float
 ) -> Service:
-    """Return the service of a Linux machine, or of one user of it."""
-    scope = () if system else ("--user",)
-    control, journal = ("systemctl", *scope), ("journalctl", *scope, "--unit", NAME)
+    """Return the service of a Linux machine, or of one user of it.
+
+    `config` is the user's folder of settings ($XDG_CONFIG_HOME).
+    """
+    folder = Path("/etc/systemd/system") if system else config / "systemd" / "user"
+    control = ("systemctl",) if system else ("systemctl", "--user")
+    hint = "it ends when you log out, unless: loginctl enable-linger"
     if system:
         hint = (
             f"models, engines and settings of the service are in {STATE}; install an engine "
             f"there: sudo VLLAMA_DATA_DIR={STATE} {command[0]} engines install ENGINE"
         )
-    else:
-        hint = "it ends when you log out, unless: loginctl enable-linger"
+    reload = (*control, "daemon-reload")
     return Service(
-        file=find_unit(system=system, config=config),
+        file=folder / NAME,
         text=make_unit(command, system=system, stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S),
-        start=(
-            (*control, "daemon-reload"),
-            (*control, "enable", NAME),
-            (*control, "restart", NAME),
-        ),
-        stop=((*control, "disable", "--now", NAME),),
-        forget=((*control, "daemon-reload"),),
-        status=(*control, "--no-pager", "status", NAME),
-        logs=journal,
+        start=(reload, (*control, "enable", NAME), (*control, "restart", NAME)),
+        stop=(*control, "disable", "--now", NAME),
+        forget=(reload,),
+        watch=f"{' '.join(control)} status {LABEL}",
         hint=hint,
     )
 
@@ -209,21 +167,31 @@ def make_systemd_service(
 def make_launchd_service(
     command: Sequence[str], *, home: Path, log: Path, search_path: str, stop_limit_s: float
 ) -> Service:
-    """Return the service of one user of a Mac."""
-    file, domain = find_agent(home), f"gui/{os.getuid()}"
+    """Return the service of one user of a Mac, which runs when the user logs in.
+
+    launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
+    ends with an error is started again, whatever its exit code is.
+    """
+    file = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+    domain = f"gui/{os.getuid()}"
+    agent = {
+        "Label": LABEL,
+        "ProgramArguments": list(command),
+        "EnvironmentVariables": {"PATH": search_path},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": RESTART_S,
+        "ExitTimeOut": round(stop_limit_s) + STOP_MARGIN_S,
+        "ProcessType": "Interactive",  # else macOS slows it down in the background
+        "StandardOutPath": str(log),
+        "StandardErrorPath": str(log),
+    }
     return Service(
         file=file,
-        text=make_agent(
-            command,
-            log=log,
-            search_path=search_path,
-            stop_timeout_s=round(stop_limit_s) + STOP_MARGIN_S,
-        ),
+        text=plistlib.dumps(agent).decode(),
         start=(("launchctl", "bootstrap", domain, str(file)),),
-        stop=(("launchctl", "bootout", f"{domain}/{LABEL}"),),
-        forget=(),
-        status=("launchctl", "print", f"{domain}/{LABEL}"),
-        logs=("tail", str(log)),
+        stop=("launchctl", "bootout", f"{domain}/{LABEL}"),
+        watch=f"launchctl print {domain}/{LABEL}; tail {shlex.quote(str(log))}",
         hint="it runs while you are logged in",
     )
 
@@ -252,27 +220,26 @@ def install(service: Service) -> None:
             hint="a service of the machine needs root: sudo vllama service install --system",
         ) from None
     for command in service.start:
-        run(command)
+        run(command, service.watch)
 
 
 def uninstall(service: Service) -> bool:
     """Stop the service and remove its file; return False if there was none. VllamaError."""
     if not service.file.exists():
         return False
-    for command in service.stop:
-        run(command)
+    run(service.stop, service.watch)
     service.file.unlink()
     for command in service.forget:
-        run(command)
+        run(command, service.watch)
     return True
 
 
-def run(command: Sequence[str]) -> None:
+def run(command: Sequence[str], watch: str) -> None:
     """Run a command of the service manager. Raises VllamaError with what it says."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise VllamaError(
             f"cannot do '{' '.join(command)}': {said[0] if said else done.returncode}",
-            hint="see why: vllama service logs",
+            hint=f"see why: {watch}",
         )

@@ -29,7 +29,7 @@ OPTIONS = {
     ("serve", "--cluster"): RAY,
     ("serve", "--ray-address"): RAY,
     ("serve", "--searxng"): "let the app search; /api/web_search reports that no search is set up",
-    ("service", "status"): "systemctl --user status vllama; macOS: launchctl print gui/$UID",
+    ("service", "status"): "systemctl --user status vllama; macOS: launchctl print gui/$UID/vllama",
     ("service", "logs"): "journalctl --user --unit vllama; macOS: vllama logs",
 }
 """Options and actions by command; typing one is an error."""

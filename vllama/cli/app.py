@@ -51,7 +51,7 @@ OTHER_WORDS = {
     "give a model a second name: vllama cp MODEL NAME": "copy rename tag mv",
     "make a smaller GGUF: vllama convert MODEL -q QUANT": "quantize quantise",
     "run the server as a service: vllama service install": "daemon up",
-    "Ctrl-C ends a server, and systemctl a service: vllama service status": "restart down quit",
+    "Ctrl-C ends a server; systemctl --user stop vllama, a service": "restart down quit",
     "open the server in a browser, as http://127.0.0.1:11434": "ui web webui gui open dashboard",
     "ask a model that makes vectors: vllama run MODEL TEXT": "embed embedding embeddings",
     "list the engines: vllama engines": "runtime runtimes backend backends",

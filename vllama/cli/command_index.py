@@ -42,9 +42,7 @@ GROUPS = {
         "nodes": "List the other machines of a cluster, or send one no more requests.",
         "join": "Add this machine to a cluster that Ray keeps.",
         "keys": "Manage the keys of the server: list, add, change, rotate, revoke, rm, open.",
-        "service": "Run the server as a service: install, uninstall, status, logs, show.",
-        "export": "Write configuration, keys, usage and created models to a file.",
-        "import": "Read configuration, keys, usage and created models from a file.",
+        "service": "Run the server as a service: install, uninstall, show.",
     },
     "Measure": {
         "bench": "Measure how fast the server is, alone or beside another one.",
@@ -62,7 +60,6 @@ ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout
 
 _PLACES = {
     "config": "config:configure",
-    "import": "import_:import_",
     "inspect": "inspect_:inspect_",
     "list": "models.list:list_models",
     "push": "account:push",

@@ -19,7 +19,7 @@ from vllama.config.folders import (
     default_models_dir,
     keys_file,
 )
-from vllama.config.load import FILE_VARIABLE, default_file, load, named_file
+from vllama.config.load import default_file, load, named_file
 from vllama.config.setting import Setting
 from vllama.config.settings import SETTINGS, Config
 
@@ -34,7 +34,6 @@ ANSWERING = (
 """Settings that may change what a model answers; none of them is a secret."""
 
 __all__ = [
-    "FILE_VARIABLE",
     "SETTINGS",
     "Config",
     "Setting",

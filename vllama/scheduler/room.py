@@ -94,31 +94,6 @@ def plan_together(reports: Sequence[Mapping[str, Any]], room: Room) -> dict[str,
     return {"models": told, "together": _sum_up(told, room, swaps, fails)}
 
 
-def spread(
-    reports: Sequence[Mapping[str, Any]], free: Pools, count: int
-) -> tuple[tuple[str, ...], ...] | None:
-    """Return which models each of `count` such machines would hold, None if not all stay loaded.
-
-    As `targets.nodes.choose` would have it, if they were asked for in their order: each goes where
-    most memory is free.
-    """
-    nodes: list[tuple[dict[str, int], list[str]]] = [(dict(free), []) for _ in range(count)]
-    for report in reports:
-        needs = {row["pool"]: row["takes_bytes"] for row in report.get("devices", ())}
-        fitting = [
-            (left, names)
-            for left, names in nodes
-            if all(size <= left.get(pool, 0) for pool, size in needs.items())
-        ]
-        if "error" in report or not fitting:
-            return None
-        left, names = max(fitting, key=lambda node: sum(node[0].get(pool, 0) for pool in needs))
-        names.append(report["model"])
-        for pool, size in needs.items():
-            left[pool] -= size
-    return tuple(tuple(names) for _, names in nodes)
-
-
 def _sum_up(
     told: Sequence[Mapping[str, Any]], room: Room, swaps: Sequence[str], fails: Sequence[str]
 ) -> dict[str, Any]:

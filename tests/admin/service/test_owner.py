@@ -48,7 +48,7 @@ def ask_as_service(command: str, state: Path) -> str:
 
 @pytest.mark.slow
 def test_the_order_of_the_hint(state: Path, tmp_path: Path) -> None:
-    """First the service, which makes its folder; then an engine, keys, models, an archive."""
+    """First the service, which makes its folder; then an engine, keys, models."""
     fake = Fake(tmp_path / "uv")
     env = fake.environ | {
         "VLLAMA_DATA_DIR": str(state),
@@ -74,7 +74,6 @@ def test_the_order_of_the_hint(state: Path, tmp_path: Path) -> None:
     assert installed["env"]["UV_LINK_MODE"] == "copy"
     run("keys", "add", "ann", "--scope", "admin")
     run("cp", str(model), "mine")
-    run("export", str(state / "archive.tar"))
     run("keys", "rotate", "nobody", status=2)  # one that fails leaves nothing behind, either
     assert (
         ask_as_service(

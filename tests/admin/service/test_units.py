@@ -9,6 +9,7 @@ import plistlib
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,18 +139,14 @@ def with_program(folder: Path, code: int = 0) -> Service:
     program.chmod(0o755)
     made = make_systemd_service(COMMAND, system=False, config=folder / "config", stop_limit_s=30)
 
-    def replaced(commands):
-        return tuple((str(program), *words[1:]) for words in commands)
+    def replaced(words: tuple[str, ...]) -> tuple[str, ...]:
+        return (str(program), *words[1:])
 
-    return Service(
-        file=made.file,
-        text=made.text,
-        start=replaced(made.start),
+    return replace(
+        made,
+        start=tuple(map(replaced, made.start)),
         stop=replaced(made.stop),
-        forget=replaced(made.forget),
-        status=made.status,
-        logs=made.logs,
-        hint=made.hint,
+        forget=tuple(map(replaced, made.forget)),
     )
 
 
@@ -172,5 +169,6 @@ def test_installed_twice_and_removed(tmp_path: Path) -> None:
 
 
 def test_what_the_manager_says_is_the_error(tmp_path: Path) -> None:
-    with pytest.raises(VllamaError, match="daemon-reload': no such bus"):
+    with pytest.raises(VllamaError, match="daemon-reload': no such bus") as caught:
         install(with_program(tmp_path, code=1))
+    assert caught.value.hint == "see why: systemctl --user status vllama"

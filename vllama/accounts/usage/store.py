@@ -6,8 +6,8 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -207,23 +207,6 @@ class UsageStore:
             kept.write(b"".join(line + b"\n" for line in lines))
         count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
         log.warning("usage: cannot read %s of '%s'; kept in '%s'", count, journal.name, file)
-
-    @contextmanager
-    def replacing(self, rows: Iterable[UsageRow]) -> Iterator[None]:
-        """Replace everything by `rows`; they hold only if the context ends without an error."""
-        values = [
-            (
-                *(row.day, row.key, row.model),
-                *(getattr(row, name) for name in _COLUMNS[:-1]),
-                round(row.seconds * 1e6),
-            )
-            for row in rows
-        ]
-        with self._lock, self._connection as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("DELETE FROM usage")
-            database.executemany(_ADD, values)
-            yield
 
     def list_rows(
         self,

@@ -40,7 +40,8 @@ Examples:
   vllama launch vscode --restore                  put back what was there before
 
 What comes after -- goes to the tool. Each change is shown, and the file copied, before it is
-written; comments and other keys stay.
+written; comments and other keys stay. JSON with comments is not changed: the lines to add to it
+are printed.
 """
 
 
@@ -140,14 +141,21 @@ def _write(
             for name, value in tool.make_start(target, places, ()).environ.items():
                 say(f"export {name}={shlex.quote(value)}")
         return
-    changes = [change for change in map(plan, tool.edits(target, places)) if change.is_one]
+    planned = list(map(plan, tool.edits(target, places)))
+    changes = [change for change in planned if change.is_one]
+    by_hand = [change for change in planned if change.lines]
     if changes:
         _show_changes(changes)
         require_agreement("Write this?", yes=yes)
         keeper.write(changes)
         say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
-    elif told:
+    elif told and not by_hand:
         say_aside("the settings are written already")
+    for change in by_hand:
+        say_aside(f"'{change.path}' has comments, so it was not changed; add these lines to it:")
+        say(change.lines.rstrip())
+    if by_hand and not told:
+        say_aside(f"{tool.title} starts now; it uses this server once the lines are in the file")
     if tool.after and (told or changes):
         say_aside(tool.after)
     if told and target.has_key and tool.key_variable:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from vllama import config
-from vllama.base.errors import ConfigError, NotEnoughMemory, VllamaError
+from vllama.base.errors import NotEnoughMemory, VllamaError
 from vllama.base.units import format_bytes_binary as in_memory
-from vllama.base.units import format_bytes_decimal, parse_bytes
+from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import local_library
 from vllama.cli.options import AsJson, Flags, model_argument, option, with_settings
 from vllama.cli.output import say, say_prose, show_error, show_json, show_table
@@ -22,9 +22,7 @@ Examples:
   vllama plan Qwen/Qwen3-8B --ctx 32768
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
-  vllama plan Qwen/Qwen3-8B --helm-values > values.yaml
   vllama plan qwen3:8b --nodes       on the machines of a cluster, and which is chosen
-  vllama plan qwen3:8b gpt-oss:20b --for-nodes 3 --gpus-per-node 1 --gpu-memory 24GiB
 """
 
 
@@ -35,42 +33,24 @@ def plan(
         list[str], model_argument("Name or path, as for serve; several are planned together.")
     ],
     as_json: AsJson = False,
-    helm_values: Annotated[
-        bool,
-        option("--helm-values", "Print the Helm chart's values for a node like this."),
-    ] = False,
-    for_nodes: Annotated[
-        int, option("--for-nodes N", "Plan for so many machines behind one address.", min=0)
-    ] = 0,
-    gpus_per_node: Annotated[
-        int | None,
-        option("--gpus-per-node N", "Plan for a machine with so many NVIDIA GPUs.", min=0),
-    ] = None,
     on_nodes: Annotated[
         bool, option("--nodes", "Ask each node of the cluster whose head is running here.")
     ] = False,
-    gpu_memory: Annotated[
-        str | None, option("--gpu-memory SIZE", "Memory of each GPU, such as 24GiB.")
-    ] = None,
 ) -> int:
     """Show what serve would do with a model, and why."""
     if on_nodes:
         from vllama.cli.commands.nodes import plan_on_nodes
 
         return plan_on_nodes(models, as_json=as_json)
-    from vllama.plan.helm_values import write_helm_values
     from vllama.plan.preview import preview_plan
-    from vllama.scheduler.room import Room, find_free, plan_together, spread
-    from vllama.server.preflight import gather_facts, suppose_gpus
+    from vllama.scheduler.room import Room, find_free, plan_together
+    from vllama.server.preflight import gather_facts
     from vllama.server.reload import make_limits
 
     settings, codes = config.load(flags, config.environ()), []
     reports: list[dict[str, Any]] = []
     try:
-        gpu_bytes = read_gpu_memory(gpus_per_node, gpu_memory)
         library, facts = local_library(settings), gather_facts(settings)
-        if gpus_per_node is not None:
-            facts = suppose_gpus(facts, gpus_per_node, gpu_bytes)
         for model in models:
             try:
                 name = whole_path(model)
@@ -83,64 +63,22 @@ def plan(
                 codes.append(error.exit_code)
         free = find_free(facts.platform, facts.reserve_bytes)
         told = plan_together(reports, Room(free=free, max_loaded=make_limits(facts).max_loaded))
-        spreading = spread(told["models"], free, for_nodes)
-        if for_nodes:
-            told["nodes"] = {"count": for_nodes, "models": spreading}
     except VllamaError as error:
         if as_json:
             show_json({"model": ", ".join(models), "error": error.message, "hint": error.hint})
             return error.exit_code
         raise
     if as_json:
-        show_json(told if len(models) > 1 or for_nodes else told["models"][0])
+        show_json(told if len(models) > 1 else told["models"][0])
         return max(codes, default=0)
-    if helm_values:
-        if not codes:
-            fits = spreading is not None if for_nodes else told["together"]["fits"]
-            places = spreading or ((),) * for_nodes
-            say(
-                write_helm_values(
-                    told["models"], fit_together=fits, nodes=places, gpus_per_node=gpus_per_node
-                )
-            )
-    elif len(models) > 1:
+    if len(models) > 1:
         show_together(told["models"], told["together"])
     else:
         show(told["models"][0])
-    if for_nodes and not helm_values:
-        show_nodes(spreading, for_nodes)
     for report in told["models"]:
         if "error" in report:
             show_error(report["error"], report["hint"])
     return max(codes, default=0)
-
-
-def read_gpu_memory(count: int | None, size: str | None) -> int:
-    """Return the bytes of each GPU of a machine that is not this one. Raises ConfigError."""
-    if bool(count) != bool(size):
-        given, other = ("GPUs", "--gpu-memory 24GiB") if count else ("a GPU", "--gpus-per-node 1")
-        raise ConfigError(
-            f"cannot plan for {given}: their number and their memory are both needed",
-            hint=f"add {other}",
-        )
-    try:
-        return parse_bytes(size) if size else 0
-    except ValueError as error:
-        raise ConfigError(f"cannot use --gpu-memory '{size}': {error}", hint="as 24GiB") from None
-
-
-def show_nodes(nodes: Sequence[Sequence[str]] | None, count: int) -> None:
-    """Print how the models lie on the machines of a cluster."""
-    from vllama.cli.model_view import format_sections
-    from vllama.plan.helm_values import describe_nodes
-
-    lines = (
-        [f"not all stay loaded on {count} such machines: they take turns"]
-        if nodes is None
-        else describe_nodes(nodes)
-    )
-    for line in format_sections([("Nodes", [(line,) for line in lines])]):
-        say_prose(line)
 
 
 def show_together(reports: Sequence[Mapping[str, Any]], together: Mapping[str, Any]) -> None:

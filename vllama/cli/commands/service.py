@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,15 +24,14 @@ Examples:
   vllama service install                         for you, with your settings
   vllama service install -- --model qwen3:8b     with arguments for serve
   sudo vllama service install --system           for the machine, confined
-  vllama service status
-  vllama service logs -- --follow
   vllama service show --system > vllama.service
   vllama service uninstall
 
-It uses systemd on Linux and launchd on macOS. What comes after -- goes to 'vllama serve';
-with logs, to journalctl or tail.
+It uses systemd on Linux and launchd on macOS, whose own tools show the state and the log:
+'systemctl --user status vllama' and 'journalctl --user --unit vllama'; 'launchctl print
+gui/$UID/vllama'. What comes after -- goes to 'vllama serve'.
 """
-ACTIONS = ("install", "uninstall", "status", "logs", "show")
+ACTIONS = ("install", "uninstall", "show")
 HOMES = (Path("/home"), Path("/root"))
 """What a confined service cannot see."""
 
@@ -42,36 +39,29 @@ HOMES = (Path("/home"), Path("/root"))
 def service(
     context: typer.Context,
     action: Annotated[
-        str,
-        argument("ACTION", "install, uninstall, status, logs or show.", complete_words(*ACTIONS)),
+        str, argument("ACTION", "install, uninstall or show.", complete_words(*ACTIONS))
     ],
     system: Annotated[
         bool, option("--system", "For the whole machine (Linux, needs root).")
     ] = False,
-) -> int:
-    """Run the server as a service: install, uninstall, status, logs, show."""
+) -> None:
+    """Run the server as a service: install, uninstall, show."""
     from vllama.admin import service as manager
 
     check_action(action, ACTIONS, "the service")
-    words: Sequence[str] = context.obj or ()
-    made = make_service(words if action in ("install", "show") else (), system=system)
+    made = make_service(context.obj or (), system=system)
     if action == "show":
         say(made.text.rstrip())
-        return 0
+        return
     manager.check_manager(sys.platform)
-    match action:
-        case "install":
-            manager.install(made)
-            say(f"installed and started: {made.file}")
-            say_aside(made.hint)
-        case "uninstall":
-            removed = manager.uninstall(made)
-            say(f"removed {made.file}" if removed else "there is no such service")
-        case "status":
-            return subprocess.run(made.status, check=False).returncode
-        case "logs":
-            return subprocess.run([*made.logs, *words], check=False).returncode
-    return 0
+    if action == "install":
+        manager.install(made)
+        say(f"installed and started: {made.file}")
+        say_aside(made.hint)
+        say_aside(f"to watch it: {made.watch}")
+    else:
+        removed = manager.uninstall(made)
+        say(f"removed {made.file}" if removed else "there is no such service")
 
 
 def make_service(words: Sequence[str], *, system: bool) -> Service:
@@ -110,8 +100,4 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
 def find_program() -> list[str]:
     """Return how this vllama is started, independent of PATH and of the current folder."""
     script = Path(sys.executable).with_name("vllama")
-    if script.is_file():
-        return [str(script)]
-    if found := shutil.which("vllama"):
-        return [found]
-    return [sys.executable, "-m", "vllama"]
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "vllama"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from vllama.cli.launch.edits import Values, put_tables, put_values, write_text
+from vllama.cli.launch.edits import Values, put_values, with_values, write_text
 from vllama.cli.launch.more_agents import make_pi_provider
 from vllama.cli.launch.types import NAME, Edit, Integration, Places, Target
 
@@ -46,38 +46,48 @@ def _claude_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 
 def _codex_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     folder = places.named("CODEX_HOME", places.home / ".codex")
-    values: dict[str, object] = {"model": target.model, "model_provider": NAME}
+    values = codex_provider(target)
     if target.context:
-        values["model_context_window"] = target.context
-    return (put_tables(folder / f"{NAME}.config.toml", values | codex_provider(target)),)
+        values["model_context_window",] = target.context
+    return (put_values(folder / f"{NAME}.config.toml", values),)
 
 
-def codex_provider(target: Target) -> dict[str, object]:
-    """Describe the server to Codex."""
+def codex_provider(target: Target) -> dict[tuple[str, ...], object]:
+    """Return the values that make Codex use the server."""
     provider = {"name": NAME, "base_url": target.openai_url, "wire_api": "responses"}
     if target.has_key:
         provider["experimental_bearer_token"] = target.key
-    return {"model_providers": {NAME: provider}}
+    return {
+        ("model",): target.model,
+        ("model_provider",): NAME,
+        **{("model_providers", NAME, key): value for key, value in provider.items()},
+    }
 
 
 # opencode: opencode.ai/docs/config and /providers. Its files are merged; the variable wins.
 
 
 def _opencode_variables(target: Target) -> dict[str, str]:
-    return {"OPENCODE_CONFIG_CONTENT": json.dumps({"model": f"{NAME}/{target.model}"})}
+    config = {"model": f"{NAME}/{target.model}"}
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps(with_values(config, _opencode_values(target)))}
 
 
 def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     folder = places.named("OPENCODE_CONFIG_DIR", places.config / "opencode")
     commented = folder / "opencode.jsonc"
     usual = commented if commented.exists() else folder / "opencode.json"
+    schema: Values = {("$schema",): "https://opencode.ai/config.json"}
+    path = places.named("OPENCODE_CONFIG", usual)
+    return (put_values(path, _opencode_values(target), new=schema),)
+
+
+def _opencode_values(target: Target) -> Values:
     provider = ("provider", NAME)
     model: dict[str, object] = {"name": target.model}
     if target.context:
         model["limit"] = {"context": target.context, "output": target.answer_tokens}
     if "vision" in target.capabilities:
         model["modalities"] = {"input": target.inputs, "output": ["text"]}
-
     values: dict[tuple[str, ...], object] = {
         (*provider, "npm"): "@ai-sdk/openai-compatible",
         (*provider, "name"): NAME,
@@ -86,8 +96,7 @@ def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     if target.has_key:
         values[*provider, "options", "apiKey"] = target.key
     values[*provider, "models", target.model] = model
-    schema: Values = {("$schema",): "https://opencode.ai/config.json"}
-    return (put_values(places.named("OPENCODE_CONFIG", usual), values, new=schema),)
+    return values
 
 
 # goose: its guide "Environment variables". Its provider for Ollama shows no key.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from vllama.base.errors import ConfigError
-from vllama.cli.launch import jsonc
 from vllama.cli.launch.agents import codex_provider
-from vllama.cli.launch.edits import Values, put_tables, put_values, write_text
+from vllama.cli.launch.edits import Values, make_edit, put_values, with_values, write_text
 from vllama.cli.launch.types import ASSUMED_CONTEXT, NAME, Edit, Integration, Places, Target
 
 _VENDOR = "customendpoint"
@@ -48,25 +48,31 @@ def _vscode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     }
     group = {"name": NAME, "vendor": _VENDOR, "apiType": "chat-completions", "models": [model]}
 
-    def change(text: str) -> str:
-        groups = jsonc.load(text) if text.strip() else []
-        if not isinstance(groups, list):
+    def change(groups: Any) -> Any:
+        if not isinstance(groups, list | None):
             raise ValueError("it is no list of providers")
-        at = _index(groups, {"name": NAME, "vendor": _VENDOR})
-        if at == len(groups) or not isinstance(groups[at].get("models"), list):
-            return jsonc.put(text, (at,), group)
-        models = groups[at]["models"]
-        return jsonc.put(text, (at, "models", _index(models, {"id": target.model})), model)
+        known = groups or []
+        at = _index(known, {"name": NAME, "vendor": _VENDOR})
+        ours = known[at] if at < len(known) else {}
+        models = ours.get("models")
+        if not isinstance(models, list):
+            return _put(known, at, group)
+        models = _put(models, _index(models, {"id": target.model}), model)
+        return _put(known, at, {**ours, "models": models})
 
-    return (Edit(path=_vscode_user(places) / "chatLanguageModels.json", change=change),)
+    return (make_edit(_vscode_user(places) / "chatLanguageModels.json", change),)
 
 
-def _index(entries: list[object], wanted: dict[str, object]) -> int:
+def _index(entries: list[Any], wanted: dict[str, object]) -> int:
     """Return the place of the entry with these values, or that behind the last."""
     for at, entry in enumerate(entries):
         if isinstance(entry, dict) and wanted.items() <= entry.items():
             return at
     return len(entries)
+
+
+def _put(entries: list[Any], at: int, entry: object) -> list[Any]:
+    return [*entries[:at], entry, *entries[at + 1 :]]
 
 
 # Zed: zed.dev/docs/ai/use-a-local-model. It finds the models by itself.
@@ -85,14 +91,9 @@ def _zed_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 def _chatgpt_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     folder = places.named("CODEX_HOME", places.home / ".codex")
     catalog = folder / f"{NAME}-models.json"
-    values = {
-        "model": target.model,
-        "model_provider": NAME,
-        "model_catalog_json": str(catalog),
-        **codex_provider(target),
-    }
+    values = {**codex_provider(target), ("model_catalog_json",): str(catalog)}
     models = json.dumps({"models": [_codex_model(target, folder)]}, indent=2) + "\n"
-    return (write_text(catalog, models), put_tables(folder / "config.toml", values))
+    return (write_text(catalog, models), put_values(folder / "config.toml", values))
 
 
 def _codex_model(target: Target, folder: Path) -> dict[str, object]:
@@ -150,17 +151,16 @@ def _claude_desktop_edits(target: Target, places: Places) -> tuple[Edit, ...]:
         ("chatTabEnabled",): True,
     }
 
-    def apply_profile(text: str) -> str:
-        library = jsonc.load(text) if text.strip() else {}
-        entries = library.get("entries", []) if isinstance(library, dict) else []
-        entry = {"id": _CLAUDE_PROFILE, "name": NAME}
-        if entry not in entries:
-            text = jsonc.put(text, ("entries", len(entries)), entry)
-        return jsonc.put(text, ("appliedId",), _CLAUDE_PROFILE)
+    entry = {"id": _CLAUDE_PROFILE, "name": NAME}
+
+    def apply_profile(document: Any) -> Any:
+        applied = with_values(document, {("appliedId",): _CLAUDE_PROFILE})
+        entries = applied.get("entries", [])
+        return {**applied, "entries": entries if entry in entries else [*entries, entry]}
 
     return (
         put_values(library / f"{_CLAUDE_PROFILE}.json", profile),
-        Edit(path=library / "_meta.json", change=apply_profile),
+        make_edit(library / "_meta.json", apply_profile),
         *(
             put_values(support / name / "claude_desktop_config.json", {("deploymentMode",): "3p"})
             for name in ("Claude-3p", "Claude")

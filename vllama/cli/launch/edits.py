@@ -1,7 +1,7 @@
-"""Edits that put values into settings files of other tools: JSON (by `jsonc`), TOML and YAML.
+"""Edits of other tools' settings files: JSON, TOML and YAML, told apart by their suffix.
 
-In YAML single values are changed, and every other character stays as it is: ruamel.yaml finds out
-where a value stands; a round trip through its writer would lay out the rest of the file anew.
+An edit changes plain data; a round trip through the library of the format writes it and keeps the
+comments. Nothing does that for JSON with comments: the user has to change such a file.
 """
 
 from __future__ import annotations
@@ -9,45 +9,42 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-
-from vllama.cli.launch import jsonc
-from vllama.cli.launch.jsonc import nest
-from vllama.cli.launch.types import Edit
-
-if TYPE_CHECKING:
-    from ruamel.yaml.nodes import CollectionNode, Node
+from vllama.cli.launch.types import Edit, HasComments
 
 Values = Mapping[tuple[str, ...], object]
 """Values by the keys that lead to them."""
 
-_END_OF_LINE = re.compile(r"[^\r\n]*")
-_PLAIN_KEY = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Keys that YAML 1.1 or 1.2 reads as something else than text."""
+_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
+_PLAIN_KEY = re.compile(r"(?!(y|n|yes|no|on|off|true|false|null)$)[a-z][\w-]*", re.ASCII | re.I)
+_INDENTED = re.compile(r"^([ \t]+)[^\s#-]", re.MULTILINE)
 
 
 def put_values(path: Path, values: Values, *, new: Values | None = None) -> Edit:
-    """Return the edit that puts values into a JSON or YAML file; `new` are only for a new one."""
-    put = put_yaml if path.suffix in (".yml", ".yaml") else jsonc.put
-
-    def change(text: str) -> str:
-        first = {} if text.strip() or new is None else new
-        for keys, value in {**first, **values}.items():
-            text = put(text, keys, value)
-        return text
-
-    return Edit(path=path, change=change)
+    """Return the edit that puts values into a file; `new` are only for a new one."""
+    return make_edit(path, lambda document: with_values(document, values, new=new))
 
 
-def put_tables(path: Path, values: Mapping[str, object]) -> Edit:
-    """Return the edit that merges values into a TOML file."""
-    return Edit(path=path, change=lambda text: merge_tables(text, values))
+def with_values(document: Any, values: Values, *, new: Values | None = None) -> Any:
+    """Return a document with these values, and with `new` if it is None. Raises ValueError."""
+    first = new if new and document is None else {}
+    for keys, value in {**first, **values}.items():
+        document = _with(document, keys, value)
+    return document
+
+
+def _with(document: Any, keys: Sequence[str], value: object, where: str = "the whole") -> Any:
+    if not keys:
+        return value
+    if not isinstance(document, dict | None):
+        raise ValueError(f"{where} is not a mapping")
+    known, (key, *rest) = document or {}, keys
+    return {**known, key: _with(known.get(key), rest, value, key)}
 
 
 def write_text(path: Path, text: str) -> Edit:
@@ -55,174 +52,116 @@ def write_text(path: Path, text: str) -> Edit:
     return Edit(path=path, change=lambda before: text)
 
 
-def merge_tables(text: str, values: Mapping[str, object]) -> str:
-    """Return the text with these values; tables are merged, not replaced. Raises ValueError."""
+def make_edit(path: Path, change: Callable[[Any], Any]) -> Edit:
+    """Return the edit that replaces a file's data, None if it is empty, by what `change` makes."""
+    load: Callable[[str], Any] = load_json
+    write = _write_json
+    if path.suffix == ".toml":
+        load, write = tomllib.loads, _write_toml
+    elif path.suffix in (".yml", ".yaml"):
+        load, write = _load_yaml, _write_yaml
+
+    def change_text(text: str) -> str:
+        before = load(text) if text.strip() else None
+        wanted = change(before)
+        if wanted == before:
+            return text
+        plain = text.replace("\r\n", "\n")
+        if before is None:  # nothing, or nothing but comments
+            after = (f"{plain.rstrip()}\n" if plain.strip() else "") + write("", wanted)
+        else:
+            after = write(plain, wanted)
+        if load(after) != wanted:  # such as a value that an anchor of YAML shares
+            raise ValueError("its layout is too unusual for a change")
+        return after.replace("\n", "\r\n") if "\r\n" in text else after
+
+    return Edit(path=path, change=change_text)
+
+
+def load_json(text: str) -> Any:
+    """Return the data of JSON as editors take it: with comments, and with commas at the end."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(lambda found: found[1] or re.sub(r"\S", " ", found[0]), text)
+    try:
+        return json.loads(text) if text.strip() else None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _write_json(text: str, wanted: Any) -> str:
+    try:
+        json.loads(text or "null")
+    except ValueError:
+        raise HasComments from None
+    indented = _INDENTED.search(text)
+    unit = indented[1] if indented else "  "
+    end = "" if text and not text.endswith("\n") else "\n"
+    return json.dumps(wanted, indent=unit, ensure_ascii=False, allow_nan=False) + end
+
+
+def _write_toml(text: str, wanted: Any) -> str:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
     try:
         document = tomlkit.parse(text)
-        _merge_into(document, values)
+        _merge(document, wanted, lambda entry: entry)
         return tomlkit.dumps(document)
     except TOMLKitError as error:
         raise ValueError(str(error)) from None
 
 
-def _merge_into(table: MutableMapping[str, object], values: Mapping[str, object]) -> None:
-    for key, value in values.items():
-        if not isinstance(value, Mapping):
-            if table.get(key) != value:
-                table[key] = value
-            continue
+def _merge(table: MutableMapping[str, Any], wanted: Any, make: Callable[[Any], Any]) -> None:
+    """Change a library's document to what is wanted; `make` prepares each new entry for it."""
+    for key, value in wanted.items():
         child = table.get(key)
-        if child is None:
-            only_tables = all(isinstance(item, Mapping) for item in value.values())
-            child = tomlkit.table(is_super_table=only_tables)
-            _merge_into(child, value)
-            table[key] = child
-        elif isinstance(child, MutableMapping):
-            _merge_into(child, value)
-        else:
-            raise ValueError(f"{key} is not a table")
+        if isinstance(child, MutableMapping) and isinstance(value, Mapping):
+            _merge(child, value, make)
+        elif key not in table or child != value:
+            table.update(make({key: value}))
 
 
-def put_yaml(text: str, path: Sequence[str], value: object) -> str:
-    """Return the text with `value` at `path`; mappings that are missing on the way are made.
-
-    Blank text becomes a document. Raises ValueError if the text is no YAML document, has something
-    else than a mapping on the way, or is laid out so that the value cannot be inserted.
-    """
-    before = _load(text)
-    if before is None:
-        separator = "" if not text or text.endswith("\n") else "\n"
-        return text + separator + _dump(nest(path, value))
-    wanted = _with(before, path, value)
-    if wanted == before:
-        return text
-    changed = _changed(text, path, value)
-    try:
-        done = _load(changed) == wanted
-    except ValueError:
-        done = False
-    if not done:
-        raise ValueError(f"its layout is too unusual to insert {'.'.join(path)}")
-    return changed
-
-
-def _load(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
 
     try:
         return YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ValueError(f"{error.problem or error.context}{line}") from None
     except YAMLError as error:
-        raise ValueError(str(error)) from None
+        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
+        line = f" at line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{problem or error}{line}") from None
 
 
-def _with(document: Any, path: Sequence[str], value: object, where: str = "the whole") -> Any:
-    """Return the document with the value at the path. What an alias shares is not touched."""
-    if not path:
-        return value
-    if not isinstance(document, dict):
-        raise ValueError(f"{where} is not a mapping")
-    key, *rest = path
-    child = document.get(key)
-    return {**document, key: _with({} if child is None else child, rest, value, key)}
-
-
-def _changed(text: str, path: Sequence[str], value: object) -> str:
+def _write_yaml(text: str, wanted: Any) -> str:
     from ruamel.yaml import YAML
+    from ruamel.yaml.util import load_yaml_guess_indent
 
-    node = YAML(pure=True).compose(text)
-    for depth, key in enumerate(path):
-        found = [(name, child) for name, child in node.value if name.value == key]
-        rest = nest(path[depth + 1 :], value)
-        if not found:
-            return _insert(text, node, key, rest)
-        name, child = found[0]
-        is_empty = child.tag == "tag:yaml.org,2002:null"
-        if depth == len(path) - 1 or is_empty:
-            return _replace(text, node, name, child, rest)
-        node = child
-    raise AssertionError("a path has at least one key")
-
-
-def _insert(text: str, mapping: CollectionNode, key: str, value: object) -> str:
-    """Insert an entry behind the last one of a mapping."""
-    if mapping.flow_style:
-        at = mapping.end_mark.index - 1
-        separator = ", " if mapping.value else ""
-        return text[:at] + separator + _flow(key, value) + text[at:]
-    at = _end(mapping)
-    if text[at - 1] not in "\r\n":  # a comment may follow on the line
-        line = _END_OF_LINE.match(text, at)
-        at = line.end() if line else at
-    newline = "\r\n" if "\r\n" in text else "\n"
-    entry = _block(key, value, mapping.start_mark.column, newline)
-    if text[at - 1] in "\r\n":
-        return text[:at] + entry + newline + text[at:]
-    return text[:at] + newline + entry + text[at:]
-
-
-def _replace(text: str, mapping: CollectionNode, name: Node, old: Node, value: object) -> str:
-    """Replace an entry of a mapping; a comment behind its value stays."""
-    start, end = name.start_mark.index, _end(old)
-    if old.start_mark.index == old.end_mark.index:  # nothing but the colon
-        end = text.index(":", name.end_mark.index) + 1
-    if mapping.flow_style:
-        return text[:start] + _flow(name.value, value) + text[end:]
-    newline = "\r\n" if "\r\n" in text else "\n"
-    column = mapping.start_mark.column
-    entry = _block(name.value, value, column, newline)[column:]
-    tail = newline if text[end - 1] in "\r\n" else ""
-    return text[:start] + entry + tail + text[end:]
-
-
-def _end(node: Node) -> int:
-    """Return where a node's text ends. That of a block collection includes comments behind it."""
-    from ruamel.yaml.nodes import CollectionNode
-
-    if isinstance(node, CollectionNode) and node.value and not node.flow_style:
-        last = node.value[-1]
-        return max(map(_end, last)) if isinstance(last, tuple) else _end(last)
-    return int(node.end_mark.index)
-
-
-def _flow(key: str, value: object) -> str:
-    return f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
-
-
-def _block(key: str, value: object, column: int, newline: str) -> str:
-    lines = _dump({key: value}).splitlines()
-    return newline.join(" " * column + line for line in lines)
-
-
-def _dump(value: object) -> str:
-    """Return a value as a block. Strings are quoted, as readers disagree about what needs it."""
-    from ruamel.yaml import YAML
-
-    writer = YAML()
-    writer.width = 1 << 20  # never fold a line
-    out = io.StringIO()
-    writer.dump(_quoted(value), out)
+    yaml, out = YAML(), io.StringIO()
+    yaml.preserve_quotes = True
+    yaml.width = 1 << 20  # never fold a line
+    yaml.explicit_start = text.startswith("---")
+    indented, dash = _INDENTED.search(text), load_yaml_guess_indent(text)[2] or 0
+    yaml.indent(mapping=len(indented[1]) if indented else 2, sequence=dash + 2, offset=dash)
+    document = yaml.load(text or "{}")
+    document.fa.set_block_style()
+    _merge(document, wanted, _quote)
+    yaml.dump(document, out)
     return out.getvalue()
 
 
-def _quoted(value: object) -> object:
+def _quote(value: Any) -> Any:
+    """Return a value whose strings are quoted, as readers of YAML disagree about what needs it."""
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     match value:
         case dict():
-            return {_key(key): _quoted(item) for key, item in value.items()}
+            return {
+                key if _PLAIN_KEY.fullmatch(key) else _quote(key): _quote(item)
+                for key, item in value.items()
+            }
         case list():
-            return [_quoted(item) for item in value]
+            return [_quote(item) for item in value]
         case str():
             return DoubleQuotedScalarString(value)
     return value
-
-
-def _key(key: str) -> str:
-    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-
-    is_plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS
-    return key if is_plain else DoubleQuotedScalarString(key)

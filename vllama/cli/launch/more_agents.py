@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vllama.cli.launch import jsonc
-from vllama.cli.launch.edits import Values, put_values
+from typing import Any
+
+from vllama.cli.launch.edits import Values, load_json, make_edit, put_values, with_values
 from vllama.cli.launch.types import ASSUMED_CONTEXT, NAME, Edit, Integration, Places, Target
 
 # Kimi Code: moonshotai.github.io/kimi-code, "Environment variables": a model for one session. Its
@@ -84,19 +85,15 @@ def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 def _cline_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     settings = {"provider": "ollama", "model": target.model, "baseUrl": target.openai_url}
     provider = ("providers", "ollama")
-    edit = put_values(
-        places.home / ".cline" / "data" / "settings" / "providers.json",
-        {(*provider, "settings"): settings, (*provider, "tokenSource"): "manual"},
-        new={("version",): 1},
-    )
+    values: Values = {(*provider, "settings"): settings, (*provider, "tokenSource"): "manual"}
 
-    def change(text: str) -> str:
-        text = edit.change(text)
-        if "updatedAt" not in jsonc.load(text)["providers"]["ollama"]:
-            text = jsonc.put(text, (*provider, "updatedAt"), "1970-01-01T00:00:00.000Z")
-        return text
+    def change(document: Any) -> Any:
+        document = with_values(document, values, new={("version",): 1})
+        changed = document["providers"]["ollama"].get("updatedAt", "1970-01-01T00:00:00.000Z")
+        return with_values(document, {(*provider, "updatedAt"): changed})
 
-    return (Edit(path=edit.path, change=change),)
+    path = places.home / ".cline" / "data" / "settings" / "providers.json"
+    return (make_edit(path, change),)
 
 
 # OpenClaw: docs.openclaw.ai/providers/ollama; its gateway reads the file again by itself. `chat`
@@ -139,14 +136,13 @@ def _muse_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     }
     users = places.config / "muse" / "settings.json"
     ours = places.own / "muse" / "muse" / "settings.json"
-    edit = put_values(ours, settings, new={("schema_version",): 1})
 
-    def change(text: str) -> str:
-        if not text.strip() and users.exists():
-            text = users.read_text(encoding="utf-8")
-        return edit.change(text)
+    def change(document: Any) -> Any:
+        if document is None and users.exists():
+            document = load_json(users.read_text(encoding="utf-8"))
+        return with_values(document, settings, new={("schema_version",): 1})
 
-    return (Edit(path=edit.path, change=change),)
+    return (make_edit(ours, change),)
 
 
 MORE_AGENTS = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,18 +22,22 @@ import msgspec
 
 from vllama.base import private
 from vllama.base.errors import VllamaError
-from vllama.cli.launch.types import Edit
+from vllama.cli.launch.types import Edit, HasComments
 
 _BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A file's bytes before and after; None: there is no such file."""
+    """A file's bytes before and after; None: there is no such file.
+
+    `lines` are what the user has to add to a file that we cannot change.
+    """
 
     path: Path
     before: bytes | None
     after: bytes | None
+    lines: str = ""
 
     @property
     def is_one(self) -> bool:
@@ -41,7 +45,7 @@ class Change:
         return self.before != self.after
 
 
-class _File(msgspec.Struct, frozen=True):
+class _File(msgspec.Struct):
     """A file that we wrote. `copy` is None if it was not there; `made` are folders we made."""
 
     path: str
@@ -62,6 +66,8 @@ def plan(edit: Edit) -> Change:
         text = (before or b"").decode()
         mark = _BOM if text.startswith(_BOM) else ""
         after = (mark + edit.change(text.removeprefix(_BOM))).encode()
+    except HasComments:
+        return Change(path=path, before=before, after=before, lines=edit.change(""))
     except ValueError as error:  # a UnicodeDecodeError is one too
         reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         raise VllamaError(
@@ -76,6 +82,7 @@ class Keeper:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._record_file = folder / "record.json"
 
     def state(self) -> str:
         """Return "" (nothing written), "written", or "changed since" (by somebody else)."""
@@ -90,19 +97,19 @@ class Keeper:
             record = self._record()
             known = next((f for f in record.files if f.path == str(change.path)), None)
             if known is None:
-                known = self._copied(len(record.files), change)
+                made = (str(folder) for folder in change.path.parents if not folder.exists())
+                known = _File(str(change.path), written="", made=tuple(made))
+                if change.before is not None:
+                    known.copy = f"{len(record.files)}-{change.path.name}"
+                    _write(self.folder / known.copy, change.before)
                 record.files.append(known)
-            at = record.files.index(known)
-            record.files[at] = msgspec.structs.replace(known, written=_digest(change.after))
+            known.written = _digest(change.after)
             self._save(record)
             _write(change.path, change.after)
 
     def undo(self) -> list[Change]:
         """Compute what `restore` would change, without writing."""
-        return [
-            Change(path=Path(file.path), before=_read(Path(file.path)), after=self._original(file))
-            for file in self._record().files
-        ]
+        return [self._undo(file) for file in self._record().files]
 
     def restore(self) -> list[Path]:
         """Restore every file as it was before the first `write`, then delete the originals.
@@ -111,74 +118,55 @@ class Keeper:
         """
         record, kept = self._record(), []
         for file in list(record.files):
-            path, original = Path(file.path), self._original(file)
-            current = _read(path)
-            if current is not None and current != original and _digest(current) != file.written:
-                mine = self.folder / f"{file.copy or path.name}.mine"
-                _write(mine, current)
-                kept.append(mine)
-            if original is None:
-                _delete(path)
-                for folder in file.made:
-                    with contextlib.suppress(OSError):  # somebody else uses it by now
-                        Path(folder).rmdir()
-            elif current != original:
-                _write(path, original)
+            change = self._undo(file)
+            now = change.before
+            if now is not None and change.is_one and _digest(now) != file.written:
+                kept.append(self.folder / f"{file.copy or change.path.name}.mine")
+                _write(kept[-1], now)
+            if change.after is None:
+                _delete(change.path, file.made)
+            elif change.is_one:
+                _write(change.path, change.after)
             record.files.remove(file)
             self._save(record)
             if file.copy is not None:
                 _delete(self.folder / file.copy)
-        _delete(self.folder / "record.json")
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        _delete(self._record_file, (self.folder,))
         return kept
 
-    def _copied(self, number: int, change: Change) -> _File:
-        made: list[str] = []
-        folder = change.path.parent
-        while not folder.exists():
-            made.append(str(folder))
-            folder = folder.parent
-        copy = None
-        if change.before is not None:
-            copy = f"{number}-{change.path.name}"
-            _write(self.folder / copy, change.before)
-        return _File(path=str(change.path), written="", copy=copy, made=tuple(made))
-
-    def _original(self, file: _File) -> bytes | None:
-        if file.copy is None:
-            return None
-        content = _read(self.folder / file.copy)
-        if content is None:
+    def _undo(self, file: _File) -> Change:
+        path, original = Path(file.path), None
+        if file.copy is not None and (original := _read(self.folder / file.copy)) is None:
             reason = f"'{self.folder / file.copy}' is gone"
-            raise VllamaError(f"cannot put back '{file.path}': {reason}")
-        return content
+            raise VllamaError(f"cannot put back '{path}': {reason}")
+        return Change(path=path, before=_read(path), after=original)
 
     def _record(self) -> _Record:
-        path = self.folder / "record.json"
-        content = _read(path)
-        if content is None:
-            return _Record()
+        content = _read(self._record_file)
         try:
-            return msgspec.json.decode(content, type=_Record)
+            return _Record() if content is None else msgspec.json.decode(content, type=_Record)
         except msgspec.DecodeError as error:
-            raise VllamaError(f"cannot read '{path}': {error}") from None
+            raise VllamaError(f"cannot read '{self._record_file}': {error}") from None
 
     def _save(self, record: _Record) -> None:
-        _write(self.folder / "record.json", msgspec.json.format(msgspec.json.encode(record)))
+        _write(self._record_file, msgspec.json.format(msgspec.json.encode(record)))
 
 
 def _digest(content: bytes | None) -> str:
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
-def _read(path: Path) -> bytes | None:
+@contextlib.contextmanager
+def _explained(verb: str, path: Path) -> Iterator[None]:
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        yield
     except OSError as error:
-        raise VllamaError(f"cannot read '{path}': {error.strerror or error}") from error
+        raise VllamaError(f"cannot {verb} '{path}': {error.strerror or error}") from error
+
+
+def _read(path: Path) -> bytes | None:
+    with _explained("read", path):
+        return path.read_bytes() if path.exists() else None
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -186,17 +174,17 @@ def _write(path: Path, content: bytes) -> None:
 
     Links are followed: many people keep their settings in a repository of their own.
     """
-    try:
+    with _explained("write", path):
         real = path.resolve()
         real.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else private.FILE
         private.write_through(real.parent, real, content, mode)
-    except OSError as error:
-        raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
 
 
-def _delete(path: Path) -> None:
-    try:
+def _delete(path: Path, folders: Iterable[str | Path] = ()) -> None:
+    """Delete a file, and folders unless somebody else uses them by now."""
+    with _explained("delete", path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise VllamaError(f"cannot delete '{path}': {error.strerror or error}") from error
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()

@@ -85,11 +85,15 @@ class Places:
 class Edit:
     """A change of one file: `change` takes its text ("" if there is no file), returns the new one.
 
-    It raises ValueError, with the reason, for a text that it cannot read.
+    It raises ValueError, with the reason, for a text that it cannot read, and HasComments.
     """
 
     path: Path
     change: Callable[[str], str]
+
+
+class HasComments(Exception):
+    """The file has comments that would be lost: the user has to change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
