@@ -51,6 +51,7 @@ def test_two_servers_of_llama_cpp(tmp_path):
     assert [one["engine"] for one in told["engines"]] == ["llama-cpp-python", "llama-server"]
 
 
+@pytest.mark.other_engines
 @pytest.mark.parametrize(("model", "said"), [(COUNTS, " one two three four"), (SMILES, "😀")])
 def test_two_servers_that_cannot_but_agree(counting, tmp_path, model, said):
     """One of them drops characters of several tokens from answers with log probabilities."""
