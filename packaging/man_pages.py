@@ -10,7 +10,7 @@ from typer.core import TyperArgument
 
 from vllama.cli.command_index import EXIT_CODES, GROUPS, INTRODUCTION
 from vllama.cli.parser import root
-from vllama.config.report import reference_rows
+from vllama.config import SETTINGS
 
 
 def write_pages(version: str) -> dict[str, str]:
@@ -28,9 +28,9 @@ def write_overview(version: str) -> str:
         terms = _terms((f"vllama-{name}(1)", text) for name, text in rows.items())
         lines += [f".SH {title.upper()}", *terms]
     lines.append(".SH ENVIRONMENT")
-    for row in reference_rows():
-        names = ", ".join(name for name in (row["env"], row["foreign"]) if name)
-        lines += _terms([(names, row["help"])])
+    for one in SETTINGS:
+        names = ", ".join(name for name in (one.env, one.foreign) if name)
+        lines += _terms([(names, one.help)])
     lines += [".SH EXIT STATUS", *_terms((("0", "it succeeded"), *EXIT_CODES.items()))]
     return "\n".join(lines) + "\n"
 

@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterable
 
 def settings() -> str:
     """Return the table of settings."""
-    from vllama.config.report import reference_rows
+    from vllama.config import SETTINGS
 
     rows = []
-    for row in reference_rows():
-        names = ", ".join(f"`{name}`" for name in (row["env"], row["foreign"]) if name)
-        flag, default = (f"`{row[key]}`" if row[key] else "" for key in ("flag", "default"))
-        rows.append((f"`{row['key']}`", flag, names, default, row["effect"], row["help"]))
+    for one in SETTINGS:
+        names = ", ".join(f"`{name}`" for name in (one.env, one.foreign) if name)
+        flag, default = (f"`{text}`" if text else "" for text in (one.flag, one.default_text))
+        rows.append((f"`{one.key}`", flag, names, default, one.effect, one.help))
     head = ("key in the file", "flag", "variables", "default", "holds", "meaning")
     return _table(head, rows)
 
 
 def tables() -> str:
     """Return the fields of the tables in the config file."""
-    from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
+    from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS
 
     sections = []
     for title, fields in (('[models."NAME"]', MODEL_FIELDS), ("[upstreams.NAME]", UPSTREAM_FIELDS)):

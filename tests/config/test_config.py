@@ -14,7 +14,6 @@ import pytest
 from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.config.address import Address, is_loopback, parse_address, reachable_host, url
-from vllama.config.report import reference_rows
 from vllama.config.settings import BY_FIELD
 
 
@@ -290,11 +289,10 @@ def test_the_token_file(home: Path) -> None:
 
 
 def test_the_table_is_whole_and_without_doubles() -> None:
-    rows = reference_rows()
     for column in ("key", "flag", "env", "foreign"):
-        names = [row[column] for row in rows if row[column]]
+        names = [name for one in config.SETTINGS if (name := getattr(one, column))]
         assert len(names) == len(set(names))
-    assert all(row["help"] and row["example"] for row in rows)
+    assert all(one.help and one.example for one in config.SETTINGS)
     derived = {"scheme", "config_file", "notes", "sources"}
     fields = {setting.field for setting in config.SETTINGS}
     assert fields == {field.name for field in dataclasses.fields(config.Config)} - derived

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from vllama import config
 from vllama.base.errors import ConfigError
+from vllama.base.toml_lines import find_line
 from vllama.config.report import report_settings
-from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
-from vllama.config.toml_lines import find_line
-from vllama.models.settings import ModelSettings, UpstreamSettings
+from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS, ModelSettings
 
 HOME = {"HOME": "/nowhere"}
 
@@ -38,13 +36,6 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
     text = f"[upstreams.a]\n{url}{field.key} = {example}\n"
     (one,) = load(tmp_path, text, OPENAI_API_KEY="sk-2").upstreams
     assert one.name == "a" and one.url
-
-
-def test_declarations_and_settings_have_the_same_fields() -> None:
-    fields = {each.name for each in dataclasses.fields(ModelSettings)} - {"origins"}
-    assert {each.field for each in MODEL_FIELDS} == fields
-    fields = {each.name for each in dataclasses.fields(UpstreamSettings)}
-    assert {each.field for each in UPSTREAM_FIELDS} == fields - {"name", "is_listed", "linked"}
 
 
 @pytest.mark.parametrize(

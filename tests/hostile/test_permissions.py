@@ -130,8 +130,8 @@ def test_a_pull_that_is_too_large(settings: ModelsSettings, tmp_path: Path) -> N
         registry.add("library/m:latest", OllamaModel([("model", weights)]))
 
         def pull(most_bytes: int) -> object:
-            limited = replace(settings, most_file_bytes=most_bytes, ollama_registry=registry.url)
-            return open_library(limited).remote.pull("m")
+            limits = {"max_blob_size_bytes": most_bytes, "ollama_registry": registry.url}
+            return open_library(replace(settings, **limits)).remote.pull("m")
 
         with pytest.raises(Forbidden, match=r"no more than .* are allowed"):
             pull(size - 1)
@@ -143,7 +143,7 @@ def test_a_pull_that_is_too_large(settings: ModelsSettings, tmp_path: Path) -> N
 
 
 def allowing(settings: ModelsSettings, *hosts: str) -> Callable[[str], object]:
-    return open_library(replace(settings, allowed_registries=hosts)).remote.pull
+    return open_library(replace(settings, allow_registry=hosts)).remote.pull
 
 
 @pytest.mark.parametrize("name", ["org/model", "hf.co/org/model", "qwen3:0.6b", "{host}/lib/model"])
@@ -194,7 +194,7 @@ def test_an_allowed_hub_leads_to_no_other(settings: ModelsSettings) -> None:
 
 
 def test_names_of_the_defaults(settings: ModelsSettings) -> None:
-    usual = replace(settings, hf_endpoint=None, offline=True)
+    usual = replace(settings, hf_endpoint=None, hf_offline=True)
     for hosts, name, allowed in (
         (("huggingface.co",), "org/model", True),
         (("hf.co",), "org/model", True),

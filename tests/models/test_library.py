@@ -80,7 +80,7 @@ def test_pull_updates(hub: StandInHub, library: Library, models: Path) -> None:
     assert library.find("org/tiny-gguf") == new
 
 
-@pytest.mark.parametrize("changes", [{"offline": True}, {"hf_endpoint": "http://127.0.0.1:9"}])
+@pytest.mark.parametrize("changes", [{"hf_offline": True}, {"hf_endpoint": "http://127.0.0.1:9"}])
 def test_without_a_network_the_cached_model_will_do(
     library: Library, with_settings: Callable[..., ModelsSettings], changes: dict[str, object]
 ) -> None:

@@ -14,7 +14,8 @@ from vllama.engines.llamacpp.llama_server import ENGINE
 from vllama.machine.nvidia import parse_nvidia_smi
 from vllama.machine.types import Platform
 from vllama.machine.visible import hide_gpus, show_only
-from vllama.models.settings import SPREAD, ModelSettings
+from vllama.models.settings import ModelSettings
+from vllama.models.table_kinds import SPREAD
 from vllama.plan.choose import draft_plan
 from vllama.plan.report import make_device_rows
 from vllama.plan.resources import list_usable, place

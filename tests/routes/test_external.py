@@ -345,11 +345,11 @@ def test_sampling_that_nobody_asks_for_is_left_to_the_server(elsewhere, path, as
 def test_what_the_settings_say_of_it_holds(tmp_path):
     elsewhere = Elsewhere("--say", json.dumps(SAID))
     (tmp_path / "config.toml").write_text(
-        f'[upstream_traits."{elsewhere.url}"]\n'
-        'tool_calls = "none"\nthinking = "parsed"\ncontext = "2k"\n'
+        f'[upstreams.there]\nurl = "{elsewhere.url}"\n'
+        'traits = { tool_calls = "none", thinking = "parsed", context = "2k" }\n'
     )
     try:
-        options = ("--upstream", elsewhere.url, "--config", str(tmp_path / "config.toml"))
+        options = ("--config", str(tmp_path / "config.toml"))
         with Server(tmp_path, *options, fake=False) as server:
             shown = server.post("/api/show", {"model": "org/big"})[1]
             assert shown["model_info"]["fake.context_length"] == 2048

@@ -25,7 +25,7 @@ context = 1024
 NEVER = {
     "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",
     "api_key", "api_key_file", "require_keys", "client_key", "tls_cert", "tls_key", "read_only",
-    "inspect_code", "no_ui", "searxng", "upstreams", "upstream_key", "upstream_traits",
+    "inspect_code", "no_ui", "searxng", "upstreams", "upstream_key",
     "allow_registry", "max_blob_size", "folders", "aliases", "models_dir", "ollama_registry",
     "lmstudio_dir", "hf_cache_dir", "hf_endpoint", "releases_url", "hf_token", "hf_offline",
     "data_dir", "log_dir", "run_dir", "nohistory", "debug_log_requests", "capture", "log_format",
@@ -123,6 +123,7 @@ def test_paths_commands_addresses_and_keys_cannot_be_changed(server: Configured,
     ("values", "status", "words"),
     [
         ({"keep_alive": "soon"}, 400, 'cannot set keep_alive to "soon"'),
+        ({"upstream_traits": "x"}, 400, "it was removed; write [upstreams.NAME]"),
         ({"threads": -1}, 400, 'cannot set threads to "-1"'),
         ({"engine": "/bin/sh"}, 400, "not one of auto, external"),
         ({"engine": "../fake"}, 400, "not one of auto, external"),

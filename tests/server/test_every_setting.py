@@ -23,9 +23,9 @@ from tests.routes.test_ollama_chat import until, user
 from tests.server.reloaded import Reloaded, Site
 from tests.server_process import FAKE
 from tests.tiny import TEMPLATE, write_tiny_gguf
-from vllama.config.setting import Effect
+from vllama.base.setting import Effect
 from vllama.config.settings import SETTINGS
-from vllama.config.table_fields import MODEL_FIELDS, UPSTREAM_FIELDS
+from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS
 
 pytestmark = pytest.mark.slow
 
@@ -376,11 +376,11 @@ def list_cases(
             f'upstreams = ["{other}"]\nupstream_key = "sesame"\n', ask_upstream, 200,
             before=f'upstreams = ["{other}"]\n',
         ),
-        "upstream_traits": Case(
-            f'upstreams = ["{there}"]\n[upstream_traits."{there}"]\ncontext = 1234\n',
+        "models.traits": Case(
+            up + '[models."org/big"]\ntraits = { context = 1234 }\n',
             lambda: (ask_upstream(), server.rows()["org/big"]["context_length"])[1],
             1234,
-            before=f'upstreams = ["{there}"]\n',
+            before=up,
             prepare=ask_upstream,
         ),
         "upstreams.url": Case(up, used(elsewhere), before=shut),

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from vllama import config
-from vllama.base import executors
+from vllama.base import executors, removed
 from vllama.base.errors import ConfigError, ServeFailed
 from vllama.base.spelling import suggest
 from vllama.config.settings import BY_FIELD
@@ -205,7 +205,8 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
         if setting is None:
             raise ConfigError(
                 f"cannot start a server: there is no setting '{name}'",
-                hint=suggest(name, [*BY_FIELD, *by_key], "see them all: vllama config show"),
+                hint=removed.SETTINGS.get(name)
+                or suggest(name, [*BY_FIELD, *by_key], "see them all: vllama config show"),
             )
         if value is not None:
             out[setting.env] = setting.kind.text(value)

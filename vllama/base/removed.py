@@ -1,49 +1,55 @@
 """Commands, options and settings that version 0.2 removed, and what to use instead.
 
-Only names that nothing else has are looked up here. The table goes with the next minor version.
+Only names that nothing else has are looked up here. Each advice follows "… was removed; ". The
+table goes with the next minor version.
 """
 
 from __future__ import annotations
 
-RAY = "list the nodes: serve --node http://HOST:11434"
-RANKS = "start the engine across machines by its own means, and name it: --upstream URL"
+RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
+RANKS = "start the engine across machines by its own means, and name it with '--upstream URL'"
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
-BISECT = "replay a request with each: vllama replay ID --engine NAME --set KEY=VALUE"
+BISECT = "replay a request with each: 'vllama replay ID --engine NAME --set KEY=VALUE'"
 DRAFT_AUTO = 'name the model: draft = "qwen3:0.6b"'
 HELM = "write the chart's own values; see deploy/helm/vllama/values.yaml"
-TRAITS = 'write traits into [upstreams.NAME], or into [models."NAME"] for one model'
+MACHINE = "run 'vllama plan' on the machine itself"
+SEARCH = "let the app search the web; /api/web_search answers that it is unavailable here"
+TRAITS = 'write [upstreams.NAME] with url and traits, or [models."NAME"] traits for one model'
+WRITES = "the cache writes at most 50 GB a day"
 
 COMMANDS = {
     "bisect": BISECT,
     "export": BACKUP,
-    "import": f"{BACKUP}; an archive made by 'vllama export' is unpacked with tar",
+    "import": f"{BACKUP}; unpack an archive of 'vllama export' with tar as well",
     "join": RAY,
-    "vectors": "pass the file: vllama inspect MODEL PROMPT --steer FILE@15=0.3",
+    "vectors": "pass the file: 'vllama inspect MODEL PROMPT --steer FILE@15=0.3'",
 }
 
 OPTIONS = {
     ("plan", "--helm-values"): HELM,
     ("plan", "--for-nodes"): "run 'vllama plan --nodes' beside the head of a cluster",
-    ("plan", "--gpus-per-node"): "run 'vllama plan' on the machine itself",
-    ("plan", "--gpu-memory"): "run 'vllama plan' on the machine itself",
+    ("plan", "--gpus-per-node"): MACHINE,
+    ("plan", "--gpu-memory"): MACHINE,
+    ("serve", "--cache-disk-writes-per-day"): WRITES,
     ("serve", "--cluster"): RAY,
     ("serve", "--ray-address"): RAY,
-    ("serve", "--searxng"): "let the app search; /api/web_search reports that no search is set up",
-    ("service", "status"): "systemctl --user status vllama; macOS: launchctl print gui/$UID/vllama",
-    ("service", "logs"): "journalctl --user --unit vllama; macOS: vllama logs",
+    ("serve", "--searxng"): SEARCH,
+    ("service", "status"): "run 'systemctl --user status vllama'; on macOS "
+    "'launchctl print gui/$UID/vllama'",
+    ("service", "logs"): "run 'journalctl --user --unit vllama'; on macOS 'vllama logs'",
 }
 """Options and actions by command; typing one is an error."""
 
 SETTINGS = {
     "batch_files_per_key": "one key may use a quarter of batch_files",
-    "cache_disk_writes_per_day": "the cache writes at most 50 GB a day",
+    "cache_disk_writes_per_day": WRITES,
     "cluster": RAY,
     "debug_log_requests": "set capture = 100 and see 'vllama requests'",
     "max_answer_size": "a response that is not streamed may have 128 MiB",
     "node_weights": "the head chooses by load",
     "ray_address": RAY,
     "releases_url": "set the variable VLLAMA_RELEASES_URL",
-    "searxng": "let the app search; /api/web_search reports that no search is set up",
+    "searxng": SEARCH,
     "upstream_traits": TRAITS,
 }
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from vllama import __version__
+from vllama.base import removed
 from vllama.base.spelling import find_similar, suggest
 from vllama.cli.command_index import ALIASES, COMMANDS
 
@@ -111,8 +112,11 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         show_error(error.message, error.hint)
         return error.exit_code
     except typer.TyperException as error:
-        problem = _explain(error.format_message())
-        show_error(problem, _usage_hint(args, problem, getattr(error, "option_name", None)))
+        problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
+        if gone := _find_removed(args, option):
+            show_error(gone)
+        else:
+            show_error(problem, _usage_hint(args, problem, option))
         return USAGE
     except typer.Abort:
         return INTERRUPTED
@@ -173,6 +177,17 @@ def _explain(message: str) -> str:
     for pattern, words in WORDS:
         message = re.sub(pattern, words, message)
     return message
+
+
+def _find_removed(args: Sequence[str], option: str | None) -> str | None:
+    """Return what to do instead of a command or an option that was removed; None if none was."""
+    name = next((a for a in args if not a.startswith("-")), "")
+    known = ALIASES.get(name, name)
+    if known not in COMMANDS and (advice := removed.COMMANDS.get(name)):
+        return f"'vllama {name}' was removed; {advice}"
+    if option and (advice := removed.OPTIONS.get((known, option))):
+        return f"{option} of 'vllama {known}' was removed; {advice}"
+    return None
 
 
 def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:

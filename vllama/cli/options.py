@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from vllama import config
+from vllama.base import removed
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.spelling import suggest
 
@@ -112,6 +113,9 @@ def model_argument(help: str, metavar: str = "MODEL") -> Any:
 
 def check_action(action: str, known: Collection[str], what: str) -> None:
     """Raise ConfigError for a word that names none of a command's actions."""
+    command = what.removeprefix("the ")
+    if action not in known and (advice := removed.OPTIONS.get((command, action))):
+        raise ConfigError(f"'vllama {command} {action}' was removed; {advice}")
     if action not in known:
         raise ConfigError(f"cannot do '{action}' with {what}", hint=suggest(action, known))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from vllama.base.setting import Setting
 from vllama.config.folders import (
     OLLAMA_SERVICE_DIR,
     default_lmstudio_dirs,
@@ -20,8 +21,7 @@ from vllama.config.folders import (
     keys_file,
 )
 from vllama.config.load import default_file, load, named_file
-from vllama.config.setting import Setting
-from vllama.config.settings import SETTINGS, Config
+from vllama.config.settings import BY_FIELD, SETTINGS, Config
 
 if TYPE_CHECKING:
     from vllama.models.settings import ModelsSettings, UpstreamSettings
@@ -66,25 +66,17 @@ def models_settings(config: Config) -> ModelsSettings:
     """Build the slice of `models`."""
     from vllama.models.settings import ModelsSettings, ModelTables
 
-    usual = config.models_dir == default_models_dir()
-    lmstudio = config.lmstudio_dir
+    usual, lmstudio = config.models_dir == default_models_dir(), config.lmstudio_dir
+    same = [each.name for each in fields(ModelsSettings) if each.name in BY_FIELD]
     return ModelsSettings(
-        hf_cache_dir=config.hf_cache_dir,
-        data_dir=config.data_dir,
-        upstreams=list_upstreams(config),
-        tables=ModelTables(config.models),
-        upstream_traits=dict(config.upstream_traits),
-        hf_endpoint=config.hf_endpoint,
-        hf_token=config.hf_token,
-        offline=config.hf_offline,
-        aliases=dict(config.aliases),
-        folders=config.folders,
-        ollama_dirs=(config.models_dir, OLLAMA_SERVICE_DIR) if usual else (config.models_dir,),
-        ollama_registry=config.ollama_registry,
-        lmstudio_dirs=(lmstudio,) if lmstudio else default_lmstudio_dirs(),
-        allowed_registries=config.allow_registry,
-        most_file_bytes=config.max_blob_size_bytes,
-        connections=config.download_connections,
+        **{name: getattr(config, name) for name in same}
+        | {
+            "upstreams": list_upstreams(config),
+            "aliases": dict(config.aliases),
+            "tables": ModelTables(config.models),
+            "ollama_dirs": (config.models_dir, *((OLLAMA_SERVICE_DIR,) if usual else ())),
+            "lmstudio_dirs": (lmstudio,) if lmstudio else default_lmstudio_dirs(),
+        }
     )
 
 

@@ -123,9 +123,7 @@ def leads_to(host: str, listening: str) -> bool:
         return host == listening
     if is_loopback(host) or host == socket.gethostname().lower():
         return True
-    import psutil  # slow to import, and seldom needed
-
-    found = (one.address for group in psutil.net_if_addrs().values() for one in group)
+    found = list_addresses() + list_addresses(socket.AF_INET6)
     return host in {listening, *(address.partition("%")[0] for address in found)}
 
 

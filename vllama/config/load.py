@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vllama.base.errors import ConfigError
+from vllama.base.kinds import write_value
+from vllama.base.setting import ENV_PREFIX, Setting, TableError
 from vllama.base.spelling import find_similar, suggest
-from vllama.config import address
-from vllama.config.address import Address
+from vllama.base.toml_lines import find_line, write_keys
+from vllama.config.address import Address, parse_address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
-from vllama.config.kinds import write_value
+from vllama.config.removed import is_removed, list_removed, take_out_fields
 from vllama.config.secrets import open_to_others, read_keys
-from vllama.config.setting import ENV_PREFIX, Setting
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
-from vllama.config.tables import TableError
-from vllama.config.toml_lines import find_line, write_keys
 from vllama.models.settings import UpstreamSettings
 
 FILE_NAME = "config.toml"
@@ -47,47 +47,24 @@ def load(
 
     Raises ConfigError that names the key, the value and where it came from.
     """
-    environ = {name: text for name, text in environ.items() if not _is_service_link(name, text)}
+    environ = {name: text for name, text in environ.items() if not _is_other(name, text)}
     read = _read_file(file, environ)
     loader = _Loader(flags, environ, read)
-    for setting in SETTINGS:
+    known = {name for one in SETTINGS for name in (one.key, one.env, one.foreign or FILE_VARIABLE)}
+    loader.notes.extend(list_removed(read.entries, read.place, environ, known))
+    for setting in SETTINGS:  # the address comes before the port, which wins over the address's
         given = [one for one in loader.list_given(setting) if one.value not in (None, "")]
-        match setting.field:
-            case "host":
-                loader.take_addresses(setting, given)
-            case "port":
-                loader.take_port(setting, given)
-            case "upstreams":
-                loader.take_upstreams(setting, given)
-            case _:
-                loader.take(setting, given)
+        if setting.field == "upstreams":
+            loader.take_upstreams(setting, given)
+        else:
+            loader.take(setting, given)
     loader.fill_in()
     loader.read_secrets()
-    loader.notes.extend(_unknown_variables(environ))
+    loader.notes.extend(_unknown_variables(environ, known))
     loader.notes.extend(_missing_folders(loader.values.get("folders", ())))
     return Config(
         **loader.values, config_file=read.path, notes=tuple(loader.notes), sources=loader.sources
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    """A value as it was written, and where. The lowest `rank` wins.
-
-    A value of Ollama's variables is `lenient`: a wrong one is noted and left out, as Ollama does.
-    `text` is that of the whole config file.
-    """
-
-    value: object
-    origin: str
-    rank: int
-    lenient: bool = False
-    text: str = ""
-
-    def place(self, path: Sequence[str]) -> str:
-        """Return the origin, with the line of the value at `path` where it is the file."""
-        line = find_line(self.text, path)
-        return f"{self.origin}, line {line}" if line else self.origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +74,29 @@ class _File:
     path: Path | None
     entries: Mapping[str, object]
     text: str
+
+    def place(self, keys: Sequence[str]) -> str:
+        """Return where the value at `keys` is."""
+        line = find_line(self.text, keys)
+        return f"{self.path}, line {line}" if line else str(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A value as it was written, and where. The lowest `rank` wins.
+
+    A value of Ollama's variables is `lenient`: a wrong one is noted and left out, as Ollama does.
+    """
+
+    value: object
+    origin: str
+    rank: int
+    lenient: bool = False
+    file: _File | None = None
+
+    def place(self, keys: Sequence[str]) -> str:
+        """Return where the value at `keys` is."""
+        return self.file.place(keys) if self.file else self.origin
 
 
 def _trimmed(environ: Mapping[str, str], name: str) -> str:
@@ -120,7 +120,7 @@ class _Loader:
         self.sources: dict[str, str] = {}
         self.notes: list[str] = []
         self._flags, self._environ, self._file = flags, environ, file
-        self._port_rank = 99  # the rank of the address that names a port
+        self._ranks: dict[str, float] = {}
 
     def list_given(self, setting: Setting) -> Iterator[_Given]:
         """Yield what each source says of a setting, the highest first."""
@@ -131,7 +131,7 @@ class _Loader:
             theirs = _trimmed(self._environ, foreign)
             yield _Given(value=theirs, origin=foreign, rank=2, lenient=True)
         value = file.entries.get(setting.key)
-        yield _Given(value=value, origin=str(file.path), rank=3, text=file.text)
+        yield _Given(value=value, origin=str(file.path), rank=3, file=file)
 
     def take(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take the value of the highest source that has a usable one.
@@ -141,7 +141,7 @@ class _Loader:
         for source in given:
             hidden = setting.field in self.values
             try:
-                value = _parse(setting, source)
+                value = self._parse(setting, source)
             except ConfigError as error:
                 if not source.lenient:
                     raise
@@ -151,52 +151,33 @@ class _Loader:
                     self.notes.append(f"{error.message}; it is left out")
                     continue
                 value = True  # Ollama's booleans: whatever cannot be read counts as true
-            self._set(setting.field, value, source.origin)
-
-    def take_addresses(self, setting: Setting, given: Iterable[_Given]) -> None:
-        """Take scheme, host and port each from the highest source that names it."""
-        for source in given:
-            if source.lenient:
-                parts = self._lenient_address(str(source.value), source.origin)
+            if isinstance(value, Address):
+                self._take_address(value, source)
             else:
-                parts = _parse(setting, source)
-            for field, part in (("host", parts.host), ("scheme", parts.scheme)):
-                if part is not None:
-                    self._set(field, part, source.origin)
-            if parts.port is not None and "port" not in self.values:
-                self._set("port", parts.port, source.origin)
-                self._port_rank = source.rank
+                self._set(setting.field, value, source.origin, source.rank)
 
-    def take_port(self, setting: Setting, given: Iterable[_Given]) -> None:
-        """Take the port setting unless an address of a higher source names a port."""
-        sources = list(given)
-        numbers = [_parse(setting, source) for source in sources]
-        if sources and sources[0].rank <= self._port_rank:
-            self.values["port"], self.sources["port"] = numbers[0], sources[0].origin
+    def _take_address(self, parts: Address, source: _Given) -> None:
+        """Take scheme, host and port each from the highest source that names it."""
+        if parts.bad_port is not None:  # of Ollama's variable
+            port = parts.port or BY_FIELD["port"].default
+            self.notes.append(
+                f'no such port: "{parts.bad_port}" in {source.origin}; {port} is used instead'
+            )
+        for field in ("scheme", "host", "port"):
+            if (part := getattr(parts, field)) is not None:
+                # the setting `port` of the same source wins
+                self._set(field, part, source.origin, source.rank + 0.5)
 
     def take_upstreams(self, setting: Setting, given: Iterable[_Given]) -> None:
         """Take the URLs of the highest source that has any, and besides all named upstreams."""
         found: dict[str, list[UpstreamSettings]] = {"url": [], "name": []}
         for source in given:
-            upstreams = _parse(setting, source)
+            upstreams = self._parse(setting, source)
             kind = "name" if any(each.name for each in upstreams) else "url"
             if not found[kind]:
                 found[kind] = list(upstreams)
                 self.sources.setdefault(setting.field, source.origin)
         self.values[setting.field] = (*found["url"], *found["name"])
-
-    def _lenient_address(self, text: str, origin: str) -> Address:
-        try:
-            parts = address.parse_address(text)
-        except ValueError as error:
-            self.notes.append(f'cannot use host "{text}" from {origin}: {error}; it is left out')
-            return Address()
-        if parts.bad_port is not None:
-            port = parts.port or BY_FIELD["port"].default
-            self.notes.append(
-                f'no such port: "{parts.bad_port}" in {origin}; {port} is used instead'
-            )
-        return parts
 
     def fill_in(self) -> None:
         """Derive the folders that belong together, and the hub's token as huggingface_hub does."""
@@ -269,50 +250,38 @@ class _Loader:
                 raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
         return upstream
 
-    def _set(self, field: str, value: object, origin: str = "") -> None:
-        """Set a value and its source unless a higher source has set one."""
-        if field in self.values:
+    def _set(self, field: str, value: object, origin: str = "", rank: float = math.inf) -> None:
+        """Set a value and its source unless a source of the same or a higher rank has set one."""
+        if field in self.values and self._ranks[field] <= rank:
             return
-        self.values[field] = value
+        self.values[field], self._ranks[field] = value, rank
         if origin:
             self.sources[field] = origin
 
+    def _parse(self, setting: Setting, source: _Given) -> Any:
+        """Return the value of a source. Raises ConfigError."""
+        value, kind = source.value, setting.kind
+        try:
+            if setting.field == "host" and source.lenient:
+                return parse_address(str(value))
+            if kind.is_nested and isinstance(value, str) and value.startswith("{"):
+                import tomllib
 
-def _parse(setting: Setting, source: _Given) -> Any:
-    value, kind = source.value, setting.kind
-    if kind.is_nested and not isinstance(value, list | tuple):
-        return _parse_tables(setting, source)
-    shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else write_value(value)
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        if setting.secret:
-            shown = "…"
-        raise ConfigError(
-            f'cannot use {setting.key} "{shown}" from {source.place((setting.key,))}: {error}',
-            hint=f"write it like {setting.example} ({setting.help})",
-        ) from None
-
-
-def _parse_tables(setting: Setting, source: _Given) -> Any:
-    """Read tables by name, from the file or as an inline table in a variable."""
-    value = source.value
-    try:
-        if isinstance(value, str) and value.startswith("{"):
-            import tomllib
-
-            value = tomllib.loads(f"value = {value}")["value"]
-        return setting.kind.parse(value)
-    except TableError as error:
-        message = (
-            f"cannot use {write_keys(error.path)} from {source.place(error.path)}: {error.reason}"
-        )
-        raise ConfigError(message, hint=error.hint) from None
-    except ValueError as error:
-        raise ConfigError(
-            f"cannot use {setting.key} from {source.origin}: {error}",
-            hint=f"write it like {setting.example} ({setting.help})",
-        ) from None
+                value = tomllib.loads(f"value = {value}")["value"]
+            if setting.field == "models":
+                self.notes.extend(take_out_fields(value, source.place))
+            return kind.read(value)
+        except TableError as error:
+            where = f"{write_keys(error.path)} from {source.place(error.path)}"
+            raise ConfigError(f"cannot use {where}: {error.reason}", hint=error.hint) from None
+        except ValueError as error:
+            words = value if isinstance(value, list | tuple) else [write_value(value)]
+            shown = "…" if setting.secret else " ".join(map(str, words))
+            what = setting.key if kind.is_nested else f'{setting.key} "{shown}"'
+            raise ConfigError(
+                f"cannot use {what} from {source.place((setting.key,))}: {error}",
+                hint=f"write it like {setting.example} ({setting.help})",
+            ) from None
 
 
 def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
@@ -335,15 +304,15 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
             f'cannot read the config file "{path}": {error}',
             hint="write lines such as: context_length = 8192",
         ) from None
+    read = _File(path=path, entries=entries, text=text)
     known = [setting.key for setting in SETTINGS]
     for key in entries:
-        if key not in known:
-            line = find_line(text, (key,))
-            where = f"{path}, line {line}" if line else str(path)
+        if key not in known and not is_removed(key):
+            where = read.place((key,))
             raise ConfigError(
                 f'cannot use "{key}" in {where}: no such setting', hint=suggest(key, known)
             )
-    return _File(path=path, entries=entries, text=text)
+    return read
 
 
 def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
@@ -359,16 +328,16 @@ OURS: tuple[str, ...] = ()
 _SERVICE_LINK = re.compile(r"VLLAMA_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 
 
-def _is_service_link(name: str, text: str) -> bool:
-    """Return whether Kubernetes has set a variable because a Service is called vllama."""
-    return bool(_SERVICE_LINK.fullmatch(name)) and (name != "VLLAMA_PORT" or "://" in text)
+def _is_other(name: str, text: str) -> bool:
+    """Return whether this is no setting: ours, or Kubernetes', as a Service is called vllama."""
+    is_link = _SERVICE_LINK.fullmatch(name) and (name != "VLLAMA_PORT" or "://" in text)
+    return bool(is_link) or name in OURS
 
 
-def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    known = [FILE_VARIABLE, *(setting.env for setting in SETTINGS)]
-    own = {one.removeprefix(ENV_PREFIX): one for one in known}
+def _unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
+    own = {name.removeprefix(ENV_PREFIX): name for name in known if name.startswith(ENV_PREFIX)}
     for name in sorted(environ):
-        if name.startswith(ENV_PREFIX) and name not in known and name not in OURS:
+        if name.startswith(ENV_PREFIX) and name not in known and not is_removed(name):
             # the prefix that all share says nothing
             near = find_similar(name.removeprefix(ENV_PREFIX), own)
             yield f"{name} is no setting" + (f"; did you mean {own[near[0]]}?" if near else "")

@@ -16,13 +16,14 @@ from msgspec import Struct
 
 from vllama.base.errors import ConfigError
 from vllama.base.meaning import says
+from vllama.base.setting import Effect, Setting, describe_fields
+from vllama.base.toml_lines import write_keys
 from vllama.config.secrets import mask
-from vllama.config.setting import Effect, Setting
 from vllama.config.settings import GROUPS, SETTINGS, Config
-from vllama.config.table_fields import HIDDEN
-from vllama.config.toml_lines import write_keys
 
 DEFAULT = "default"
+HIDDEN = "…"
+"""What stands for a secret."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -63,8 +64,9 @@ def list_values(setting: Setting, config: Config) -> Iterator[tuple[str, object,
     if setting.kind.list_fields is None or not value:
         yield setting.key, value, _format_value(setting, value), setting.effect
         return
-    for keys, one, text, effect in setting.kind.list_fields(value):
-        yield write_keys((setting.key, *keys)), one, _CREDENTIALS.sub(HIDDEN, text), effect
+    for keys, one, field in setting.kind.list_fields(value):
+        text = _format_value(field or setting, one)
+        yield write_keys((setting.key, *keys)), one, text, (field or setting).effect
 
 
 def _make_rows(setting: Setting, config: Config) -> Iterator[SettingRow]:
@@ -163,35 +165,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def file_schema() -> dict[str, Any]:
     """Return a JSON Schema of the config file, with which editors complete and check it."""
-    return {
-        "$schema": DIALECT,
-        "title": "Settings of vllama",
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {setting.key: _describe(setting) for setting in SETTINGS},
-    }
-
-
-def _describe(setting: Setting) -> dict[str, Any]:
-    described = {**setting.kind.schema, "description": setting.help, "examples": [setting.example]}
-    if setting.default not in (None, ()):
-        default = setting.default
-        described["default"] = setting.default_text if isinstance(default, float) else default
-    return described
-
-
-def reference_rows() -> tuple[Mapping[str, str], ...]:
-    """Return all settings as rows of text, for the generated page of the documentation."""
-    return tuple(
-        {
-            "key": setting.key,
-            "flag": setting.flag or "",
-            "env": setting.env,
-            "foreign": setting.foreign or "",
-            "default": setting.default_text,
-            "example": setting.example,
-            "help": setting.help,
-            "effect": setting.effect,
-        }
-        for setting in SETTINGS
-    )
+    schema = describe_fields(SETTINGS)
+    for setting in SETTINGS:
+        described, default = schema["properties"][setting.key], setting.default
+        described["examples"] = [setting.example]
+        if default not in (None, ()):
+            described["default"] = setting.default_text if isinstance(default, float) else default
+    return {"$schema": DIALECT, "title": "Settings of vllama", **schema}

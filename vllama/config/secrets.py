@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vllama.base.errors import ConfigError
-from vllama.config import parse
+from vllama.base.kinds import read_key
 
 _FOR_OTHERS = 0o007
 
@@ -37,7 +37,7 @@ def _keys_in(path: Path, lines: list[str]) -> Iterator[str]:
         if not words:
             continue
         try:
-            yield parse.key(words)
+            yield read_key(words)
         except ValueError as error:
             raise ConfigError(
                 f'cannot use the key in line {number} of "{path}": {error}',

@@ -7,16 +7,22 @@ of the config file, its JSON schema, and the reference page. Those of engines ar
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Annotated
 
-from vllama.config import address, kinds, parse, tables
+from vllama.base import kinds
+from vllama.base.setting import Effect, Setting, list_declared, setting
+from vllama.config import address
 from vllama.config.engine_settings import EngineSettings
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
-from vllama.config.setting import Effect, Setting, setting
-from vllama.models.settings import UpstreamSettings, UpstreamTraits
+from vllama.config.parse import Captures, Folders, ListeningAddress, Registry
+from vllama.config.tables import Upstreams
+from vllama.models.settings import Weight
+
+Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
+COMMANDS, RESTART = Effect.COMMANDS, Effect.RESTART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,87 +32,69 @@ class ServerSettings:
     `port` 0 takes any free port. `api_key` has the keys of `api_key_file` too.
     """
 
-    host: str = setting(
-        "127.0.0.1", kinds.text("ADDRESS", parse.host), "address to listen on",
-        example="0.0.0.0:11434", flag="--host", foreign="OLLAMA_HOST", effect=Effect.RESTART,
+    host: ListeningAddress = setting(
+        "address to listen on", "127.0.0.1", example="0.0.0.0:11434", flag="--host",
+        foreign="OLLAMA_HOST", effect=RESTART,
     )  # fmt: skip
-    port: int = setting(
-        11434, kinds.number(0, 65535), "port to listen on; 0: any free port",
-        example="11434", flag="--port", effect=Effect.RESTART,
-    )  # fmt: skip
+    port: Annotated[int, kinds.number(0, 65535)] = setting(
+        "port to listen on; 0: any free port", 11434, flag="--port", effect=RESTART
+    )
     watch: bool = setting(
-        False, kinds.SWITCH,
-        "apply changes of the config file, and of the files that it names, without a signal",
-        example="true", flag="--watch", effect=Effect.RESTART,
+        "apply changes of the config file, and of the files that it names, without a signal", False,
+        flag="--watch", effect=RESTART,
     )  # fmt: skip
-    drain_timeout_s: float = setting(
-        10.0, kinds.DURATION, "how long running answers may take when the server stops",
-        example="10s", effect=Effect.RESTART,
+    drain_timeout_s: kinds.Duration = setting(
+        "how long running answers may take when the server stops", 10.0, effect=RESTART
+    )
+    shutdown_delay_s: kinds.Duration = setting(
+        "how long a stopping server still accepts requests while /readyz fails, for load balancers",
+        0.0, example="10s", effect=RESTART,
     )  # fmt: skip
-    shutdown_delay_s: float = setting(
-        0.0, kinds.DURATION,
-        "how long a stopping server accepts requests while /readyz fails, so that load balancers "
-        "notice",
-        example="10s", effect=Effect.RESTART,
-    )  # fmt: skip
-    max_buffer_size_bytes: int = setting(
-        512 * 1024 * 1024, kinds.SIZE,
+    max_buffer_size_bytes: kinds.Size = setting(
         "memory for request bodies and unread answers; requests beyond it are refused",
-        example="512MiB", effect=Effect.RESTART,
+        512 * 1024 * 1024, effect=RESTART,
     )  # fmt: skip
-    origins: tuple[str, ...] = setting(
-        (), kinds.many(kinds.URL), "further origins that browsers may send requests from",
-        example="https://chat.example", foreign="OLLAMA_ORIGINS",
+    origins: tuple[kinds.Url, ...] = setting(
+        "further origins that browsers may send requests from", (), example="https://chat.example",
+        foreign="OLLAMA_ORIGINS",
     )  # fmt: skip
-    api_key: tuple[str, ...] = setting(
-        (), kinds.many(kinds.KEY),
+    api_key: tuple[kinds.Key, ...] = setting(
         "keys; all requests but those for health checks and the page must send one; other users of "
         "this machine can see flags, but not api_key_file",
-        example="sk-1234", flag="--api-key", secret=True,
+        (), example="sk-1234", flag="--api-key", secret=True,
     )  # fmt: skip
-    api_key_file: Path | None = setting(
-        None, kinds.FILE, "file with more keys, one per line; SIGHUP reads it again",
-        example="/etc/vllama/keys", flag="--api-key-file",
+    api_key_file: kinds.File | None = setting(
+        "file with more keys, one per line; SIGHUP reads it again", example="/etc/vllama/keys",
+        flag="--api-key-file",
     )  # fmt: skip
     require_keys: bool = setting(
-        False, kinds.SWITCH,
-        "refuse requests without a key, even if the file of named keys is missing or empty",
-        example="true", flag="--require-keys", effect=Effect.RESTART,
+        "refuse requests without a key, even if the file of named keys is missing or empty", False,
+        flag="--require-keys", effect=RESTART,
     )  # fmt: skip
-    client_key: str | None = setting(
-        None, kinds.KEY,
+    client_key: kinds.Key | None = setting(
         "API key that the commands send to the server; default: the first api_key",
-        example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=Effect.COMMANDS,
+        example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,
     )  # fmt: skip
-    tls_cert: Path | None = setting(
-        None, kinds.FILE,
+    tls_cert: kinds.File | None = setting(
         "TLS certificate and its chain (PEM), to serve https; SIGHUP reloads it",
-        example="/etc/vllama/cert.pem", flag="--tls-cert", effect=Effect.RESTART,
+        example="/etc/vllama/cert.pem", flag="--tls-cert", effect=RESTART,
     )  # fmt: skip
-    tls_key: Path | None = setting(
-        None, kinds.FILE, "private key (PEM) of the certificate, if it is in another file",
-        example="/etc/vllama/key.pem", flag="--tls-key", effect=Effect.RESTART,
+    tls_key: kinds.File | None = setting(
+        "private key (PEM) of the certificate, if it is in another file",
+        example="/etc/vllama/key.pem", flag="--tls-key", effect=RESTART,
     )  # fmt: skip
     read_only: bool = setting(
-        False, kinds.SWITCH,
-        "refuse over HTTP to pull, push, create, copy, delete and upload models, and to change "
-        "settings and keys",
-        example="true", flag="--read-only",
+        "refuse over HTTP to pull, push, add and delete models, and to change settings and keys",
+        False, flag="--read-only",
     )  # fmt: skip
     inspect_code: bool = setting(
-        False, kinds.SWITCH,
-        "let keys with the scope admin send fields that an engine may run as code, or that name "
-        "files and addresses, such as vllm_xargs",
-        example="true", flag="--inspect-code",
+        "let admin keys send fields that may be code, files or addresses, such as vllm_xargs",
+        False, flag="--inspect-code",
     )  # fmt: skip
-    no_ui: bool = setting(
-        False, kinds.SWITCH, "do not serve the page for browsers under /ui/",
-        example="true", flag="--no-ui",
-    )  # fmt: skip
-    searxng: str | None = setting(
-        None, kinds.HTTP_URL,
+    no_ui: bool = setting("do not serve the page for browsers under /ui/", False, flag="--no-ui")
+    searxng: kinds.HttpUrl | None = setting(
         "SearXNG server for /api/web_search; also lets clients fetch public web pages",
-        example="http://127.0.0.1:8888", flag="--searxng", effect=Effect.RESTART,
+        example="http://127.0.0.1:8888", flag="--searxng", effect=RESTART,
     )  # fmt: skip
 
 
@@ -117,173 +105,131 @@ class SourceSettings:
     `allow_registry` () allows all, `max_blob_size_bytes` None any size.
     """
 
-    upstreams: tuple[UpstreamSettings, ...] = setting(
-        (), tables.UPSTREAMS,
-        "OpenAI-compatible servers to forward requests to: URLs, or tables [upstreams.NAME]",
+    upstreams: Upstreams = setting(
+        "OpenAI-compatible servers to forward requests to: URLs, or tables [upstreams.NAME]", (),
         example="http://127.0.0.1:8000", flag="--upstream",
     )  # fmt: skip
-    upstream_key: str | None = setting(
-        None, kinds.text("KEY"), "key for the upstreams",
-        example="sk-…", flag="--upstream-key", secret=True,
-    )  # fmt: skip
-    upstream_traits: tuple[tuple[str, UpstreamTraits], ...] = setting(
-        (), kinds.UPSTREAM_TRAITS,
-        "properties of an upstream, or of one of its models, that it does not report: tool_calls "
-        "(parsed, text, none), thinking (parsed, tags, none), context, embeddings, images",
-        example="http://127.0.0.1:8000=tool_calls=text thinking=tags",
-    )  # fmt: skip
-    nodes: tuple[str, ...] = setting(
-        (), kinds.many(kinds.HTTP_URL),
-        "servers that run vllama on other machines, whose models this one offers with its own",
+    upstream_key: Annotated[str, kinds.text("KEY", kinds.read_text)] | None = setting(
+        "key for the upstreams", example="sk-…", flag="--upstream-key", secret=True
+    )
+    nodes: tuple[kinds.HttpUrl, ...] = setting(
+        "servers that run vllama on other machines, whose models this one offers with its own", (),
         example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
-    node_weights: tuple[tuple[str, int], ...] = setting(
-        (), kinds.table("node=N", parse.whole(1, 1000), schema=kinds.number(1, 1000).schema),
+    node_weights: Annotated[tuple[tuple[str, int], ...], kinds.table("node=N", Weight)] = setting(
         "shares of the requests that nodes are preferred for, where several could answer alike: "
-        '1 for those that are not named; "here" is the head itself',
-        example="10.0.0.5=3",
+        '1 for those that are not named; "here" is the head itself', (), example="10.0.0.5=3",
     )  # fmt: skip
-    node_key_file: Path | None = setting(
-        None, kinds.FILE,
+    node_key_file: kinds.File | None = setting(
         "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
         "without, it is what this node requires (vllama nodes key makes one)",
-        example="/etc/vllama/node.key", flag="--node-key-file", effect=Effect.RESTART,
+        example="/etc/vllama/node.key", flag="--node-key-file", effect=RESTART,
     )  # fmt: skip
-    node_certs: Path | None = setting(
-        None, kinds.FILE,
-        "file with the certificates of the https nodes, in PEM: only these are accepted, whatever "
-        "host they name",
-        example="/etc/vllama/nodes.pem", flag="--node-certs", effect=Effect.RESTART,
+    node_certs: kinds.File | None = setting(
+        "file with the only certificates (PEM) to accept of https nodes, whatever host they name",
+        example="/etc/vllama/nodes.pem", flag="--node-certs", effect=RESTART,
     )  # fmt: skip
-    cluster: str | None = setting(
-        None, kinds.choice("ray"),
+    cluster: Annotated[str, kinds.choice("ray")] | None = setting(
         "let Ray find the nodes: each machine that joins (vllama join) gets a server; without "
-        "ray_address a Ray is started here",
-        example="ray", flag="--cluster", effect=Effect.RESTART,
+        "ray_address a Ray is started here", example="ray", flag="--cluster", effect=RESTART,
     )  # fmt: skip
-    ray_address: str | None = setting(
-        None, kinds.text("HOST:PORT"), "Ray that somebody else runs; auto: the one on this machine",
-        example="10.0.0.4:6379", flag="--ray-address", effect=Effect.RESTART,
+    ray_address: Annotated[str, kinds.text("HOST:PORT", kinds.read_text)] | None = setting(
+        "Ray that somebody else runs; auto: the one on this machine", example="10.0.0.4:6379",
+        flag="--ray-address", effect=RESTART,
     )  # fmt: skip
     no_local: bool = setting(
-        False, kinds.SWITCH, "only forward to the nodes; start no engine on this machine",
-        example="true", flag="--no-local", effect=Effect.RESTART,
+        "only forward to the nodes; start no engine on this machine", False, flag="--no-local",
+        effect=RESTART,
     )  # fmt: skip
-    allow_registry: tuple[str, ...] = setting(
-        (), kinds.many(kinds.text("HOST", parse.registry)),
-        "the only hosts that models may be pulled from (the hub: huggingface.co, Ollama's "
-        "registry: registry.ollama.ai)",
-        example="huggingface.co", flag="--allow-registry",
+    allow_registry: tuple[Registry, ...] = setting(
+        "the only hosts that models may be pulled from, as huggingface.co and registry.ollama.ai",
+        (), example="huggingface.co", flag="--allow-registry",
     )  # fmt: skip
-    max_blob_size_bytes: int | None = setting(
-        None, kinds.auto(kinds.SIZE, "0"),
-        "largest file that may be uploaded or pulled; 0: no limit",
-        example="20GB", flag="--max-blob-size",
+    max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
+        "largest file that may be uploaded or pulled; 0: no limit", example="20GB",
+        flag="--max-blob-size",
     )  # fmt: skip
-    folders: tuple[Path, ...] = setting(
-        (), kinds.many(kinds.FOLDER, parse.by_pathsep, os.pathsep.join),
-        "folders with model files of your own",
-        example="~/models",
-    )  # fmt: skip
-    aliases: tuple[tuple[str, str], ...] = setting(
-        (), kinds.table("name=model", parse.plain),
-        "your own names for models, or other models for Ollama's names",
+    folders: Folders = setting("folders with model files of your own", (), example="~/models")
+    aliases: Aliases = setting(
+        "your own names for models, or other models for Ollama's names", (),
         example="mine=hf.co/org/repo:Q4_K_M",
     )  # fmt: skip
-    models_dir: Path = setting(
-        None, kinds.FOLDER, "Ollama's own store of models, read in place and pulled into",
-        example="~/.ollama/models", factory=default_models_dir, foreign="OLLAMA_MODELS",
+    models_dir: kinds.Folder = setting(
+        "Ollama's own store of models, read in place and pulled into", example="~/.ollama/models",
+        factory=default_models_dir, foreign="OLLAMA_MODELS",
     )  # fmt: skip
-    ollama_registry: str | None = setting(
-        None, kinds.URL, "Ollama registry to look up library names in, instead of the hub",
+    ollama_registry: kinds.Url | None = setting(
+        "Ollama registry to look up library names in, instead of the hub",
         example="https://registry.example",
     )  # fmt: skip
-    lmstudio_dir: Path | None = setting(
-        None, kinds.FOLDER, "LM Studio's folder of models, read in place",
-        example="~/.lmstudio/models",
+    lmstudio_dir: kinds.Folder | None = setting(
+        "LM Studio's folder of models, read in place", example="~/.lmstudio/models"
+    )
+    hf_cache_dir: kinds.Folder = setting(
+        "cache of the Hugging Face hub", example="~/.cache/huggingface/hub",
+        factory=lambda: default_hf_home() / "hub", foreign="HF_HUB_CACHE",
     )  # fmt: skip
-    hf_cache_dir: Path = setting(
-        None, kinds.FOLDER, "cache of the Hugging Face hub",
-        example="~/.cache/huggingface/hub", factory=lambda: default_hf_home() / "hub",
-        foreign="HF_HUB_CACHE",
+    hf_endpoint: kinds.Url | None = setting(
+        "hub to use instead of https://huggingface.co", example="https://hub.example",
+        foreign="HF_ENDPOINT",
     )  # fmt: skip
-    hf_endpoint: str | None = setting(
-        None, kinds.URL, "hub to use instead of https://huggingface.co",
-        example="https://hub.example", foreign="HF_ENDPOINT",
+    releases_url: kinds.Url | None = setting(
+        "mirror of llama.cpp's releases, which answers as GitHub's API does",
+        example="https://mirror.example/llama.cpp/releases", effect=COMMANDS,
     )  # fmt: skip
-    releases_url: str | None = setting(
-        None, kinds.URL, "mirror of llama.cpp's releases, which answers as GitHub's API does",
-        example="https://mirror.example/llama.cpp/releases", effect=Effect.COMMANDS,
-    )  # fmt: skip
-    hf_token: str | None = setting(
-        None, kinds.text("TOKEN"), "token for gated and private models",
-        example="hf_xxxx", foreign="HF_TOKEN", secret=True,
-    )  # fmt: skip
-    hf_offline: bool = setting(
-        False, kinds.SWITCH, "never ask the hub",
-        example="true", foreign="HF_HUB_OFFLINE",
-    )  # fmt: skip
-    download_connections: int = setting(
-        4, kinds.number(1, 64), "connections of one download",
-        example="4", foreign="OLLAMA_MAX_TRANSFER_STREAMS", remote=True,
-    )  # fmt: skip
+    hf_token: Annotated[str, kinds.text("TOKEN", kinds.read_text)] | None = setting(
+        "token for gated and private models", example="hf_xxxx", foreign="HF_TOKEN", secret=True
+    )
+    hf_offline: bool = setting("never ask the hub", False, foreign="HF_HUB_OFFLINE")
+    download_connections: Annotated[int, kinds.number(1, 64)] = setting(
+        "connections of one download", 4, foreign="OLLAMA_MAX_TRANSFER_STREAMS", remote=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
     """The part of `Config` that says where to write, and how much."""
 
-    data_dir: Path = setting(
-        None, kinds.FOLDER, "folder for everything that vllama writes",
-        example="~/.local/share/vllama", factory=default_data_dir, effect=Effect.RESTART,
+    data_dir: kinds.Folder = setting(
+        "folder for everything that vllama writes", example="~/.local/share/vllama",
+        factory=default_data_dir, effect=RESTART,
     )  # fmt: skip
-    log_dir: Path = setting(
-        None, kinds.FOLDER, "logs of the engines and of vllama",
-        example="~/.local/share/vllama/logs", factory=lambda: default_data_dir() / "logs",
-        effect=Effect.RESTART,
+    log_dir: kinds.Folder = setting(
+        "logs of the engines and of vllama", example="~/.local/share/vllama/logs",
+        factory=lambda: default_data_dir() / "logs", effect=RESTART,
     )  # fmt: skip
-    run_dir: Path = setting(
-        None, kinds.FOLDER, "records of running engines",
-        example="~/.local/share/vllama/run", factory=lambda: default_data_dir() / "run",
-        effect=Effect.RESTART,
+    run_dir: kinds.Folder = setting(
+        "records of running engines", example="~/.local/share/vllama/run",
+        factory=lambda: default_data_dir() / "run", effect=RESTART,
     )  # fmt: skip
     nohistory: bool = setting(
-        False, kinds.SWITCH, "keep no history of the prompts that you type",
-        example="true", foreign="OLLAMA_NOHISTORY", effect=Effect.COMMANDS,
+        "keep no history of the prompts that you type", False, foreign="OLLAMA_NOHISTORY",
+        effect=COMMANDS,
     )  # fmt: skip
-    debug: bool = setting(
-        False, kinds.SWITCH, "log details",
-        example="true", flag="--debug", foreign="OLLAMA_DEBUG", remote=True,
-    )  # fmt: skip
+    debug: bool = setting("log details", False, flag="--debug", foreign="OLLAMA_DEBUG", remote=True)
     debug_log_requests: bool = setting(
-        False, kinds.SWITCH,
         "keep the body of every request to a model in a file, with a command that repeats it",
-        example="true", foreign="OLLAMA_DEBUG_LOG_REQUESTS", effect=Effect.RESTART,
+        False, foreign="OLLAMA_DEBUG_LOG_REQUESTS", effect=RESTART,
     )  # fmt: skip
-    capture: int | Path = setting(
-        0, kinds.CAPTURES,
+    capture: Captures = setting(
         "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
         "folder DIR; see 'vllama requests' and 'vllama replay'",
-        example="100", flag="--capture", effect=Effect.RESTART,
+        0, example="100", flag="--capture", effect=RESTART,
     )  # fmt: skip
-    batch_files_bytes: int = setting(
-        4 * 1000**3, kinds.SIZE, "disk space for the files of batches",
-        example="4GB", effect=Effect.RESTART,
-    )  # fmt: skip
-    batch_files_per_key_bytes: int = setting(
-        1000**3, kinds.SIZE, "disk space for the files of batches of one key",
-        example="1GB", effect=Effect.RESTART,
-    )  # fmt: skip
-    log_format: str = setting(
-        "text", kinds.choice("text", "json"), "format of the log",
-        example="json", flag="--log-format", effect=Effect.RESTART,
-    )  # fmt: skip
-    otlp_endpoint: str | None = setting(
-        None, kinds.HTTP_URL,
+    batch_files_bytes: kinds.Size = setting(
+        "disk space for the files of batches", 4 * 1000**3, effect=RESTART
+    )
+    batch_files_per_key_bytes: kinds.Size = setting(
+        "disk space for the files of batches of one key", 1000**3, effect=RESTART
+    )
+    log_format: Annotated[str, kinds.choice("text", "json")] = setting(
+        "format of the log", "text", example="json", flag="--log-format", effect=RESTART
+    )
+    otlp_endpoint: kinds.HttpUrl | None = setting(
         "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
         "otel); the other OTEL_ variables apply too",
         example="http://127.0.0.1:4318", flag="--otlp-endpoint",
-        foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=Effect.RESTART,
+        foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=RESTART,
     )  # fmt: skip
 
     @property
@@ -358,9 +304,7 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)
 
 
-SETTINGS: tuple[Setting, ...] = tuple(
-    Setting(field=each.name, **each.metadata) for each in fields(Config) if each.metadata
-)
+SETTINGS = list_declared(Config)
 BY_FIELD: Mapping[str, Setting] = {each.field: each for each in SETTINGS}
 _NAMES = ("Output", "Models and sources", "Engines", "Server")
 GROUPS: Mapping[str, str] = {

@@ -226,7 +226,7 @@ def open_library(settings: ModelsSettings) -> Library:
     if settings.upstreams:
         from vllama.models.stores.upstream import UpstreamStore
 
-        upstreams = UpstreamStore(settings.upstreams, settings.upstream_traits)
+        upstreams = UpstreamStore(settings.upstreams, settings.tables)
         stores = (upstreams, *stores)
     if settings.data_dir is not None:
         stores = (LocalStore(settings.data_dir, stores), *stores)

@@ -88,7 +88,7 @@ class Remote:
         # before any progress, so that a client gets the error as a status code
         if where is not None or asks_hub:
             address = where.address if where is not None else self._settings.hub_address
-            check_registry(self._settings.allowed_registries, address)
+            check_registry(self._settings.allow_registry, address)
         progress(PullEvent(status="pulling manifest"))
         if where is not None:
             bundle = self._fetch_from_registry(where, here, formats, progress, cancel)
@@ -150,7 +150,7 @@ class Remote:
         names that the hub has no part in.
         """
         ref = ModelRef.parse(name)
-        check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        check_registry(self._settings.allow_registry, self._settings.hub_address)
         try:
             return self._resolve(ref, formats, fits)
         except Offline as error:
@@ -161,7 +161,7 @@ class Remote:
 
         Raises Forbidden if the hub is not allowed, SourceError and kin.
         """
-        check_registry(self._settings.allowed_registries, self._settings.hub_address)
+        check_registry(self._settings.allow_registry, self._settings.hub_address)
         return self._open_source().search(text, limit)
 
     def _resolve(self, ref: ModelRef, formats: Sequence[Format], fits: Fits | None) -> Resolution:

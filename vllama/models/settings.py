@@ -10,61 +10,130 @@ Pure. Filled by `config`; nothing here reads the environment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from vllama.base import kinds
+from vllama.base.setting import Effect, list_declared, make_kind, setting
+from vllama.models import table_kinds
 from vllama.models.names.ref import list_spellings
 
-SPREAD = "spread"
 WILDCARDS = "*?["
+LOAD = Effect.NEXT_LOAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTraits:
+    """What the user says of an upstream or of one of its models; None is "find out"."""
+
+    tool_calls: Annotated[str, kinds.choice("parsed", "text", "none")] | None = setting(
+        "the server parses tool calls, leaves them in the text, or has none", example='"text"'
+    )
+    thinking: Annotated[str, kinds.choice("parsed", "tags", "none")] | None = setting(
+        "the server parses thinking, leaves it between tags, or has none", example='"tags"'
+    )
+    context: kinds.Context | None = setting("context in tokens", example="8192")
+    embeddings: bool | None = setting("it makes vectors and nothing else")
+    images: bool | None = setting("it reads images", example="false")
+
+
+Traits = Annotated[UpstreamTraits, make_kind(UpstreamTraits)]
+Weight = Annotated[int, kinds.number(1, 1000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """What the user set for a model; None is "not set".
+    """What the user set for a model, in `[models."NAME"]`; None is "not set".
 
-    `context` is in tokens per request, `keep_alive_s` may be `math.inf`. `gpus` are indices of GPUs
-    or "spread" (all of them). A `pin`ned model stays loaded, whatever requests say. Models with a
-    higher `priority` are unloaded after others. `inspect`: requests may look inside it.
-    `cache_disk` is the most that its conversations take on disk, in bytes; False: none are
-    kept, True: as of all models. `defaults` hold where a request says
-    nothing; `force` replaces what it says, and what `strip` names is taken out of it; their names
-    are Ollama's. `pass_fields` are further fields of requests that its engine is sent. `fallback`
-    are the links that are tried in order where this model cannot answer, each after at most
-    `fallback_after_s` without a token. `nodes` are those of a cluster that may answer for it.
-    `machines` are the URLs of other servers that serve it together with this one.
+    `keep_alive_s` may be `math.inf`. `cache_disk` is in bytes; True: as of all models. `force` and
+    `strip` win over `defaults`; their names are Ollama's. Each link of `fallback` is tried after at
+    most `fallback_after_s` without a token.
 
     `origins` has the table that each field comes from, or the tables of one that is merged.
     """
 
-    engine: str | None = None
-    engine_args: tuple[str, ...] | None = None
-    context: int | None = None
-    parallel: int | None = None
-    replicas: int | None = None
-    gpus: tuple[int, ...] | str | None = None
-    kv_cache_type: str | None = None
-    strict: bool | None = None
-    inspect: bool | None = None
-    cache_disk: bool | int | None = None
-    keep_alive_s: float | None = None
-    pin: bool | None = None
-    preload: bool | None = None
-    priority: int | None = None
-    max_tokens: int | None = None
-    defaults: Mapping[str, object] | None = None
-    force: Mapping[str, object] | None = None
-    strip: tuple[str, ...] | None = None
-    pass_fields: tuple[str, ...] | None = None
-    system: str | None = None
-    aliases: tuple[str, ...] | None = None
-    draft: str | None = None
-    fallback: tuple[str, ...] | None = None
-    fallback_after_s: float | None = None
-    nodes: tuple[str, ...] | None = None
-    machines: tuple[str, ...] | None = None
+    engine: kinds.Name | None = setting("engine that serves it", example='"my-engine"', effect=LOAD)
+    engine_args: table_kinds.Arguments | None = setting(
+        "further arguments for its engine", example='["--seed", "1"]', effect=LOAD
+    )
+    context: kinds.Context | None = setting("context in tokens", example="8192", effect=LOAD)
+    parallel: kinds.Count | None = setting("requests at once", example="4", effect=LOAD)
+    replicas: table_kinds.Replicas | None = setting(
+        "processes that share its requests", example="2", effect=LOAD
+    )
+    gpus: Annotated[tuple[int, ...] | str, table_kinds.GPUS] | None = setting(
+        'indices of the GPUs that it may use, or "spread" to divide it among all of them; '
+        "without it as few GPUs as hold it",
+        example="[0, 1]", effect=LOAD,
+    )  # fmt: skip
+    kv_cache_type: kinds.KvCacheType | None = setting(
+        "number format of the KV cache", example='"q8_0"', effect=LOAD
+    )
+    strict: bool | None = setting(
+        "refuse it rather than try another plan, or run it on the CPU where there are GPUs",
+        effect=LOAD,
+    )  # fmt: skip
+    inspect: bool | None = setting(
+        "let requests collect its activations and steer it; slower", effect=LOAD
+    )
+    cache_disk: kinds.SizeOrSwitch | None = setting(
+        "disk space for its conversations, within the cache_disk of all; false: none are kept",
+        example='"5GB"', effect=LOAD,
+    )  # fmt: skip
+    keep_alive_s: kinds.Duration | None = setting(
+        "how long it stays loaded when idle; negative: forever", example='"30m"'
+    )
+    pin: bool | None = setting("keep it loaded, whatever requests say")
+    preload: bool | None = setting("load it when the server starts", effect=Effect.RESTART)
+    priority: Annotated[int, kinds.number(-1000, 1000)] | None = setting(
+        "models with a lower one are unloaded before it", example="10"
+    )
+    max_tokens: kinds.Count | None = setting("most tokens of any answer", example="4096")
+    defaults: table_kinds.Parameters | None = setting(
+        "parameters where a request gives none", example="{ temperature = 0.6 }"
+    )
+    force: table_kinds.Parameters | None = setting(
+        "parameters whatever a request gives", example="{ top_k = 20 }"
+    )
+    strip: tuple[kinds.Name, ...] | None = setting(
+        "parameters that are taken out of requests", example='["seed"]'
+    )
+    system: str | None = setting(
+        "system prompt where a request has none", example='"You are brief."'
+    )
+    pass_fields: tuple[table_kinds.PassedField, ...] | None = setting(
+        "fields of requests that its engine is sent, besides those that are known to be harmless",
+        example='["my_sampler"]',
+    )  # fmt: skip
+    aliases: tuple[table_kinds.ModelName, ...] | None = setting(
+        "further names of it", example='["gpt-4o-mini"]'
+    )
+    draft: table_kinds.ModelName | None = setting(
+        "small model that drafts for it; left out where that is no faster", example='"qwen3:0.6b"'
+    )
+    fallback: tuple[table_kinds.Link, ...] | None = setting(
+        "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "
+        "model, tried in this order",
+        example='["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]',
+    )  # fmt: skip
+    fallback_after_s: kinds.Duration | None = setting(
+        "how long it, and each link, may take until the first token before the next is tried",
+        example='"30s"',
+    )  # fmt: skip
+    nodes: tuple[kinds.Name, ...] | None = setting(
+        'nodes of a cluster that may answer for it; "here" is the head itself',
+        example='["10.0.0.5"]',
+    )  # fmt: skip
+    machines: tuple[kinds.HttpUrl, ...] | None = setting(
+        "other servers that serve it together with this one, each with a part of it (vLLM)",
+        example='["http://10.0.0.6:11434"]', effect=LOAD,
+    )  # fmt: skip
+    traits: Traits | None = setting(
+        "of a model of an upstream: what that does not report, as in [upstreams.NAME]",
+        example="{ context = 8192 }",
+    )  # fmt: skip
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -150,51 +219,43 @@ HUB_ADDRESS = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamTraits:
-    """What the user says of an upstream or of one of its models; None is "find out".
-
-    `tool_calls`: `parsed` by the server, left in the `text`, or `none`. `thinking`: the same with
-    `tags` for the text. `context` is in tokens. `embeddings`: it makes vectors and nothing else.
-    """
-
-    tool_calls: str | None = None
-    thinking: str | None = None
-    context: int | None = None
-    embeddings: bool | None = None
-    images: bool | None = None
-
-    def __str__(self) -> str:
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return " ".join(
-            f"{name}={str(value).lower()}" for name, value in values if value is not None
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """A server that somebody else runs; `url` may end in `/v1`.
+    """A server that somebody else runs, as `[upstreams.NAME]` has it.
 
-    `name` is empty for one that was given by its URL alone. `key_env` and `key_file` say where its
-    `key` was found. `models` maps names here to names there; None: all that it lists, by their own
-    names. A server of `weight` 2 gets twice as many requests as one of 1. `concurrent` bounds the
-    requests to it at once, for each of its models; None: no bound. `pass_fields` are further fields
-    of requests that it is sent. It is up if GET `health_path` is answered. `is_listed` False:
-    clients see none of its models, which are only links of a fallback chain. `linked` are the
-    models that such links name; they may be asked for by their links, too.
+    `name` is empty for one that was given by its URL alone, which may end in `/v1`. `models` maps
+    names here to names there. `is_listed` False: clients see none of its models, which are only
+    links of a fallback chain. `linked` are the models that such links name; they may be asked for
+    by their links, too.
     """
 
-    url: str
     name: str = ""
-    key: str | None = field(default=None, repr=False)
-    key_env: str | None = None
-    key_file: Path | None = None
-    models: Mapping[str, str] | None = None
-    weight: int = 1
-    concurrent: int | None = None
-    health_path: str | None = None
-    health_interval_s: float = 5.0
-    traits: UpstreamTraits = UpstreamTraits()
-    pass_fields: tuple[str, ...] = ()
+    url: kinds.HttpUrl = setting("its address", MISSING, example='"https://api.openai.com/v1"')
+    key: kinds.Key | None = setting("key that it wants", example='"sk-1234"', secret=True)
+    key_env: kinds.Name | None = setting("variable that has its key", example='"OPENAI_API_KEY"')
+    key_file: kinds.File | None = setting(
+        "file that has its key", example='"/etc/vllama/openai.key"'
+    )
+    models: Annotated[Mapping[str, str], table_kinds.NAMES] | None = setting(
+        "the models to use of it, or the names here of its models; without it all that it lists",
+        example='{ "gpt-mini" = "gpt-4.1-mini" }',
+    )  # fmt: skip
+    weight: Weight = setting("share of the requests for a model that several have", 1, example="2")
+    concurrent: kinds.Count | None = setting(
+        "most requests at once for each of its models", example="8"
+    )
+    health_path: Annotated[str, table_kinds.URL_PATH] | None = setting(
+        "path that answers while it is up", example='"/health"'
+    )
+    health_interval_s: kinds.Duration = setting("how often that is asked", 5.0, example='"5s"')
+    pass_fields: tuple[table_kinds.PassedField, ...] = setting(
+        "fields of requests that it is sent, besides those that are known to be harmless", (),
+        example='["provider"]',
+    )  # fmt: skip
+    traits: Traits = setting(
+        "what it does not report: tool_calls (parsed, text, none), thinking (parsed, tags, none), "
+        "context, embeddings, images",
+        UpstreamTraits(), example="{ context = 8192 }",
+    )  # fmt: skip
     is_listed: bool = True
     linked: frozenset[str] = frozenset()
 
@@ -224,6 +285,10 @@ class UpstreamSettings:
         return find_root(self.url)
 
 
+MODEL_FIELDS = list_declared(ModelSettings)
+UPSTREAM_FIELDS = list_declared(UpstreamSettings)
+
+
 def find_root(url: str) -> str:
     """Return a server's address without `/v1`."""
     return (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
@@ -233,37 +298,32 @@ def find_root(url: str) -> str:
 class ModelsSettings:
     """Where models lie, and how the hub and registries are asked.
 
-    `data_dir` is where vllama's own models and uploaded files lie; None: it keeps none.
-    `hf_endpoint` None means https://huggingface.co. `hf_token` None lets huggingface_hub use the
-    login that `hf auth login` stored. `upstream_traits` are by a server's URL or by a model's id on
-    it. `aliases` are the user's own names of hub models, `tables` the settings of single models.
-    `package_dirs` are the folders searched for models in Python packages; None means `sys.path`.
-    `ollama_dirs` are stores of Ollama's: all are read, the first one is pulled into;
-    `ollama_registry` is asked for library names, None: the hub is. `lmstudio_dirs` are LM
-    Studio's folders of models. `allowed_registries` are the hosts to pull from, none means any;
-    `most_file_bytes` is the largest file to be fetched, None: any. `connections` is the number of
-    connections of one pull, `part_bytes` the largest range asked for at once. `stall_timeout_s`
-    bounds the silence on a connection, `attempts` the tries in a row without a new byte; the pause
-    between them starts at `backoff_s` and doubles.
+    Fields that are called like a setting have its value. `data_dir` None: nothing is kept.
+    `hf_token` None lets huggingface_hub use the login that `hf auth login` stored. `tables` are the
+    settings of single models. `package_dirs` are the folders searched for models in Python
+    packages; None means `sys.path`. `ollama_dirs` are stores of Ollama's: all are read, the first
+    one is pulled into. `lmstudio_dirs` are LM Studio's folders of models. `part_bytes` is the
+    largest range asked for at once. `stall_timeout_s` bounds the silence on a connection,
+    `attempts` the tries in a row without a new byte; the pause between them starts at `backoff_s`
+    and doubles.
     """
 
     hf_cache_dir: Path
     data_dir: Path | None = None
-    upstreams: tuple[UpstreamSettings, ...] = ()
-    tables: ModelTables = ModelTables()
-    upstream_traits: Mapping[str, UpstreamTraits] = field(default_factory=dict)
     hf_endpoint: str | None = None
     hf_token: str | None = None
-    offline: bool = False
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    hf_offline: bool = False
     folders: tuple[Path, ...] = ()
+    ollama_registry: str | None = None
+    allow_registry: tuple[str, ...] = ()
+    max_blob_size_bytes: int | None = None
+    download_connections: int = 4
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    tables: ModelTables = ModelTables()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     package_dirs: tuple[Path, ...] | None = None
     ollama_dirs: tuple[Path, ...] = ()
-    ollama_registry: str | None = None
     lmstudio_dirs: tuple[Path, ...] = ()
-    allowed_registries: tuple[str, ...] = ()
-    most_file_bytes: int | None = None
-    connections: int = 4
     part_bytes: int = 32 * 1024 * 1024
     request_timeout_s: float = 10.0
     stall_timeout_s: float = 15.0

@@ -25,7 +25,7 @@ from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Mode
 from vllama.engines.capabilities import OffloadsBlocks, PromptCaching, SavesSlots, Threaded
 from vllama.machine.types import Accelerator, Platform, Vendor
-from vllama.models.settings import SPREAD
+from vllama.models.table_kinds import SPREAD
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 

@@ -163,7 +163,7 @@ class Reloader:
         """Return the snapshot for other settings. Raises VllamaError if it cannot work."""
         old, facts, library = self._in_use.config, self._in_use.facts, self._in_use.library
         engines, upstreams = facts.found, list_upstreams(config)
-        if upstreams != list_upstreams(old) or config.upstream_traits != old.upstream_traits:
+        if upstreams != list_upstreams(old):
             engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
             check_upstreams(config)
         if config.nodes != old.nodes:
@@ -186,9 +186,10 @@ class Reloader:
             self.on_nodes()
         gateway.catalog.forget()
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:
-            if moved and bundle.upstream is not None:
+            now, before = library.renew(bundle).settings, bundle.settings
+            if bundle.upstream is not None and (moved or now.traits != before.traits):
                 scheduler.unload(bundle, "the upstreams have changed")
-            elif library.renew(bundle).settings.draft != bundle.settings.draft:
+            elif now.draft != before.draft:
                 # requests no longer reach it: another draft model is another instance
                 scheduler.unload(bundle, "its draft model has changed")
         scheduler.set_limits(make_limits(facts), library.renew)

@@ -39,7 +39,7 @@ def library(tmp_path: Path, root: Path) -> Library:
             data_dir=tmp_path / "data",
             package_dirs=(),
             ollama_dirs=(root,),
-            offline=True,
+            hf_offline=True,
         )
     )
 

@@ -51,7 +51,7 @@ def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
     assert f"using {FORM} for {BASE}" in events.statuses
     assert any("is gated" in status for status in events.statuses)
     # another process, without a hub
-    later = opened(offline=True)
+    later = opened(hf_offline=True)
     assert later.find("llama3.2") == pulled and later.find("llama3.2:LATEST") == pulled
     assert [b.name for b in later.list()] == ["Llama3.2:latest"]
     assert later.remote.pull("llama3.2", formats=GGUF) == pulled
@@ -98,7 +98,7 @@ def test_a_repository_without_gguf(hub: StandInHub, opened: Callable[..., Librar
     library = opened()
     pulled = library.remote.pull(BASE.lower(), formats=GGUF)
     assert pulled.name == f"hf.co/{FORM}:Q4_K_M"
-    assert opened(offline=True).find(f"hf.co/{BASE}") == pulled
+    assert opened(hf_offline=True).find(f"hf.co/{BASE}") == pulled
     assert [b.name for b in library.list()] == [pulled.name]
     # two org/names that only look alike are two models
     with pytest.raises(ModelNotFound):
@@ -112,20 +112,20 @@ def test_what_other_tools_fetched_is_found_by_library_names(
     opened: Callable[..., Library], tmp_path: Path
 ) -> None:
     opened().remote.pull(f"hf.co/{FORM}:Q8_0")
-    found = opened(data_dir=tmp_path / "other", offline=True).find("llama3.2:3b-q8_0")
+    found = opened(data_dir=tmp_path / "other", hf_offline=True).find("llama3.2:3b-q8_0")
     assert found.name == f"hf.co/{FORM}:Q8_0"
     with pytest.raises(ModelNotFound):
-        opened(offline=True).find("llama3.2:3b-q2_K")
+        opened(hf_offline=True).find("llama3.2:3b-q2_K")
 
 
 def test_offline_says_what_is_here(opened: Callable[..., Library]) -> None:
     opened().remote.pull(f"hf.co/{FORM}:Q8_0")
     with pytest.raises(Offline) as caught:
-        opened(offline=True).remote.pull(f"hf.co/{FORM}:Q4_K_M")
+        opened(hf_offline=True).remote.pull(f"hf.co/{FORM}:Q4_K_M")
     assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
     assert "hf_offline" in str(caught.value.hint)
     with pytest.raises(Offline) as caught:
-        opened(offline=True).remote.pull("hf.co/org/other-GGUF")
+        opened(hf_offline=True).remote.pull("hf.co/org/other-GGUF")
     assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
 
 

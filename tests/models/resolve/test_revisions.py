@@ -52,7 +52,7 @@ def test_a_revision_is_pulled_recorded_and_shown(
     assert pulled.name == f"hf.co/{REPO}@{revision}:Q4_K_M"
     assert (pulled.hub_id, pulled.revision) == (REPO, revision)
     assert pulled.path.parent.name == commits.get(revision, revision)
-    later = opened(offline=True)
+    later = opened(hf_offline=True)
     for name in (pulled.name, f"{REPO.lower()}@{revision}", f"hf.co/{REPO}:Q4_K_M@{revision}"):
         assert later.find(name) == pulled
     assert [bundle.name for bundle in later.list()] == [pulled.name]

@@ -521,7 +521,7 @@ def test_a_gated_gguf_that_others_have_too(hub: StandInHub, source: HuggingFace)
 
 def test_offline(with_settings: Callable[..., ModelsSettings]) -> None:
     with pytest.raises(Offline, match="offline mode is on"):
-        choose(HuggingFace(with_settings(offline=True)), BASE)
+        choose(HuggingFace(with_settings(hf_offline=True)), BASE)
 
 
 # -- answers that are kept -------------------------------------------------------------------

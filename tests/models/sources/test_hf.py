@@ -229,7 +229,7 @@ def test_unreachable_and_offline(
 ) -> None:
     error = failure(HuggingFace(with_settings(hf_endpoint="http://127.0.0.1:9")))
     assert isinstance(error, Offline) and "cannot reach 127.0.0.1:9" in error.message
-    error = failure(HuggingFace(with_settings(offline=True)))
+    error = failure(HuggingFace(with_settings(hf_offline=True)))
     assert isinstance(error, Offline) and "offline mode" in error.message
     error = failure(HuggingFace(with_settings(hf_endpoint="no-scheme")))
     assert isinstance(error, (Offline, SourceError))

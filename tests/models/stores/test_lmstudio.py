@@ -28,7 +28,7 @@ def library(tmp_path: Path, root: Path) -> Library:
             hf_cache_dir=tmp_path / "hub",
             package_dirs=(),
             lmstudio_dirs=(tmp_path / "older", root),
-            offline=True,
+            hf_offline=True,
         )
     )
 

@@ -36,7 +36,7 @@ def library(home: Path) -> Library:
             data_dir=home / "data",
             folders=(home / "own",),
             package_dirs=(),
-            offline=True,
+            hf_offline=True,
         )
     )
 

@@ -15,11 +15,16 @@ import pytest
 
 from tests.tiny import write_tiny_gguf
 from vllama.cli.model_view import make_rows
-from vllama.config.kinds import read_traits
 from vllama.models.headers.info import build_model_info
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import ModelRef
-from vllama.models.settings import ModelsSettings, UpstreamSettings
+from vllama.models.settings import (
+    ModelSettings,
+    ModelsSettings,
+    ModelTables,
+    UpstreamSettings,
+    UpstreamTraits,
+)
 from vllama.models.stores.upstream import UpstreamStore
 from vllama.models.stores.upstream_server import ANYTHING, UpstreamServer
 from vllama.models.types import Capability
@@ -84,14 +89,14 @@ def serving(*rows: Mapping[str, Any], **routes: Answer) -> Iterator[str]:
         thread.join()
 
 
-def make_store(*urls: str, traits: Any = None) -> UpstreamStore:
-    return UpstreamStore([UpstreamSettings(url=url) for url in urls], traits)
+def make_store(*urls: str) -> UpstreamStore:
+    return UpstreamStore([UpstreamSettings(url=url) for url in urls], ModelTables())
 
 
-def only(url: str, **traits: str) -> Any:
-    """Return the only model of a server, with traits by the server's URL."""
-    said = {url: read_traits(" ".join(f"{k}={v}" for k, v in traits.items()))}
-    (bundle,) = make_store(url, traits=said if traits else None).list()
+def only(url: str, **traits: Any) -> Any:
+    """Return the only model of a server, with the traits of the server."""
+    server = UpstreamSettings(url=url, traits=UpstreamTraits(**traits))
+    (bundle,) = UpstreamStore([server], ModelTables()).list()
     return bundle
 
 
@@ -218,25 +223,32 @@ def test_of_many_models_only_the_first_and_those_asked_for_are_shown(
 
 def test_what_the_user_says_comes_first() -> None:
     with serving(VLLM_ROW) as url:
-        bundle = only(url, tool_calls="text", thinking="none", context="8k", images="false")
-        assert only(url, embeddings="true").info.capabilities == EMBEDS
+        bundle = only(url, tool_calls="text", thinking="none", context=8192, images=False)
+        assert only(url, embeddings=True).info.capabilities == EMBEDS
     assert bundle.info.context_length == 8192
     assert bundle.info.capabilities == {Capability.COMPLETION, Capability.TOOLS}
     assert bundle.upstream.tool_calls_in_text is True
     assert bundle.upstream.thinking_in_text is False
     with serving({"id": "my-embedder", "owned_by": "me"}) as url:
-        assert only(url, embeddings="false").info.capabilities == ANYTHING
+        assert only(url, embeddings=False).info.capabilities == ANYTHING
 
 
 def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> None:
     with serving(VLLM_ROW, {"id": "small", "owned_by": "vllm"}) as url:
-        traits = {
-            f"{url}/v1/": read_traits("context=1000 tool_calls=text"),
-            "SMALL": read_traits("context=2000"),
-        }
-        big, small = make_store(url, traits=traits).list()
+        traits = UpstreamTraits(context=1000, tool_calls="text")
+        servers = [UpstreamSettings(url=f"{url}/v1/", name="one", traits=traits)]
+        tables = [("SMALL", 2000), ("one:hidden", 3000), (f"{url}#lost", 4000)]
+        store = UpstreamStore(
+            servers,
+            ModelTables(
+                tuple((n, ModelSettings(traits=UpstreamTraits(context=c))) for n, c in tables)
+            ),
+        )
+        big, small = store.list()
+        links = [store.find_link(link) for link in ("one:hidden", f"{url}#lost", "one:small")]
     assert (big.info.context_length, small.info.context_length) == (1000, 2000)
     assert big.upstream.tool_calls_in_text and small.upstream.tool_calls_in_text
+    assert [link.info.context_length for link in links] == [3000, 4000, 1000]
 
 
 def test_a_model_is_only_on_the_servers_that_list_it() -> None:

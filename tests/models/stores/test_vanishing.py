@@ -23,7 +23,7 @@ def opened(home: Path) -> Library:
             data_dir=home / "data",
             folders=(home / "own",),
             package_dirs=(),
-            offline=True,
+            hf_offline=True,
         )
     )
 

@@ -125,7 +125,7 @@ def fetch_files(
     Returns their etags. Raises what `FileDownload.run` raises.
     """
     for file in files:
-        check_size(file.path, file.size_bytes, settings.most_file_bytes)
+        check_size(file.path, file.size_bytes, settings.max_blob_size_bytes)
     failed = threading.Event()
 
     def fetch(file: SourceFile) -> str:
@@ -144,7 +144,7 @@ def fetch_files(
         for file in files
         if file.size_bytes <= choose_part_size(file.size_bytes, settings)  # one connection each
     ]
-    etags = in_parallel(fetch, small, settings.connections, failed)
+    etags = in_parallel(fetch, small, settings.download_connections, failed)
     done = {file.path: etag for file, etag in zip(small, etags, strict=True)}
     return [done.get(file.path) or fetch(file) for file in files]
 

@@ -48,7 +48,7 @@ def open_client(settings: ModelsSettings) -> Connections:
     return Connections(
         connect_s=settings.request_timeout_s,
         silence_s=settings.stall_timeout_s,
-        check=partial(check_registry, settings.allowed_registries),
+        check=partial(check_registry, settings.allow_registry),
     )
 
 
@@ -59,7 +59,7 @@ def open_connections(settings: ModelsSettings) -> Connections:
 
 def choose_part_size(size_bytes: int, settings: ModelsSettings) -> int:
     """Return the size of a file's parts: several per connection, so that none idles at the end."""
-    share = -(-size_bytes // (settings.connections * 4))
+    share = -(-size_bytes // (settings.download_connections * 4))
     return min(max(share, _LEAST_PART), settings.part_bytes)
 
 
@@ -116,7 +116,7 @@ class FileDownload:
                     f"cannot fetch '{self._file.path}': it has {size} bytes, "
                     f"and {self._file.size_bytes} were announced"
                 )
-            check_size(self._file.path, size, self._settings.most_file_bytes)
+            check_size(self._file.path, size, self._settings.max_blob_size_bytes)
             with self._locked(location):
                 if not self._place.has_blob(etag, size):
                     self._transfer(location)
@@ -181,7 +181,7 @@ class FileDownload:
     def _run_workers(self, partial: PartialFile, location: Location) -> None:
         self._ended.clear()
         self._errors.clear()
-        count = min(self._settings.connections, partial.missing_parts)
+        count = min(self._settings.download_connections, partial.missing_parts)
         # daemon threads: one that hangs in a DNS look-up must not keep the program alive
         workers = [
             threading.Thread(target=self._work, args=(partial,), daemon=True) for _ in range(count)

@@ -59,8 +59,8 @@ def read_remote_info(
             return _Remote(client, source.locate(repository, file), file)
 
         if variant.format is Format.GGUF:
-            return _gguf(opened, variant, settings.connections)
-        return _safetensors(opened, variant, settings.connections)
+            return _gguf(opened, variant, settings.download_connections)
+        return _safetensors(opened, variant, settings.download_connections)
 
 
 class _Remote:

@@ -62,12 +62,12 @@ class HuggingFace:
     def __init__(self, settings: ModelsSettings) -> None:
         self._endpoint = settings.hub_address
         self._token = settings.hf_token
-        self._offline = settings.offline
-        self._allowed = settings.allowed_registries
+        self._offline = settings.hf_offline
+        self._allowed = settings.allow_registry
         self._connections = Connections(
             connect_s=settings.request_timeout_s,
             silence_s=settings.request_timeout_s,
-            check=partial(check_registry, settings.allowed_registries),
+            check=partial(check_registry, settings.allow_registry),
         )
         self._pauses = [
             settings.backoff_s * 2**n for n in range(min(_ATTEMPTS, settings.attempts) - 1)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vllama.models.names.ref import ModelRef, add_default_tag
-from vllama.models.settings import UpstreamSettings, UpstreamTraits, find_root
+from vllama.models.settings import ModelTables, UpstreamSettings, UpstreamTraits
 from vllama.models.stores.base import Store
 from vllama.models.stores.upstream_server import (
     SCHEME,
@@ -38,20 +38,15 @@ _Found = dict[str, tuple["_Server", Bundle]]
 class UpstreamStore(Store):
     """The models that the given servers list, or that the user named.
 
-    `traits` are the user's settings, by the URL of a server or the id of a model; those of a model
-    take precedence.
+    The traits of a server hold for its models, except for those that `tables` has for a model.
     """
 
     name = STORE
     is_elsewhere = True
 
-    def __init__(
-        self,
-        servers: Sequence[UpstreamSettings],
-        traits: Mapping[str, UpstreamTraits] | None = None,
-    ) -> None:
+    def __init__(self, servers: Sequence[UpstreamSettings], tables: ModelTables) -> None:
         self._servers = tuple(_Server(each) for each in servers)
-        self._traits = {_key(name): value for name, value in (traits or {}).items()}
+        self._tables = tables
         self._lock = threading.Lock()
         self._kept: tuple[float, _Found] = (0.0, {})
 
@@ -107,7 +102,7 @@ class UpstreamStore(Store):
         for server in self._servers:
             name = server.settings.match(text)
             if name is not None and server.settings.allows(name):
-                bundle = self._describe(server, name)
+                bundle = self._describe(server, name, link=text)
                 model = replace(bundle.upstream or UpstreamModel(), servers=(server.id,))
                 return replace(
                     bundle, name=text, path=Path(f"{SCHEME}{server.id}#{name}"), upstream=model
@@ -127,14 +122,14 @@ class UpstreamStore(Store):
         model = replace(bundle.upstream, servers=tuple(ids), ids=ids, yields=not takes)
         return replace(bundle, upstream=model)
 
-    def _describe(self, server: _Server, name: str, show_until_s: float = math.inf) -> Bundle:
-        """Return the model that is called `name` here."""
+    def _describe(
+        self, server: _Server, name: str, show_until_s: float = math.inf, *, link: str = ""
+    ) -> Bundle:
+        """Return the model that is called `name` here, or asked for by a `link`."""
         id_ = server.find_id(name) or name
         row, facts, shown = server.look_up(id_, show_until_s)
-        said = _overlay(
-            self._traits.get(_key(server.url)) or UpstreamTraits(), server.settings.traits
-        )
-        if own := self._traits.get(_key(id_)):
+        said = server.settings.traits
+        if own := self._tables.find([link or name]).traits:
             said = _overlay(said, own)
         bundle = describe_model(row, facts, shown, said)
         if name == id_:
@@ -229,8 +224,3 @@ def _overlay(below: UpstreamTraits, above: UpstreamTraits) -> UpstreamTraits:
     """Return `below` with all values that are set in `above`."""
     values = {name: getattr(above, name) for name in UpstreamTraits.__slots__}
     return replace(below, **{name: value for name, value in values.items() if value is not None})
-
-
-def _key(name: str) -> str:
-    """Return the key of a setting: the root of a URL, or the id of a model."""
-    return find_root(name).lower() if "://" in name else name.lower()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vllama.base import executors
+from vllama.base import executors, removed
 from vllama.base.errors import BadRequest, ConfigError, Forbidden
 from vllama.base.spelling import suggest
 from vllama.config import SETTINGS, Config, named_file
@@ -75,6 +75,8 @@ def check_value(key: str, value: Any, config: Config, engines: Mapping[str, Any]
     """Raise what keeps a setting from being changed to a value over HTTP."""
     setting, known = REMOTE.get(key), [one.key for one in SETTINGS]
     if key not in known:
+        if advice := removed.SETTINGS.get(key):
+            raise BadRequest(f"cannot set '{key}': it was removed", hint=advice)
         raise BadRequest(f"cannot set '{key}': no such setting", hint=suggest(key, known))
     if setting is None:
         raise Forbidden(f"cannot set '{key}' over HTTP", hint="on its machine: vllama config edit")

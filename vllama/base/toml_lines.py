@@ -23,6 +23,7 @@ def find_line(text: str, path: Sequence[str]) -> int | None:
             here = (*table, *_read_keys(assignment["keys"]))
         else:
             continue
+        here = here[: len(path)]  # a table within it stands for it
         if here and tuple(path[: len(here)]) == here and (best is None or len(here) > best[0]):
             best = len(here), number
     return best[1] if best else None
