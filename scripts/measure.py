@@ -66,7 +66,8 @@ def count_choices() -> str:
 
     options = sum(len(list_options(name)) for name in COMMANDS)
     shown = len(COMMANDS) - len(HIDDEN)
-    return f"{shown} commands ({len(COMMANDS)} with hidden ones), {len(SETTINGS)} settings, {options} options"
+    commands = f"{shown} commands ({len(COMMANDS)} with hidden ones)"
+    return f"{commands}, {len(SETTINGS)} settings, {options} options"
 
 
 def list_entries() -> list[str]:

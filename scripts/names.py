@@ -26,7 +26,6 @@ RULES = (
             "supervise/",
             "machine/environments/",
             "engines/llamacpp/xllamacpp_child.py",
-            "targets/ray/node.py",
         ),
     ),
     ("print or rich", re.compile(r"^\s*print\(|^\s*(from|import) rich\b"), ("cli/", "lab/")),

@@ -21,7 +21,6 @@ LAN = "10.77.0"
 HERE = f"{LAN}.1"
 """The address of the machine on which the test itself runs."""
 PORT = 11434
-RAY_FOLDER = Path("/tmp/ray")
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "ip"
 OWN = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 INIT = """
@@ -69,14 +68,11 @@ class Machine:
 
     def __init__(
         self, number: int, home: Path, *arguments: str, fake: bool = True,
-        joins: tuple[str, ...] = (), env: dict[str, str] | None = None,
+        env: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """`joins` are the arguments of `vllama join` for a machine in a Ray cluster."""
         self.name = self.address = f"{LAN}.{number + 1}"
         self._cable = f"cable{number}"
-        kind = _Member if joins else _Server
-        self.server = kind(self, home, *arguments, fake=fake)
-        self.server.joins = joins
+        self.server = _Server(self, home, *arguments, fake=fake)
         self.server.env |= env or {}
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         self.init_pid = 0
@@ -99,11 +95,6 @@ class Machine:
             ("mount", "-t", "tmpfs", "shm", "/dev/shm"),
         ):
             subprocess.run([*self.enter(), *words], check=True)
-        if self.server.joins:  # Ray's sockets have the same names everywhere
-            for folder in (RAY_FOLDER, self.server.home / "ray"):
-                folder.mkdir(exist_ok=True)
-            bind = ["mount", "--bind", str(self.server.home / "ray"), str(RAY_FOLDER)]
-            subprocess.run([*self.enter(), *bind], check=True)
         self.server.start()
 
     def enter(self) -> list[str]:
@@ -122,16 +113,6 @@ class Machine:
     def plug(self, *, into: bool) -> None:
         """Plug its network cable in, or pull it."""
         ip("link", "set", self._cable, "up" if into else "down")
-
-    def find_server(self) -> psutil.Process | None:
-        """Return its server, whoever has started it."""
-        for process in self.find_processes():
-            try:
-                if process.cmdline()[1:4] == ["-m", "vllama", "serve"]:
-                    return process
-            except psutil.Error:
-                continue
-        return None
 
     def find_processes(self) -> list[psutil.Process]:
         """Return what runs on it beside its process 1 and commands of the test."""
@@ -152,8 +133,6 @@ class Machine:
 
 class _Server(Server):
     """The server of a machine."""
-
-    joins: tuple[str, ...] = ()
 
     def __init__(self, machine: Machine, home: Path, *arguments: str, fake: bool) -> None:
         listens = ("--host", machine.address, "--port", str(PORT))
@@ -179,17 +158,3 @@ class _Server(Server):
         self.process.send_signal(signal.SIGCONT)
         for process in self.machine.find_processes():
             process.resume()
-
-
-class _Member(_Server):
-    """A machine in a Ray cluster: `vllama join`, whose head gives it a server."""
-
-    @property
-    def command(self) -> list[str]:
-        return [*self.machine.enter(), self.python, "-m", "vllama", "join", *self.joins]
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.env, stdout=log, stderr=subprocess.STDOUT
-            )

@@ -7,7 +7,6 @@ of a single server, and from another machine nothing answers without a key.
 
     make test-cluster MINUTES=20                    # the fake engine
     python -m tests.cluster.storm --seconds 1200 --real A.gguf B.gguf C.gguf D.gguf
-    python -m tests.cluster.storm --seconds 1200 --ray   # machines that join, and Ray's own deaths
 
 It runs itself in namespaces of its own, which need no root where users may make them.
 """
@@ -37,7 +36,7 @@ import psutil
 from tests.chaos import asks
 from tests.chaos.asks import Answer
 from tests.chaos.mix import FITTING, Mix, Wish
-from tests.cluster.machines import HERE, PORT, Machine, find_enclosure, open_lan
+from tests.cluster.machines import PORT, Machine, find_enclosure, open_lan
 from tests.server_process import Server
 from vllama.targets.nodes.node import SILENT_S
 
@@ -49,14 +48,8 @@ HANG_S = 5.0
 BROKEN_S = 12.0
 """How long a cable is out, a server stopped: longer than it takes to be seen."""
 BACK_S = 60.0
-REJOIN_S = 75.0
-"""After which machines have left a dead head of Ray, and are in the new one's cluster. It takes
-half of that on real machines: here the new head sees the processes of all, and waits for theirs."""
 KEY = "sk-between-the-servers"
 KINDS = ("engine", "guard", "engine stopped", "server", "server stopped", "cable", "machine")
-RAY_KINDS = ("actor", "raylet", "Ray's head")
-"""What else may die where Ray keeps the machines; it takes some time then."""
-RAY_LISTENS = range(6379, 6500)
 OPEN = ("/", "/livez", "/readyz", "/health", "/openapi.json")
 ASKED_ALOUD = ("/api/tags", "/api/ps", "/api/version", "/v1/models", "/metrics", "/api/nodes")
 CHANGING = {"created_at", "created", "id", "expires_at", "modified_at", "system_fingerprint"}
@@ -98,7 +91,6 @@ class ClusterMix(Mix):
 
     machines: list[Machine] = field(default_factory=list)
     kinds: tuple[str, ...] = KINDS
-    ray: bool = False
     patience: float = 1.0
     """What the limits are multiplied by, for a machine that has other work."""
     faults: list[Fault] = field(default_factory=list)
@@ -150,23 +142,13 @@ class ClusterMix(Mix):
                     stops = kind.endswith("stopped")
                     process.send_signal(signal.SIGSTOP if stops else signal.SIGKILL)
             case "server":
-                if server := machine.find_server():
-                    server.kill()
-                if not self.ray:
-                    await self.see_none_left(machine)
-                    await asyncio.to_thread(machine.server.start)
+                machine.server.find_own().kill()
+                await self.see_none_left(machine)
+                await asyncio.to_thread(machine.server.start)
             case "server stopped":
-                if server := machine.find_server():
-                    server.suspend()
+                machine.server.find_own().suspend()
                 await asyncio.sleep(BROKEN_S)
                 machine.server.go_on()
-            case "actor" | "raylet":
-                name = "ray::NodeServer" if kind == "actor" else "raylet"
-                kill_named(machine.find_processes(), name)
-            case "Ray's head":
-                assert self.server.process
-                kill_named(psutil.Process(self.server.process.pid).children(True), "gcs_server")
-                await asyncio.sleep(REJOIN_S)
             case "cable":
                 machine.plug(into=False)
                 await asyncio.sleep(BROKEN_S)
@@ -200,7 +182,7 @@ class ClusterMix(Mix):
         for failure in self.failures:
             if not any(
                 fault.at_s <= failure.ended_s
-                and failure.began_s <= fault.at_s + find_limit(fault) * self.patience
+                and failure.began_s <= fault.at_s + SEEN_WITHIN_S * self.patience
                 for fault in self.faults
             ):
                 since = [failure.began_s - one.at_s for one in self.faults]
@@ -270,7 +252,7 @@ class ClusterMix(Mix):
         target, other = self.machines[:2]
         command = [*other.enter(), sys.executable, "-c", SCAN, target.address]
         found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        if [port for port in found if not (self.ray and port in RAY_LISTENS)] != [PORT]:
+        if found != [PORT]:
             self.wrong.append(f"ports that are open on {target.name}: {found}")
         for path in (*OPEN, *ASKED_ALOUD):
             status = httpx.get(target.server.url + path).status_code
@@ -293,19 +275,6 @@ for port in range(1, 65536):
             found.append(port)
 print(json.dumps(found))
 """
-
-
-def find_limit(fault: Fault) -> float:
-    """Return how long requests may fail of a fault."""
-    return REJOIN_S if fault.kind == "Ray's head" else SEEN_WITHIN_S
-
-
-def kill_named(processes: list[psutil.Process], name: str) -> None:
-    """Kill the processes of a program."""
-    for process in processes:
-        with suppress(psutil.Error):
-            if Path(process.cmdline()[0]).name == name:
-                process.kill()
 
 
 def settle(value: Any) -> Any:
@@ -339,7 +308,7 @@ def find_engines(machine: Machine) -> list[tuple[str, psutil.Process]]:
 
 def run(
     home: Path, seconds: float, seed: int, *, every_s: float, kinds: tuple[str, ...],
-    real: tuple[Path, ...], ray: bool, patience: float,
+    real: tuple[Path, ...], patience: float,
 ) -> ClusterMix:  # fmt: skip
     """Run it; nothing may be left when all have stopped."""
     open_lan()
@@ -348,12 +317,10 @@ def run(
     key.chmod(0o600)
     own = ["--strict", "--node-key-file", str(key)]
     names = tuple(f"model-{letter}" for letter, _ in zip("abcdef", real, strict=False)) or NAMES
-    token = home / "head" / "data" / "cluster" / "ray.token"
-    joins = (f"{HERE}:6379", "--token-file", str(token)) if ray else ()
     settings = {"VLLAMA_HANG_TIMEOUT": f"{HANG_S:g}s", "VLLAMA_MAX_LOADED_MODELS": str(FITTING)}
     settings |= {"VLLAMA_CTX": "1024"} if real else {}
     machines = [
-        Machine(number, home / f"box{number}", *own, fake=not real, joins=joins, env=settings)
+        Machine(number, home / f"box{number}", *own, fake=not real, env=settings)
         for number in range(1, NODES + 1)
     ]
     switches = ("--token-interval", "0.02", "--ready-after", "0.2", "--spawn-child")
@@ -366,13 +333,10 @@ def run(
         for path in machine.server.models.iterdir():
             os.utime(path, (begun_s, begun_s))  # equal files everywhere, so equal digests
     nodes = [word for one in machines for word in ("--node", one.server.url)]
-    finds = ["--cluster", "ray"] if ray else nodes
-    given = ["--no-local", "--node-key-file", str(key), *finds]
-    for machine in () if ray else machines:
+    given = ["--no-local", "--node-key-file", str(key), *nodes]
+    for machine in machines:
         machine.boot()
     with Server(home / "head", *given, fake=not real) as head:
-        for machine in machines if ray else ():
-            machine.boot()
         mix = ClusterMix(
             head,
             names,
@@ -380,7 +344,6 @@ def run(
             real=bool(real),
             machines=machines,
             kinds=kinds,
-            ray=ray,
             patience=patience,
         )
         asyncio.run(mix.wait_for_all())
@@ -403,13 +366,11 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=30.0, metavar="S", help="between faults")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--real", nargs="+", type=Path, default=(), metavar="GGUF")
-    parser.add_argument("--faults", nargs="+", choices=(*KINDS, *RAY_KINDS), metavar="FAULT")
+    parser.add_argument("--faults", nargs="+", choices=KINDS, default=KINDS, metavar="FAULT")
     parser.add_argument("--patience", type=float, default=1.0, metavar="FACTOR")
-    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--enclosed", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.faults = options.faults or (*KINDS, *(RAY_KINDS if options.ray else ()))
     if not options.enclosed:
         enclosure = find_enclosure()
         if enclosure is None:
@@ -421,7 +382,7 @@ def main() -> None:
         home = options.home or Path(folder)
         mix = run(
             home, options.seconds, options.seed, every_s=options.every,
-            kinds=tuple(options.faults), real=tuple(options.real), ray=options.ray,
+            kinds=tuple(options.faults), real=tuple(options.real),
             patience=options.patience,
         )  # fmt: skip
     for name, count in sorted(mix.seen.items()):

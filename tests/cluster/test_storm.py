@@ -13,36 +13,18 @@ from tests.lacking import lacking
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def run_enclosed(*words: str) -> str:
-    """Run a program of this folder in namespaces; return its output."""
+def test_machines_that_break_while_everybody_asks() -> None:
     enclosure = find_enclosure()
     if enclosure is None:
         lacking("namespaces cannot be made here: that takes util-linux, iproute2, and the right to")
     ended = subprocess.run(
-        [*enclosure, sys.executable, "-m", *words],
+        [
+            *(*enclosure, sys.executable, "-m", "tests.cluster.storm", "--enclosed"),
+            *("--seed", "1", "--patience", "20", "--seconds", "16", "--every", "2"),
+            *("--faults", "engine", "guard", "server", "machine"),
+        ],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
-    return ended.stdout
-
-
-def run_storm(*arguments: str) -> None:
-    """Run it; what it must not show fails the test."""
-    usual = ("--seed", "1", "--patience", "20", "--enclosed")
-    told = run_enclosed("tests.cluster.storm", *usual, *arguments)
-    assert " fault: " in told
-    assert " right" in told
-
-
-def test_machines_that_break_while_everybody_asks() -> None:
-    kinds = ("engine", "guard", "server", "machine")
-    run_storm("--seconds", "16", "--every", "2", "--faults", *kinds)
-
-
-@pytest.mark.ray
-def test_machines_that_ray_joins() -> None:
-    run_storm("--ray", "--seconds", "30", "--every", "3", "--faults", "server", "actor", "raylet")
-
-
-def test_a_machine_that_is_cut_off_ends_its_part_of_a_model() -> None:
-    run_enclosed("tests.cluster.cut_off")
+    assert " fault: " in ended.stdout
+    assert " right" in ended.stdout

@@ -469,8 +469,7 @@ def test_a_list_as_text_is_read_back(field, value):
         "http://host:x",
     ],
 )
-@pytest.mark.parametrize("field", ["otlp_endpoint", "searxng"])
-def test_an_address_that_cannot_be_asked_is_refused(field, value):
+def test_an_address_that_cannot_be_asked_is_refused(value):
     with pytest.raises(ValueError, match="not an address like http://host:port"):
-        BY_FIELD[field].kind.parse(value)
-    assert BY_FIELD[field].kind.parse("https://host/path") == "https://host/path"
+        BY_FIELD["otlp_endpoint"].kind.parse(value)
+    assert BY_FIELD["otlp_endpoint"].kind.parse("https://host/path") == "https://host/path"

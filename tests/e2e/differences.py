@@ -200,9 +200,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Requests that only ollama.com can serve (search without a SearXNG, the account, "
-            "recommendations, pushing) are answered as with `OLLAMA_NO_CLOUD` and nobody signed "
-            "in."
+            "Requests that only ollama.com can serve (web search, the account, recommendations, "
+            "pushing) are answered as with `OLLAMA_NO_CLOUD` and nobody signed in."
         ),
         path=r"^/api/(experimental|status|me$|signout|push|web_)",
         said=r"^status 50\d → 40[134]|cloud|recommendations|^(missing|error|value) ",

@@ -6,32 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import CPU, GIB, H100, INFO, LLAMA_SERVER_HERE, MIB, VLLM_HERE, bundle, facts
-from vllama.base.errors import NoPlan, NotEnoughMemory
-from vllama.chat.request import Group, LoadOptions
+from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
+from vllama.base.errors import NotEnoughMemory
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Installation, Mode, Settings
 from vllama.engines.capabilities import TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
-from vllama.engines.vllm.arguments import (
-    build_rank_args,
-    choose_reasoning_parser,
-    choose_tool_parser,
-)
+from vllama.engines.vllm.arguments import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.memory import count_token_bytes, parse_size
 from vllama.engines.vllm.parallel import (
     Layout,
     can_divide,
     choose_layout,
     iterate_shapes,
-    share_among_machines,
 )
 from vllama.machine.types import Platform, Vendor
-from vllama.models.settings import ModelSettings
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
-from vllama.supervise.spec import Endpoint
 
 LLAMA_8B = replace(
     INFO,
@@ -462,67 +454,3 @@ def test_a_parser_only_where_type_and_template_agree(architecture, template, too
         "--tool-call-parser",
         "--reasoning-parser",
     )
-
-
-# -- several machines ------------------------------------------------------------------------
-
-MACHINES = ("http://10.0.0.6:11434", "http://10.0.0.7:11434")
-PLACE = ("--master-addr", "10.0.0.5", "--master-port", "29500")
-
-
-@pytest.mark.parametrize(
-    ("group", "words"),
-    [
-        (None, []),
-        (Group(size=2, nodes=MACHINES[:1]),
-         ["--nnodes", "2", "--node-rank", "0",
-          "--master-addr", "{address}", "--master-port", "{port}"]),
-        (Group(size=3, rank=2, address="10.0.0.5", port="29500"),
-         ["--nnodes", "3", "--node-rank", "2", *PLACE, "--headless"]),
-    ],
-)  # fmt: skip
-def test_the_options_of_a_rank(group, words):
-    assert build_rank_args(group) == words
-
-
-@pytest.mark.parametrize(
-    ("platform", "info", "machines", "layout"),
-    [
-        (gpus(8), LLAMA_70B, 2, (8, 2, 8)),
-        (gpus(1), LLAMA_8B, 3, (1, 3, 1)),
-        (gpus(3), LLAMA_70B, 2, (2, 2, 2)),  # its heads cannot be divided by three
-        (CPU, LLAMA_8B, 2, (2, 1, 0)),  # the CPU build cannot run pipelines
-    ],
-)
-def test_a_model_is_shared_by_machines_like_this_one(platform, info, machines, layout):
-    found = share_among_machines(platform, info, machines)
-    assert (found.tensor, found.pipeline, len(found.gpus)) == layout
-
-
-def test_each_machine_needs_memory_for_its_part_only():
-    """Two machines with eight GPUs of 24 GB hold what one of them does not."""
-    platform = gpus(8, total=24, free=23)
-    huge = replace(LLAMA_70B, weights_bytes=2 * LLAMA_70B.weights_bytes)
-    model = bundle(format=Format.SAFETENSORS, settings=ModelSettings(machines=MACHINES[:1]))
-    alone = facts(platform, (VLLM_HERE,))
-    with pytest.raises(NotEnoughMemory) as caught:
-        make_plan(alone, replace(model, settings=ModelSettings()), huge, Need())
-    assert caught.value.hint.endswith("or several machines together (docs/guide/cluster.md)")
-    first = make_plan(alone, model, huge, Need())
-    assert first.settings.group == Group(size=2, nodes=MACHINES[:1])
-    assert any("over 2 machines, each like this one: tensor parallel 8, pipeline parallel 2" in each
-               for each in first.reasons)  # fmt: skip
-    group = Group(size=2, rank=1, address="10.0.0.5", port="29500")
-    load = LoadOptions(num_ctx=first.settings.context_length, group=group)
-    other = replace(model, settings=ModelSettings())
-    second = make_plan(alone, other, huge, Need(load=load))
-    assert second.settings.tuned_args == first.settings.tuned_args
-    launches = [
-        ENGINE.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
-        for plan in (first, second)
-    ]
-    assert "--headless" not in launches[0].argv and "--headless" in launches[1].argv
-    assert [launch.env["VLLM_HOST_IP"] for launch in launches] == ["{own}", "{own}"]
-    llama = facts(CPU, (LLAMA_SERVER_HERE,))
-    with pytest.raises(NoPlan, match=r"on several machines: .*llama-server. cannot do that"):
-        make_plan(llama, bundle(settings=ModelSettings(machines=MACHINES)), INFO, Need())

@@ -93,19 +93,14 @@ class FakeEngine:
             if switches.exists():
                 more += switches.read_text().split("\n")
         bundle.path.with_suffix(".once").unlink(missing_ok=True)
-        python, group = str(installation.python), settings.group
         argv = (
-            python, str(PROGRAM), "--port", str(endpoint.port),
+            str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
             "--api-key", str(endpoint.api_key), "--model", settings.alias,
             "--context", str(settings.context_length),
             *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
-            *(("--owner", group.address, "--context", group.port) if group else ()),
             "--started-with", describe_start(settings, bundle.draft),
             *(part for part in more if part),
         )  # fmt: skip
-        if group and group.rank:  # it answers no requests
-            place = (f"{group.rank} of {group.size}", group.address, group.port)
-            argv = (python, "-c", "import time; time.sleep(600)", *place)
         return LaunchSpec(
             name=settings.alias,
             argv=argv,
@@ -118,7 +113,6 @@ class FakeEngine:
         )
 
     saves_slots: bool = True
-    groups: bool = True
 
     def lacks_for_inspection(self, installation):
         """It has a lens unless it is an old one."""

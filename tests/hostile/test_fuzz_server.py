@@ -163,7 +163,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     ],
     "/v1/audio/speech": [{"model": "sea", "input": "x", "voice": "a"}],
     "/v1/images/generations": [{"model": "sea", "prompt": "x", "n": 1}],
-    "/api/web_search": [{"query": "x", "max_results": 2}],
+    "/api/web_search": [{"query": "x"}],
     "/api/web_fetch": [{"url": HERE}],
     "/api/push": [{"model": "sea", "stream": False}],
     "/api/me": [{"name": "x"}],
@@ -171,16 +171,6 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/experimental/web_search": [{"query": "x"}],
     "/api/experimental/web_fetch": [{"url": HERE}],
     "/api/delete": [{"model": "none-of-this-name"}],
-    "/api/group": [  # of a model that is there, the answer has no end
-        {
-            "model": "none-of-this-name",
-            "num_ctx": 9,
-            "size": 2,
-            "rank": 1,
-            "address": "x",
-            "port": 1,
-        }
-    ],
     "/api/plan": [{"model": "sea", "num_ctx": 128}],
     "/api/keys": [{"name": "x", "scopes": ["infer"], "rate": "9/min", "concurrent": 1}],
     "/api/pull": [{"model": HERE, "insecure": True, "stream": False}],

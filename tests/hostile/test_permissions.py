@@ -53,7 +53,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),
     # of one's own; a server that is read-only refuses them by itself
     *("/v1/files", "/v1/files/x", "/v1/batches", "/v1/batches/x/cancel"),
-    *("/api/nodes/x/drain", "/api/nodes/x/undrain", "/api/group"),  # the models stay where they are
+    *("/api/nodes/x/drain", "/api/nodes/x/undrain"),  # the models stay where they are
 }
 
 

@@ -88,12 +88,11 @@ def test_more_silent_downloads_than_threads(tmp_path, silent):
 
 
 def test_more_silent_searches_than_threads(tmp_path, silent):
-    home = Server(tmp_path, "--searxng", silent)
+    home = Server(tmp_path, env={"HF_ENDPOINT": silent})
     home.model("first")
     with home as server, ExitStack() as stack:
         for number in range(MANY):
-            body = {"query": f"whales {number}"}
-            stack.enter_context(asking(server, "/api/web_search", body))
+            stack.enter_context(asking(server, f"/api/search?q=whales{number}", None))
         until(lambda: jobs(server, "web", "waiting") > 0)
         assert_serves(server)
 

@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("observing")
     env = {
         "VLLAMA_HF_TOKEN": "hf_secret-of-the-hub",
-        "VLLAMA_SEARXNG": "http://me:word-of-honour@127.0.0.1:1",
+        "HF_ENDPOINT": "http://me:word-of-honour@127.0.0.1:1",
         "VLLAMA_ENGINE_ARGS": "--api-key=sk-of-the-engine",
         "HF_HUB_OFFLINE": "1",
     }

@@ -141,6 +141,7 @@ def test_a_record_tells_its_methods_paths_and_scopes() -> None:
         ("GET", "/v1/responses/a/cancel", "/v1/responses/*", Dialect.RESPONSES),
         ("POST", "/v1/systemone", "/v1/systemone", Dialect.OLLAMA),
         ("GET", "/v1/models/org/x", "/v1/models/*", Dialect.OPENAI),
+        ("POST", "/api/group", "other", Dialect.OLLAMA),
         ("GET", "/nothing", "other", Dialect.NONE),
         ("GET", "//", "other", Dialect.NONE),
         ("GET", "/" * 100_000, "other", Dialect.NONE),

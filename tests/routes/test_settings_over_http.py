@@ -25,13 +25,13 @@ context = 1024
 NEVER = {
     "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",
     "api_key", "api_key_file", "require_keys", "client_key", "tls_cert", "tls_key", "read_only",
-    "inspect_code", "no_ui", "searxng", "upstreams", "upstream_key",
+    "inspect_code", "no_ui", "upstreams", "upstream_key",
     "allow_registry", "max_blob_size", "folders", "aliases", "models_dir", "ollama_registry",
     "lmstudio_dir", "hf_cache_dir", "hf_endpoint", "releases_url", "hf_token", "hf_offline",
     "data_dir", "log_dir", "run_dir", "nohistory", "debug_log_requests", "capture", "log_format",
     "otlp_endpoint", "model", "max_answer_size", "replicas", "models", "go_template",
-    "gpu_overhead", "engine_paths", "engine_args", "nodes", "node_weights", "node_key_file",
-    "node_certs", "no_local", "cluster", "ray_address", "cache_disk", "cache_disk_writes_per_day",
+    "gpu_overhead", "engine_paths", "engine_args", "nodes", "node_key_file",
+    "node_certs", "no_local", "cache_disk", "cache_disk_writes_per_day",
     "batch_files", "batch_files_per_key",
 }  # fmt: skip
 """All that names a path, a command, an address or a key, or decides who may do what."""

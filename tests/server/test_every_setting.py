@@ -201,18 +201,9 @@ def list_cases(
             lambda: [row["name"] for row in server.get("/api/nodes")["nodes"]],
             ["127.0.0.1"],
         ),
-        "node_weights": Case(
-            'node_weights = { "127.0.0.1" = 3 }\nnodes = ["http://127.0.0.1:1"]\n',
-            lambda: [row["weight"] for row in server.get("/api/nodes")["nodes"]],
-            [3],
-            before='nodes = ["http://127.0.0.1:1"]\n',
-        ),
-        "cluster": Case('cluster = "ray"\n'),
-        "ray_address": Case('ray_address = "127.0.0.1:6379"\n'),
         "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),
         "node_certs": Case(f'node_certs = "{folder}/key"\n'),
         "no_local": Case("no_local = true\n"),
-        "searxng": Case(f'searxng = "{site.url}"\n'),
         "origins": Case(
             'origins = ["https://chat.example"]\n',
             lambda: server.status("GET", "/api/tags", origin="https://chat.example"),
@@ -363,13 +354,8 @@ def list_cases(
             200,
             once=True,
         ),
-        # the suites of heads and groups try these: here are no other machines
+        # the suite of heads tries this: here are no other machines
         "models.nodes": Case(plain + 'nodes = ["box1"]\n', shown("nodes"), ["box1"]),
-        "models.machines": Case(
-            plain + 'machines = ["http://127.0.0.1:1"]\n',
-            shown("machines"),
-            ["http://127.0.0.1:1"],
-        ),
         # upstreams
         "upstreams": Case(f'upstreams = ["{there}"]\n', lambda: "org/big" in server.names()),
         "upstream_key": Case(

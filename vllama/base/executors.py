@@ -157,7 +157,7 @@ codec = Executor("codec", threads=2, most_waiting=1000)
 downloads = Executor("downloads", threads=32, most_waiting=1000, group_threads=16)
 """Pulls models; the group is the registry."""
 web = Executor("web", threads=16, most_waiting=100)
-"""Asks servers on the network for a short answer: searches, pages, what the hub has."""
+"""Asks servers on the network for a short answer: searches, what the hub has."""
 names = Executor("names", threads=16, most_waiting=float("inf"), group_threads=1)
 """Resolves the names of hosts; the group is the name, so that a slow one delays no other."""
 upkeep = Executor("upkeep", threads=16, most_waiting=float("inf"))

@@ -46,20 +46,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     left_out: frozenset[str] = frozenset()
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines that serve a model together, each with one process: the ranks 0 to `size` - 1.
-
-    Rank 0 answers requests, and has the URLs of the other machines as `nodes`. Those know where it
-    waits for them: at `address` and `port`.
-    """
-
-    size: int
-    rank: int = 0
-    nodes: tuple[str, ...] = ()
-    address: str = "{address}"  # filled in by rank 0 itself, at its start (`rank_child`)
-    port: str = "{port}"
-
-
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine must be started with; None is "not given"."""
 
@@ -70,7 +56,6 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_thread: int | None = None
     use_mmap: bool | None = None
     engine: str | None = None  # not Ollama's: serve the model with this one
-    group: Group | None = None  # not Ollama's: be one of its ranks
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,6 @@ GROUPS = {
         "doctor": "Find what keeps models from running here.",
         "config": "Show the settings and where each comes from; edit or describe the config file.",
         "nodes": "List the other machines of a cluster, or send one no more requests.",
-        "join": "Add this machine to a cluster that Ray keeps.",
         "keys": "Manage the keys of the server: list, add, change, rotate, revoke, rm, open.",
         "service": "Run the server as a service: install, uninstall, show.",
     },

@@ -19,7 +19,6 @@ from vllama.config.engine_settings import EngineSettings
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.config.parse import Captures, Folders, ListeningAddress, Registry
 from vllama.config.tables import Upstreams
-from vllama.models.settings import Weight
 
 Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
 COMMANDS, RESTART = Effect.COMMANDS, Effect.RESTART
@@ -92,10 +91,6 @@ class ServerSettings:
         False, flag="--inspect-code",
     )  # fmt: skip
     no_ui: bool = setting("do not serve the page for browsers under /ui/", False, flag="--no-ui")
-    searxng: kinds.HttpUrl | None = setting(
-        "SearXNG server for /api/web_search; also lets clients fetch public web pages",
-        example="http://127.0.0.1:8888", flag="--searxng", effect=RESTART,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +111,6 @@ class SourceSettings:
         "servers that run vllama on other machines, whose models this one offers with its own", (),
         example="http://10.0.0.5:11434", flag="--node",
     )  # fmt: skip
-    node_weights: Annotated[tuple[tuple[str, int], ...], kinds.table("node=N", Weight)] = setting(
-        "shares of the requests that nodes are preferred for, where several could answer alike: "
-        '1 for those that are not named; "here" is the head itself', (), example="10.0.0.5=3",
-    )  # fmt: skip
     node_key_file: kinds.File | None = setting(
         "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
         "without, it is what this node requires (vllama nodes key makes one)",
@@ -128,14 +119,6 @@ class SourceSettings:
     node_certs: kinds.File | None = setting(
         "file with the only certificates (PEM) to accept of https nodes, whatever host they name",
         example="/etc/vllama/nodes.pem", flag="--node-certs", effect=RESTART,
-    )  # fmt: skip
-    cluster: Annotated[str, kinds.choice("ray")] | None = setting(
-        "let Ray find the nodes: each machine that joins (vllama join) gets a server; without "
-        "ray_address a Ray is started here", example="ray", flag="--cluster", effect=RESTART,
-    )  # fmt: skip
-    ray_address: Annotated[str, kinds.text("HOST:PORT", kinds.read_text)] | None = setting(
-        "Ray that somebody else runs; auto: the one on this machine", example="10.0.0.4:6379",
-        flag="--ray-address", effect=RESTART,
     )  # fmt: skip
     no_local: bool = setting(
         "only forward to the nodes; start no engine on this machine", False, flag="--no-local",
@@ -274,14 +257,9 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
         return self.api_key[0] if self.api_key else self.client_key
 
     @property
-    def cluster_dir(self) -> Path:
-        """The folder with what belongs to a Ray cluster: its token, and the key of its nodes."""
-        return self.data_dir / "cluster"
-
-    @property
     def is_head(self) -> bool:
         """Whether it offers the models of other servers of a cluster."""
-        return bool(self.nodes or self.cluster)
+        return bool(self.nodes)
 
     @property
     def stop_limit_s(self) -> float:

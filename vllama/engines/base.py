@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from vllama.chat.engine.traits import Traits
-from vllama.chat.request import Group
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
@@ -95,9 +94,8 @@ class Settings:
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
     `gpu_shares` the percentage of the model that each holds. `slot_dir` is where the engine saves
     slots (`capabilities.SavesSlots`). `inspect`: requests may look inside the model
-    (`capabilities.Inspecting`). `group`: it is one of several processes, each on a machine of its
-    own, that serve the model together (`capabilities.Grouping`). `tuned_args` are what the engine's
-    own `tune` decided; `extra_args` are the user's and come last, so that they win.
+    (`capabilities.Inspecting`). `tuned_args` are what the engine's own `tune` decided; `extra_args`
+    are the user's and come last, so that they win.
     """
 
     mode: Mode
@@ -122,7 +120,6 @@ class Settings:
     slot_dir: Path | None = None
     gpus: tuple[int, ...] = ()
     gpu_shares: tuple[int, ...] = ()
-    group: Group | None = None
     tuned_args: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
 

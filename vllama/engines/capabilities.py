@@ -214,19 +214,6 @@ class Inspecting(Protocol):
 
 
 @runtime_checkable
-class Grouping(Protocol):
-    """An engine whose processes on several machines can serve a model together.
-
-    Started with `Settings.group`, its command has the words {address} and {port} for rank 0's.
-    """
-
-    @property
-    def groups(self) -> bool:
-        """Whether it can."""
-        ...
-
-
-@runtime_checkable
 class Attachable(Protocol):
     """An engine whose servers run already: vllama watches them but never starts or stops them."""
 

@@ -126,10 +126,6 @@ class ModelSettings:
         'nodes of a cluster that may answer for it; "here" is the head itself',
         example='["10.0.0.5"]',
     )  # fmt: skip
-    machines: tuple[kinds.HttpUrl, ...] | None = setting(
-        "other servers that serve it together with this one, each with a part of it (vLLM)",
-        example='["http://10.0.0.6:11434"]', effect=LOAD,
-    )  # fmt: skip
     traits: Traits | None = setting(
         "of a model of an upstream: what that does not report, as in [upstreams.NAME]",
         example="{ context = 8192 }",

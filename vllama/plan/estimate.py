@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
-from vllama.chat.request import Group
 from vllama.engines.base import Engine, Memory, Mode, Settings
 from vllama.engines.capabilities import (
     Inspecting,
@@ -143,15 +141,9 @@ def draft_settings(
         kv_cache_type=facts.settings.kv_cache_type,
         parallel=facts.settings.num_parallel,
         inspect=facts.settings.inspect and isinstance(engine, Inspecting),
-        group=need.load.group or make_group(facts.machines),
         logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
         extra_args=facts.settings.engine_args,
     )
-
-
-def make_group(machines: Sequence[str]) -> Group | None:
-    """Return the group of this machine, as rank 0, and others; None without others."""
-    return Group(size=1 + len(machines), nodes=tuple(machines)) if machines else None
 
 
 def estimate_memory(

@@ -14,7 +14,7 @@ from vllama.base.errors import (
 )
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Mode
-from vllama.engines.capabilities import Adapting, Grouping, Inspecting
+from vllama.engines.capabilities import Adapting, Inspecting
 from vllama.engines.recipe import advise_installation
 from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
@@ -52,21 +52,7 @@ def refuse_by_engine(
         )
     refuse_adapters(bundle, engine)
     refuse_inspection(facts, bundle, engine)
-    if (facts.machines or need.load.group) and not _can_group(engine):
-        raise NoPlan(
-            f"cannot serve '{bundle.name}' on several machines: {engine.title} cannot do that",
-            hint="use another engine (docs/guide/cluster.md), or leave out `machines`",
-        )
-    if facts.machines and facts.settings.replicas > 1:
-        raise NoPlan(
-            f"cannot serve '{bundle.name}' by several replicas on several machines",
-            hint="leave out either `machines` or `replicas`",
-        )
     refuse_port(facts)
-
-
-def _can_group(engine: Engine) -> bool:
-    return isinstance(engine, Grouping) and engine.groups
 
 
 def refuse_inspection(facts: Facts, bundle: Bundle, engine: Engine) -> None:
@@ -151,13 +137,10 @@ def refuse_if_too_large(
     context = find_fitting_context(facts, choice, bundle.format, info, need, estimate)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
     kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
-    engine, more = facts.found.engines[choice.engine], ""
-    if estimate.memory.on_gpu and _can_group(engine) and not facts.machines:
-        more = ", or several machines together (docs/guide/cluster.md)"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
-        hint=f"use {smaller} or a smaller quantisation{more}",
+        hint=f"use {smaller} or a smaller quantisation",
     )
 
 

@@ -50,7 +50,6 @@ class Facts:
     # of the model that is planned: indices of the GPUs to use, "spread" for all of them
     gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
-    machines: tuple[str, ...] = ()  # the others that serve it together with this one
     slot_dir: Path | None = None  # where conversations are kept, None: nowhere
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
@@ -81,8 +80,7 @@ class Facts:
             given["engine"] = None
         settings = replace(self.settings, **given) if given else self.settings
         slot_dir = self.slot_dir if own.cache_disk is None or own.cache_disk else None
-        gpus, machines = own.gpus or self.gpus, own.machines or ()
-        return replace(self, settings=settings, gpus=gpus, machines=machines, slot_dir=slot_dir)
+        return replace(self, settings=settings, gpus=own.gpus or self.gpus, slot_dir=slot_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,6 @@ class RouteKind(StrEnum):
     WRITTEN = "shows what clients have written"
     WRITES = "changes what models there are, here or at a registry"
     SETS = "changes settings or keys"
-    TOGETHER = "has a model served together with other machines"
     ADMIN = "anything else"
 
 
@@ -88,7 +87,6 @@ _SCOPES = {
     RouteKind.LISTS: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OWN: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OBSERVES: (Scope.READ, Scope.NODE),
-    RouteKind.TOGETHER: (Scope.NODE,),
 }
 """The scopes one of which a key needs, () if any key will do; all others need the scope admin."""
 

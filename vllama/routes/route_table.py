@@ -16,7 +16,6 @@ from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
 from vllama.routes.server import (
-    group,
     health,
     keys,
     logs,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 _MODULES = (
-    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes, group),
+    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes),
     *(models, create, cloud, tokens, chat, embeddings),
     *(openai_models, openai_chat, responses, anthropic, scores, media, batches),
 )

@@ -276,8 +276,6 @@ class Instance:
         asked, plan = self.need, self.plan
         if need.logprobs and not (asked.logprobs or (plan and plan.settings.logprobs)):
             return False
-        if need.load.group != asked.load.group:
-            return False
         if need.load.engine not in (None, asked.load.engine, plan and plan.engine):
             return False
         wanted, have = need.load.num_ctx or 0, asked.load.num_ctx

@@ -159,7 +159,7 @@ class Daemon:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
             def use_nodes() -> None:
-                helpers.extend(follow_nodes(gateway, keep, self._reporter))
+                helpers.extend(follow_nodes(gateway, keep))
 
             use_nodes()
             reloader.on_nodes = use_nodes

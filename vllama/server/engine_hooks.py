@@ -36,7 +36,6 @@ from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
-from vllama.server.grouping import join_group
 from vllama.server.reporter import Reporter
 from vllama.supervise.backoff import RestartPolicy
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
@@ -198,9 +197,7 @@ class EngineHooks:
             spec = engine.launch(
                 plan.bundle, plan.settings, plan.installation, endpoint, self._environ
             )
-            spec = replace(spec, env={**spec.env, **self._show_gpus(plan)})
-            group = plan.settings.group
-            return spec if group is None else join_group(spec, plan, group, self._in_use.config)
+            return replace(spec, env={**spec.env, **self._show_gpus(plan)})
 
         def supervised(name: str) -> SupervisedProcess:
             return SupervisedProcess(

@@ -108,7 +108,7 @@ class Reloader:
         self._service = service
         self._lock = asyncio.Lock()
         self.on_nodes: Callable[[], None] = lambda: None
-        """Called when the nodes, or their weights, have changed."""
+        """Called when the nodes have changed."""
 
     async def run(self, wanted: asyncio.Event) -> None:
         """Read settings and certificate again whenever `wanted` is set, until cancelled."""
@@ -182,7 +182,7 @@ class Reloader:
         facts, scheduler = self._in_use.facts, gateway.scheduler
         moved = old.facts is None or facts.found is not old.facts.found
         gateway.keys.use_plain(config.api_key)
-        if (config.nodes, config.node_weights) != (old.config.nodes, old.config.node_weights):
+        if config.nodes != old.config.nodes:
             self.on_nodes()
         gateway.catalog.forget()
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:

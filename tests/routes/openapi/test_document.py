@@ -26,6 +26,8 @@ WITHOUT_CONTENT = {
     *("DELETE /api/requests/{id}", "DELETE /api/pull", "DELETE /api/delete", "POST /api/copy"),
     *("HEAD /api/blobs/{digest}", "POST /api/blobs/{digest}", "POST /api/me", "POST /api/signout"),
     "DELETE /api/user/keys/{key}",
+    "POST /api/web_search /api/experimental/web_search",
+    "POST /api/web_fetch /api/experimental/web_fetch",
 }
 """Routes that answer nothing but a status, or an error."""
 

@@ -294,17 +294,3 @@ class Recommendations(Struct):
     """The models that are recommended: none."""
 
     recommendations: Annotated[list[dict[str, Any]], says("the models")]
-
-
-class SearchResult(Struct, kw_only=True):
-    """One result, in Ollama's form, which is also SearXNG's."""
-
-    title: str = ""
-    url: str = ""
-    content: Annotated[str | None, says("a part of the page, as text")] = ""
-
-
-class SearchResults(Struct):
-    """Pages of the web, the best first."""
-
-    results: Annotated[list[SearchResult], says("the pages")]

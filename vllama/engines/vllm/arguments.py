@@ -12,7 +12,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllama.chat.request import Group
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Settings
 from vllama.models.types import Bundle, Capability, ModelInfo
@@ -63,15 +62,6 @@ def build_transfer_config(folder: Path, ram_bytes: int) -> str:
             "kv_connector_extra_config": extra,
         }
     )
-
-
-def build_rank_args(group: Group | None) -> list[str]:
-    """Return the options of one process of several machines' (vLLM's "multi-node" serving)."""
-    if group is None:
-        return []
-    place = ("--master-addr", group.address, "--master-port", group.port)
-    rank = ("--nnodes", str(group.size), "--node-rank", str(group.rank), *place)
-    return [*rank, *(("--headless",) if group.rank else ())]
 
 
 def choose_formats(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:

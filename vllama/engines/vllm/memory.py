@@ -21,7 +21,6 @@ from vllama.engines.vllm.parallel import (
     Layout,
     choose_layout,
     parse_layout,
-    share_among_machines,
     spans_machines,
 )
 from vllama.machine.types import Accelerator
@@ -93,15 +92,12 @@ def supports_seeds(context_length: int, args: Sequence[str]) -> bool:
 def _tune_cpu(request: TuningRequest) -> Tuning:
     settings, info = request.settings, request.info
     args = settings.extra_args
-    layout, machines = parse_layout(args) or Layout(), 1
-    if settings.group is not None:
-        machines = settings.group.size
-        layout = share_among_machines(request.platform, info, machines)
+    layout = parse_layout(args) or Layout()
     free = request.platform.ram_available_bytes - request.reserve_bytes
     total = request.platform.ram_total_bytes - request.reserve_bytes
-    fixed = CPU_FIXED * layout.processes // machines
-    weights = info.weights_bytes * layout.data // machines
-    each = count_token_bytes(info, fp8=_uses_fp8(request)) * layout.data // machines
+    fixed = CPU_FIXED * layout.processes
+    weights = info.weights_bytes * layout.data
+    each = count_token_bytes(info, fp8=_uses_fp8(request)) * layout.data
     context, reasons = settings.context_length, []
     sequences = flag_number(
         args, SEQUENCES, default=settings.parallel or _limit_sequences(request, MAX_CPU_SEQUENCES)
@@ -120,9 +116,7 @@ def _tune_cpu(request: TuningRequest) -> Tuning:
         max(each * context, min(each * context * contexts, room // 2)), each
     )
 
-    own: list[str] = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
-    if machines > 1:
-        reasons.append(_describe_group(layout, machines))
+    own: list[str] = [LENGTH, str(context), SEQUENCES, str(sequences)]
     if not has_flag(args, CACHE, SHARE):
         own += [CACHE, str(cache)]
         reasons.append(
@@ -170,8 +164,6 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     room = _available_bytes(gpus, request.reserve_bytes, now=now)
     context = settings.context_length
     reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
-    if settings.group is not None:
-        reasons = [_describe_group(layout, settings.group.size)]
     if not request.context_asked and each:
         left = (room - need(layout.shards, 0)) * layout.shards
         context, lowered = _shrink_context(context, left // each)
@@ -232,8 +224,6 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
     """
     if (given := parse_layout(request.settings.extra_args)) is not None:
         return given, True
-    if (group := request.settings.group) is not None:
-        return share_among_machines(request.platform, request.info, group.size), True
     wanted = request.settings.context_length
     lengths = (
         [wanted]
@@ -261,10 +251,6 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
             if fits(layout.gpus, layout.shards):
                 return layout, now
     return layout, False
-
-
-def _describe_group(layout: Layout, machines: int) -> str:
-    return f"over {machines} machines, each like this one: {layout.describe()}"
 
 
 def _available_bytes(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:

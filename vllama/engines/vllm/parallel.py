@@ -104,20 +104,6 @@ def iterate_shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
                 yield tensor, count // tensor
 
 
-def share_among_machines(platform: Platform, info: ModelInfo, machines: int) -> Layout:
-    """Return the layout over machines that are all like this one.
-
-    Tensor parallel on the GPUs of each, pipeline parallel between them; without GPUs tensor
-    parallel between them, because the CPU build cannot run pipelines (measured with 0.32).
-    """
-    usable = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
-    if not usable:
-        return Layout(tensor=machines)
-    gpus = sorted(usable, key=lambda gpu: (-gpu.free_bytes, gpu.index))
-    tensor = max(count for count in range(1, len(gpus) + 1) if can_divide(info, count))
-    return Layout(tensor=tensor, pipeline=machines, gpus=tuple(gpus[:tensor]))
-
-
 def choose_layout(
     platform: Platform,
     info: ModelInfo,

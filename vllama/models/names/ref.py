@@ -388,10 +388,8 @@ class CloudDisabled(VllamaError):
 
     status = 403
 
-    def __init__(
-        self, what: str = "remote model is unavailable", *, hint: str | None = None
-    ) -> None:
-        super().__init__(f"ollama cloud is disabled: {what}", hint=hint)
+    def __init__(self, what: str = "remote model is unavailable") -> None:
+        super().__init__(f"ollama cloud is disabled: {what}")
 
 
 def is_cloud(ref: ModelRef) -> bool:

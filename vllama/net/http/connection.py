@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -203,12 +202,6 @@ class Client(asyncio.Protocol):
             self.abort()
         elif self.starved or self.in_request_head:
             self.refuse(TOO_SLOW)
-
-    def limit_silence(self, limit_s: float) -> None:
-        """Close when its system has acknowledged nothing for so long: tcp(7), Linux only."""
-        own = self._transport.get_extra_info("socket")
-        if hasattr(socket, "TCP_USER_TIMEOUT") and own.family != socket.AF_UNIX:
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
 
     def _write_in_pieces(self, data: bytes) -> None:
         """Write through TLS, where a write of any size counts as sent if none waits before it."""

@@ -239,13 +239,6 @@ class Request:
         while not self.disconnected:
             await self._wait()
 
-    def limit_silence(self, limit_s: float) -> None:
-        """Count the client as gone when what is written reaches nobody for so long (Linux only).
-
-        A machine that is cut off says nothing, and its connection would last for many minutes.
-        """
-        self._client.limit_silence(limit_s)
-
     async def wait_until_drained(self) -> None:
         """Wait until the client has read most of the written bytes, or has disconnected."""
         while self._client.paused and not self.disconnected:

@@ -1,4 +1,4 @@
-"""The HTTP client towards the world: hubs, registries, storages, search engines, other servers.
+"""The HTTP client towards the world: hubs, registries, storages, other servers.
 
 It is urllib3, read in large pieces, with what all of them need beyond it: redirects that keep
 credentials at home, one time limit for a head that drips, and another thread that can end a read.

@@ -97,7 +97,6 @@ HELP: dict[str, str] = {
     "main_gpu": "the GPU that has what is not spread over several",
     "max_completion_tokens": "the most tokens that are generated",
     "max_output_tokens": "the most tokens that are generated",
-    "max_results": "the most results",
     "max_tokens": "the most tokens that are generated",
     "max_uses": "ignored: tools that Anthropic runs are not run here",
     "media_type": "the type of the picture, such as `image/png`",

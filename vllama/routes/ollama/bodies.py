@@ -6,7 +6,6 @@ from typing import Any
 
 from vllama.dialects.go_types import Schema
 from vllama.dialects.ollama import request_types as requests
-from vllama.net.web.fetch import MAX_RESULTS
 from vllama.routes.describe.fields import (
     EXAMPLE_MODEL,
     FORMAT,
@@ -169,18 +168,3 @@ DELETE = Body(
     examples={"A model": {"model": "smol"}},
 )
 PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
-WEB_SEARCH = Body(
-    type=requests.WEB_SEARCH,
-    required=("query",),
-    fields={
-        "query": {"type": "string", "pattern": r"\S"},
-        "max_results": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_RESULTS},
-    },
-    examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
-)
-WEB_FETCH = Body(
-    type=requests.WEB_FETCH,
-    required=("url",),
-    fields={"url": {"type": "string", "pattern": "^https?://"}},
-    examples={"A page": {"url": "https://example.com"}},
-)

@@ -1,8 +1,4 @@
-"""Routes that only ollama.com fills, answered as by a signed-out Ollama; and the web for models.
-
-The web is searched in the form of ollama.com's `/api/web_search` and `/api/web_fetch`, which a
-signed-in Ollama passes on. Here the user's own SearXNG searches; without one both answer as Ollama
-does without its cloud.
+"""Routes that only ollama.com fills, answered as by a signed-out Ollama, its cloud switched off.
 
 See docs/reference/ollama-api.md#routes.
 """
@@ -12,25 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from vllama.base import executors
-from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
+from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.dialects.errors import OllamaError
 from vllama.dialects.go_structs import decode_request
-from vllama.dialects.ollama.answer_types import (
-    Cloud,
-    CloudStatus,
-    Progress,
-    Recommendations,
-    SearchResults,
-)
-from vllama.dialects.ollama.request_types import PUSH, WEB_FETCH, WEB_SEARCH
+from vllama.dialects.ollama.answer_types import Cloud, CloudStatus, Progress, Recommendations
+from vllama.dialects.ollama.request_types import PUSH
 from vllama.models.names.ref import CloudDisabled, ModelRef
-from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.net.web.fetch import MAX_RESULTS, fetch_page, search_web
-from vllama.net.web.page_text import Page
 from vllama.routes.ollama import bodies
 from vllama.routes.ollama.models import need_name
 from vllama.routes.ollama.progress import PROGRESS, send_error, send_line
@@ -94,64 +78,22 @@ async def push(gateway: Gateway, request: Request) -> None:
     request.end()
 
 
-DEFAULT_RESULTS = 5
-HINT = "start the server with --searxng URL to search with a SearXNG of your own"
-
-
 async def web_search(gateway: Gateway, request: Request) -> None:
-    """Search the web.
-
-    Needs a SearXNG of yours: `--searxng URL`.
-    """
-    searxng = gateway.in_use.config.searxng
-    if searxng is None:
-        raise CloudDisabled("web search is unavailable", hint=HINT)
-    given = decode_request(await request.body(), WEB_SEARCH)
-    query = given.query.strip()
-    count = DEFAULT_RESULTS if given.max_results is None else given.max_results
-    if not query:
-        raise BadRequest("query is required")
-    if isinstance(count, float) and count.is_integer():
-        count = int(count)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_RESULTS:
-        raise BadRequest(f"max_results must be a number from 1 to {MAX_RESULTS}")
-    work = executors.web.run(search_web, searxng, query, count)
-    results = await unless_gone(request, work)
-    request.respond(200, msgspec.json.encode(SearchResults(results)))
+    """Search the web: refused, since only ollama.com can."""
+    raise CloudDisabled("web search is unavailable")
 
 
 async def web_fetch(gateway: Gateway, request: Request) -> None:
-    """Fetch a page of the public internet as text.
-
-    Needs the setting `--searxng URL`, too.
-    """
-    if gateway.in_use.config.searxng is None:
-        raise CloudDisabled("web fetch is unavailable", hint=HINT)
-    url = decode_request(await request.body(), WEB_FETCH).url.strip()
-    if not url:
-        raise BadRequest("url is required")
-    document = await unless_gone(request, executors.web.run(fetch_page, url))
-    answer = await unless_gone(request, gateway.renderer.read_page(document.read))
-    request.respond(200, answer.encode())
+    """Fetch a page of the web as text: refused, since only ollama.com can."""
+    raise CloudDisabled("web fetch is unavailable")
 
 
-_api = partial(ollama_route, kind=RouteKind.OWN, errors=(502,))
-
+_search = partial(ollama_route, kind=RouteKind.OWN, statuses=(), errors=(403,))
 _open = partial(ollama_route, kind=RouteKind.OPEN)
 _refuses = partial(_open, statuses=(), errors=(401,))
 ROUTES = (
-    _api(
-        "POST /api/web_search /api/experimental/web_search",
-        web_search,
-        body=bodies.WEB_SEARCH,
-        answer=SearchResults,
-    ),
-    _api(
-        "POST /api/web_fetch /api/experimental/web_fetch",
-        web_fetch,
-        body=bodies.WEB_FETCH,
-        answer=Page,
-    ),
+    _search("POST /api/web_search /api/experimental/web_search", web_search),
+    _search("POST /api/web_fetch /api/experimental/web_fetch", web_fetch),
     ollama_route(
         "POST /api/push",
         push,

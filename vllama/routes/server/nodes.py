@@ -16,7 +16,7 @@ from vllama.routes.route import Parameter, RouteKind, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
-    from vllama.targets.nodes.watch import Nodes
+    from vllama.targets.nodes.node import Node
 
 PATH = "/api/nodes/"
 
@@ -28,7 +28,6 @@ class NodeRow(Struct, kw_only=True):
     state: Annotated[str, says("`up`, `draining` or `lost`")]
     trouble: Annotated[str, says("why it is lost; empty if it is not")]
     version: Annotated[str, says("the version of vllama")]
-    weight: Annotated[int, says("its share of the requests, as `node_weights` has it")]
     gpu_free: Annotated[int, says("the free bytes of its GPUs")]
     ram_free: Annotated[int, says("the free bytes of its RAM")]
     models: Annotated[list[str], says("the models on its disk")]
@@ -56,7 +55,7 @@ class NodeRows(Struct, omit_defaults=True):
 async def list_nodes(gateway: Gateway, request: Request) -> None:
     """List the nodes of the cluster beside this server; with `model`, also the choice for it."""
     nodes = gateway.nodes
-    rows = [describe_node(nodes, name) for name in nodes.nodes] if nodes is not None else []
+    rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
     answer = NodeRows(rows)
     if nodes is not None and nodes.local is not None:
         models = await executors.disk.run(gateway.catalog.library.list)
@@ -71,9 +70,8 @@ async def list_nodes(gateway: Gateway, request: Request) -> None:
     request.json(200, answer)
 
 
-def describe_node(nodes: Nodes, name: str) -> NodeRow:
+def describe_node(node: Node) -> NodeRow:
     """Return the row of a node."""
-    node = nodes.nodes[name]
     gpu_free, ram_free = node.free
     counts = [(row.requests, row.queued) for row in node.loaded.values()]
     state = "lost" if not node.is_up else "draining" if node.is_drained else "up"
@@ -82,7 +80,6 @@ def describe_node(nodes: Nodes, name: str) -> NodeRow:
         state=state,
         trouble=node.trouble,
         version=node.version,
-        weight=nodes.weights.get(name, 1),
         gpu_free=gpu_free,
         ram_free=ram_free,
         models=sorted(node.disk),
@@ -105,12 +102,13 @@ async def undrain(gateway: Gateway, request: Request) -> None:
 
 async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) -> None:
     name = request.path.removeprefix(PATH).rpartition("/")[0]
-    nodes = gateway.nodes
-    if nodes is None or name not in nodes.nodes:
-        known = ", ".join(nodes.nodes) if nodes is not None else ""
-        raise UnknownNode(f"no node is called '{name}'", hint=f"choose from {known or 'none'}")
-    nodes.nodes[name].is_drained = is_drained
-    request.json(200, describe_node(nodes, name))
+    known = gateway.nodes.nodes if gateway.nodes is not None else {}
+    if name not in known:
+        raise UnknownNode(
+            f"no node is called '{name}'", hint=f"choose from {', '.join(known) or 'none'}"
+        )
+    known[name].is_drained = is_drained
+    request.json(200, describe_node(known[name]))
 
 
 class UnknownNode(BadRequest):

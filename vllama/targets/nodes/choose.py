@@ -20,8 +20,7 @@ class Candidate:
     `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
     `requests`, running and waiting. `size_bytes` are its files there, None without them. `free`
     are the free bytes of the node's GPU or GPUs, and of its RAM. `fails`: its last load there has
-    failed, or its engine has ended and is being started again. A node of `weight` 2 is taken for
-    half as busy, and for twice as roomy, as it is.
+    failed, or its engine has ended and is being started again.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Candidate:
     requests: int = 0
     size_bytes: int | None = None
     free: tuple[int, int] = (0, 0)
-    weight: int = 1
     fails: bool = False
 
     @property
@@ -79,10 +77,10 @@ def _on_disk(node: Candidate) -> bool:
 
 
 def _busy(node: Candidate) -> float:
-    return (node.requests + 1) / node.weight
+    return node.requests
 
 
 def _room(node: Candidate) -> float:
-    """Return the less, the better: GPU before RAM, then the most free memory by weight."""
+    """Return the less, the better: GPU before RAM, then the most free memory."""
     kind = node.fits
-    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1] * node.weight)
+    return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])

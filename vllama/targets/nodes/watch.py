@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -47,35 +46,23 @@ class Nodes:
             trust_only(certificates)
         self.nodes: dict[str, Node] = {}
         self.local = local
-        self.weights: Mapping[str, int] = {}
-        """Those of the nodes that have another weight than 1, by name."""
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
         self._changed = asyncio.Event()
-        self._away: set[str] = set()
         self._begun_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
 
-    def use(self, urls: Iterable[str], away: Collection[str] = ()) -> None:
-        """Use the nodes at these URLs, and no others.
-
-        Those that are `away` are lost as long as they are: what still answers there is about to be
-        ended.
-        """
-        urls, before_away = list(urls), self._away
+    def use(self, urls: Iterable[str]) -> None:
+        """Use the nodes at these URLs, and no others."""
         before = {(node.name, node.endpoint.url): node for node in self.nodes.values()}
         made = make_nodes(urls, self._key, self._certificates)
-        self._away = {node.name for node, url in zip(made, urls, strict=True) if url in away}
-        are_same = before.keys() == {(node.name, node.endpoint.url) for node in made}
-        if are_same and self._away == before_away:
+        if before.keys() == {(node.name, node.endpoint.url) for node in made}:
             return
         nodes = [before.pop((node.name, node.endpoint.url), node) for node in made]
         for node in before.values():
             self._lose(node, "it is no node of this cluster any more")
         self.nodes = {node.name: node for node in nodes}
-        for name in self._away:
-            self._lose(self.nodes[name], "its machine has no server now")
         self._changed.set()
 
     async def run(self) -> None:
@@ -84,7 +71,7 @@ class Nodes:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                nodes = [one for one in self.nodes.values() if one.name not in self._away]
+                nodes = list(self.nodes.values())
                 for node in [one for one in watching if one not in nodes]:
                     watching.pop(node).cancel()
                 for node in [one for one in nodes if one not in watching]:
@@ -133,8 +120,7 @@ class Nodes:
         usable = [one for one in usable if self._may_try(one.name)] or usable
         if local is not None and (only is None or local.name in only):
             usable.append(local)
-        weighed = [replace(one, weight=self.weights.get(one.name, 1)) for one in usable]
-        return choose_node(weighed, self.find_known(model, prefix))
+        return choose_node(usable, self.find_known(model, prefix))
 
     def find_unusable(self, model: str) -> Node | None:
         """Return a node that has the model, but is lost or drained.

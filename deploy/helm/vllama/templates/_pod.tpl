@@ -89,7 +89,7 @@ spec:
       image: {{ include "vllama.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--ctx" (toString (int64 .Values.contextLength))) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
-      {{- if and .Values.models (or (ne (default "" .part) "node") (and (eq (len .Values.models) 1) (not .Values.nodes.together))) }}
+      {{- if and .Values.models (or (ne (default "" .part) "node") (eq (len .Values.models) 1)) }}
       {{- $args = concat (list "--model" (first .Values.models)) $args }}
       {{- end }}
       {{- with $args }}

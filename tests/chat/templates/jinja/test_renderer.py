@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import pickle
 import signal
@@ -22,16 +21,15 @@ import pytest
 
 from tests.server_process import LIMIT_S
 from vllama.base import executors
-from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly, UpstreamError
+from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly
 from vllama.chat.request import Message
 from vllama.chat.templates.go.execute import read, render
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja import renderer as renderer_module
 from vllama.chat.templates.jinja import worker_process as module
 from vllama.chat.templates.jinja.renderer import Lane, Renderer
-from vllama.chat.templates.jinja.wire import HEAD, JOB, MIB
+from vllama.chat.templates.jinja.wire import HEAD, JOB
 from vllama.chat.templates.jinja.worker_process import PROGRAM
-from vllama.net.web.page_text import Document
 
 ROOT = Path(__file__).parents[4]
 GREETS = "{{ greeting }}!"
@@ -73,10 +71,6 @@ def run(work: Callable[[Renderer], Awaitable[None]]) -> None:
     while (executors.upkeep.running or workers(psutil.Process())) and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not workers(psutil.Process())
-
-
-def page(html: str) -> Document:
-    return Document(url="https://example.org", text=html, is_html=True)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -247,10 +241,9 @@ def test_what_has_rendered_well_does_not_wait_for_what_is_new(
         monkeypatch.setattr(renderer_module, "CPU_S", LIMIT_S)
         monkeypatch.setattr(module, "DEADLINE_S", LIMIT_S)
         stuck = [asyncio.create_task(renderer.render(f"{STUCK}{n}", {}, 0.0)) for n in range(8)]
-        pages = [asyncio.create_task(renderer.read_page(page("<a " * MIB).read)) for _ in range(2)]
-        await until(lambda: (renderer.running, renderer.waiting) == (3, 7))
+        await until(lambda: (renderer.running, renderer.waiting) == (2, 6))
         assert await renderer.render(GREETS, GREETING, 0.0) == "hi!"
-        for task in (*stuck, *pages):
+        for task in stuck:
             task.cancel()
 
     run(work)
@@ -286,26 +279,6 @@ def test_what_waits_has_a_limit_and_the_oldest_goes() -> None:
         assert [type(error) for error in done if error] == [QueueFull, QueueFull]
 
     asyncio.run(work())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "html",
-    ["<a " * MIB, "<!--" * MIB, "<![<!" * MIB, "<" * MIB, "<svg>" * MIB + "</nav>", "&#x" * MIB,
-     "<a b='" * MIB, "<![<!--" * MIB, "</a " * MIB, "<?" * MIB, "<title><a " * MIB],
-)  # fmt: skip
-def test_no_page_takes_more_than_the_limit(html: str) -> None:
-    async def work(renderer: Renderer) -> None:
-        try:
-            text = await renderer.read_page(page(html[: 2 * MIB]).read)
-        except UpstreamError as error:
-            assert error.message.startswith("cannot read the page: it took more than")
-        else:
-            assert json.loads(text).keys() == {"title", "content", "links"}
-        text = await renderer.read_page(page("<p>fine").read)
-        assert json.loads(text)["content"] == "fine"
-
-    run(work)
 
 
 @pytest.mark.slow

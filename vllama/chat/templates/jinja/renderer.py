@@ -1,9 +1,9 @@
-"""Chat templates and web pages, worked on beside the server in processes with limits.
+"""Chat templates, rendered beside the server in processes with limits.
 
-Both come from strangers, and a costly one delays no other (docs/decisions/0020). A template is
+They come from strangers, and a costly one delays no other (docs/decisions/0020). A template is
 rendered for one request at a time, so that it holds one worker at most. Templates that have
-rendered well have workers that the others cannot take, and so have pages. A template that reaches a
-limit is refused for a while, so that those who wait for it are told at once.
+rendered well have workers that the others cannot take. A template that reaches a limit is refused
+for a while, so that those who wait for it are told at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly, UpstreamError
+from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly
 from vllama.chat.templates.jinja.wire import MIB, render_template
 from vllama.chat.templates.jinja.worker_process import TooCostly, Worker
 
@@ -57,7 +57,6 @@ CPU_S = 0.5
 CPU_S_PER_MIB = 0.25
 MAX_CPU_S = 2.0
 """Processor time of a template: more for a long conversation, but never more than this."""
-PAGE_CPU_S = 3.0
 SPARE_S = 60.0
 """How long a worker beyond the first stays without work."""
 REFUSED_S = 60.0
@@ -78,7 +77,7 @@ class Renderer:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._idle: list[Worker] = []
-        self._proven_lane, self._new_lane, self._page_lane = Lane(2), Lane(2), Lane(1)
+        self._proven_lane, self._new_lane = Lane(2), Lane(2)
         self._turns: WeakValueDictionary[str, Lane] = WeakValueDictionary()
         self._proven: dict[str, None] = {}  # templates that have rendered well, the last one last
         self._refused: dict[str, tuple[float, str]] = {}  # until when, and why
@@ -111,10 +110,6 @@ class Renderer:
         """
         # it goes on if the client leaves: the worker would have to be ended otherwise
         return await asyncio.shield(self._start(self._rendered(source, work)))
-
-    async def read_page(self, work: Work) -> str:
-        """Return what `work` makes of a web page. Raises UpstreamError, QueueFull, VllamaError."""
-        return await asyncio.shield(self._start(self._read(work)))
 
     def prepare(self, source: str) -> None:
         """Have a template of Jinja compiled before the first request waits for it."""
@@ -158,13 +153,6 @@ class Renderer:
                 if len(self._proven) > KEPT_PROVEN:
                     del self._proven[next(iter(self._proven))]
             return text
-
-    async def _read(self, work: Work) -> str:
-        async with self._page_lane:
-            try:
-                return await self._asked(encoded(pickle.dumps, work), PAGE_CPU_S)
-            except TooCostly as error:
-                raise UpstreamError(f"cannot read the page: {error}") from None
 
     def _check(self, source: str) -> None:
         """Raise TemplateTooCostly for a template that was so a short while ago."""

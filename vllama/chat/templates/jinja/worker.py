@@ -1,10 +1,9 @@
 """A worker: does what is costly, or a stranger's program, in a process of its own.
 
-A chat template is a stranger's program, and so is a web page for whoever parses it. Jinja's sandbox
-keeps a template from files and from Python; this process keeps all of them from the server's time
-and memory. It is started with a socket as stdin and speaks `wire` on it. When the server ends,
-however it does, so does the socket, and with it the worker; one that is busy just then is ended by
-its limits.
+A chat template is a stranger's program. Jinja's sandbox keeps it from files and from Python; this
+process keeps it from the server's time and memory. It is started with a socket as stdin and speaks
+`wire` on it. When the server ends, however it does, so does the socket, and with it the worker; one
+that is busy just then is ended by its limits.
 """
 
 from __future__ import annotations
