@@ -34,7 +34,7 @@ class Difference:
 
 LISTS_AND_CHOICES = (
     "`/v1/completions` takes a [list of prompts](#completions); it and `/v1/chat/completions` "
-    "honour `n`."
+    "honor `n`."
 )
 MORE_ROUTES = (
     "There are more routes, such as `/v1/messages/count_tokens`, `/api/web_search`, `/v1/audio`, "
@@ -43,7 +43,7 @@ MORE_ROUTES = (
 DIFFERENCES = (
     Difference(
         reason=(
-            "Answers have more keys: cached tokens, a model's store, state and context lengths, "
+            "Responses have more keys: cached tokens, a model's store, state and context lengths, "
             "signatures of thinking."
         ),
         said=r"^extra ",
@@ -61,7 +61,7 @@ DIFFERENCES = (
         said=r"index",
     ),
     Difference(
-        reason="`tool_choice` is honoured: with `none` the model need not support tools.",
+        reason="`tool_choice` is honored: with `none` the model need not support tools.",
         path="^/v1/",
         body=r'"tool_choice": ',
         said=r"^status 400 → 200",
@@ -91,13 +91,13 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Chat models make embeddings too; Ollama answers 501, or 500 on `/api/embeddings`."
+            "Chat models make embeddings too; Ollama returns 501, or 500 on `/api/embeddings`."
         ),
         path="^/(api|v1)/embed",
         said=r"^status 50[01] → 200|does not support embeddings",
     ),
     Difference(
-        reason="A `format`, `options` or digest of a wrong type is a 400; Ollama answers 500.",
+        reason="A `format`, `options` or digest of a wrong type is a 400; Ollama returns 500.",
         said=r"^status 500 → 400",
     ),
     Difference(
@@ -160,13 +160,13 @@ DIFFERENCES = (
     Difference(
         reason=(
             "`/v1/responses` sets `incomplete_details` if a limit that the client did not set cut "
-            "the answer."
+            "the response."
         ),
     ),
     Difference(
         reason=(
             "A stream of `/v1/responses` or `/v1/messages` with a web search begins with the "
-            "model's answer and is always an event stream; earlier errors have their own status."
+            "model's response and is always an event stream; earlier errors have their own status."
         ),
         path="^/v1/(responses|messages)",
         body=r"web_search",
@@ -180,7 +180,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "With `llama-cpp-python`, answers with log probabilities lack characters made of "
+            "With `llama-cpp-python`, responses with log probabilities lack characters made of "
             "several tokens: the engine returns neither their text nor their bytes."
         ),
         said=r"logprobs\S*bytes",

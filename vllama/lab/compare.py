@@ -20,7 +20,7 @@ AROUND = 40
 """How many characters are kept on either side of a difference."""
 WIDE_GAP = 1.0
 """Nats: a first difference at which an engine preferred its choice by more is no close call. Equal
-weights in two engines differ by up to 0.6 there (docs/guide/verify.md)."""
+weights in two engines differ by up to 0.6 there (docs/guide/measure.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 through `Library` only. Blocking.
 What replaces what follows Ollama's server/create.go.
 
-See docs/reference/ollama-api.md#create, #modelfile.
+See docs/reference/ollama-api.md#create.
 """
 
 from __future__ import annotations

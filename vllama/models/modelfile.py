@@ -8,7 +8,7 @@ The grammar is Ollama's (parser/parser.go)::
 Keywords are case-insensitive, and white space around a value is ignored. A quoted text ends at the
 first line end that closes its quotes, so it may span lines and have quotes inside them; there are
 no escapes. One thing cannot be written: a text with triple quotes at the end of an inner line.
-See docs/reference/ollama-api.md#show, #modelfile; for the options #request-options, #load-options.
+See docs/reference/ollama-api.md#show, #create; for the options #request-options, #load-options.
 """
 
 from __future__ import annotations

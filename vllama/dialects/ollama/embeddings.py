@@ -3,7 +3,7 @@
 llama.cpp's Python server gives one vector per token. Pure Python: a few hundred tokens of a few
 hundred numbers take milliseconds, numpy's import more.
 
-See docs/reference/ollama-api.md#embed, #openai-embeddings;
+See docs/reference/ollama-api.md#embed, #openai-embeddings-and-models;
 docs/reference/engines.md#llama-cpp-python-embeddings.
 """
 

@@ -37,7 +37,7 @@ Examples:
 
 The exit code is 0 if the answers are the same, or differ no more than engines do by chance; 1 if
 they are different; 3 if there is no answer to compare, or one that was sampled. See
-docs/guide/record-and-replay.md.
+docs/guide/measure.md.
 """
 NOTHING = "-"
 NOT_WHOLE = {"aborted": "the client left", "stopped": "an administrator stopped it"}

@@ -3,7 +3,7 @@
 Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`build_details`,
 `build_model_info`). Reads headers only.
 
-See docs/reference/ollama-api.md#show, #capabilities, #details.
+See docs/reference/ollama-api.md#show, #capabilities.
 """
 
 from __future__ import annotations

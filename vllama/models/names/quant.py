@@ -3,7 +3,7 @@
 Pure text and numbers. The grammar of names comes from the quantisers' repositories; the numbers
 are llama.cpp's `enum llama_ftype` (include/llama.h).
 
-See docs/reference/hub.md#file-names-and-quantisations.
+See docs/reference/hub.md#file-names-and-quantizations.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Requests and answers are passed on but for the model's name. An engine that turn
 gets the form as it came, too; one whose model hears in a chat is asked there at temperature 0, as
 Ollama does.
 
-See docs/reference/ollama-api.md#audio-transcriptions.
+See docs/reference/ollama-api.md#images-and-audio.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ export async function makeRequest({ system, think, tools, options }, model, hist
     messages.push({ role: "user", content, ...(images.length && { images }) });
     messages.push(...answer.messages.filter(isUsable).map(strip));
   }
-  // thinking that was broken off goes on where it stands (docs/reference/api.md#continuing-an-answer)
+  // thinking that was broken off goes on where it stands (docs/reference/api.md#continuing-a-response)
   const last = history.at(-1).answer.messages.at(-1);
   if (!isUsable(last) && last.thinking) messages.push({ role: "assistant", content: `<think>\n${last.thinking}` });
   const body = { model, messages };
