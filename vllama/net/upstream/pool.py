@@ -18,7 +18,7 @@ from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
-from vllama.chat.reply import JSON, CountsReader
+from vllama.chat.reply import JSON
 from vllama.chat.request import Call
 from vllama.net.upstream.connection import (
     AGAIN,
@@ -112,9 +112,7 @@ class Upstream:
         self.most_answer_bytes = most_answer_bytes
         self.request_id_header: str | None = None  # from the engine's traits
         self.crashes: CrashReports | None = None
-        # starts the counting for a request, where the engine's log has counts and its answer none
-        self.begin_counts: Callable[[], CountsReader] | None = None
-        self.tells_counts = True  # in its stream or its log; False once an answer had none
+        self.tells_counts = True  # False once an answer had none
         self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
