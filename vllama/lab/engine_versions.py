@@ -21,8 +21,12 @@ from vllama.config import environ
 from vllama.engines.install import Offer, make_offers
 from vllama.engines.registry import find_engine, load_engines
 from vllama.machine.detect import detect
-from vllama.machine.environments.failures import find_cause
-from vllama.machine.environments.installer import build_installer_env, find_uv, read_pip_settings
+from vllama.machine.environments.installer import (
+    build_installer_env,
+    explain_failure,
+    find_uv,
+    read_pip_settings,
+)
 from vllama.machine.environments.layout import find_existing, list_arguments, list_requirements
 from vllama.machine.environments.make import remove
 
@@ -214,7 +218,7 @@ def list_versions(
         )
         if done.returncode == 0:
             return [str(one) for one in json.loads(done.stdout)["versions"]][::-1]
-        cause = find_cause(done.stderr.splitlines(), done.returncode).cause
+        cause, _ = explain_failure(done.stderr.splitlines(), done.returncode)
     except subprocess.TimeoutExpired:
         cause = f"the package index has not answered within {INDEX_LIMIT_S:g} s"
     except (OSError, ValueError, KeyError) as error:
