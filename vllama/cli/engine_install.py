@@ -88,7 +88,7 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     environments = make_search_paths(settings).environments
     if not (yes or asks) or environments is None:
         return False
-    offers = find_offers(error.engines, environments, settings.releases_url)
+    offers = find_offers(error.engines, environments)
     if not offers:
         return False
     show_warning(error.message)
@@ -124,9 +124,15 @@ def install_first(offers: Sequence[Offer]) -> Installation:
     return install_with_progress(offers[-1])
 
 
-def find_offers(
-    names: Sequence[str], environments: Path, releases_url: str | None = None
-) -> list[Offer]:
+def read_releases_url() -> str | None:
+    """Return the mirror of llama.cpp's releases that the user has named."""
+    from vllama.config import environ
+    from vllama.config.load import RELEASES_URL
+
+    return environ().get(RELEASES_URL) or None
+
+
+def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
     from vllama.engines.install import make_offers
     from vllama.engines.registry import find_engine, load_engines
@@ -137,7 +143,7 @@ def find_offers(
     for name in names:
         try:
             engine = find_engine(engines, name)
-            found = make_offers(engine, platform, environments, releases_url=releases_url)
+            found = make_offers(engine, platform, environments, releases_url=read_releases_url())
         except VllamaError:
             continue
         # what is done is missing all the same, and installing it again will not help

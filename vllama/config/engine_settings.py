@@ -74,10 +74,6 @@ class EngineSettings:
         512, kinds.number(0), "requests that may wait for a model; others are refused",
         example="512", flag="--max-queue", foreign="OLLAMA_MAX_QUEUE", remote=True,
     )  # fmt: skip
-    max_answer_size_bytes: int = setting(
-        128 * 1024 * 1024, kinds.SIZE, "largest answer of an engine that is not streamed",
-        example="128MiB", effect=Effect.RESTART,
-    )  # fmt: skip
     replicas: int = setting(
         1, kinds.number(1, 64), "processes of each model, which share its requests",
         example="2", flag="--replicas", effect=Effect.RESTART,

@@ -352,8 +352,11 @@ def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
             yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
-OURS = ("VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
-"""Variables that are no settings: those that a command of `vllama bisect` is given."""
+RELEASES_URL = "VLLAMA_RELEASES_URL"
+"""A mirror of llama.cpp's releases, which answers as GitHub's API does."""
+
+OURS = (RELEASES_URL, "VLLAMA_BISECT_CAPTURE", "VLLAMA_BISECT_TRIAL")
+"""Variables that are no settings; a command of `vllama bisect` is given the last two."""
 
 
 _SERVICE_LINK = re.compile(r"VLLAMA_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")

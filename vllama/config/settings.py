@@ -211,10 +211,6 @@ class SourceSettings:
         None, kinds.URL, "hub to use instead of https://huggingface.co",
         example="https://hub.example", foreign="HF_ENDPOINT",
     )  # fmt: skip
-    releases_url: str | None = setting(
-        None, kinds.URL, "mirror of llama.cpp's releases, which answers as GitHub's API does",
-        example="https://mirror.example/llama.cpp/releases", effect=Effect.COMMANDS,
-    )  # fmt: skip
     hf_token: str | None = setting(
         None, kinds.text("TOKEN"), "token for gated and private models",
         example="hf_xxxx", foreign="HF_TOKEN", secret=True,

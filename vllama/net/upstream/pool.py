@@ -23,6 +23,7 @@ from vllama.chat.request import Call
 from vllama.net.upstream.connection import (
     AGAIN,
     AGAIN_ELSEWHERE,
+    MAX_ANSWER_BYTES,
     Connection,
     ConnectionLost,
     Progress,
@@ -101,7 +102,7 @@ class Upstream:
         self,
         endpoint: Endpoint,
         call_sources: dict[str, CallSource] | None = None,
-        most_answer_bytes: float = math.inf,
+        most_answer_bytes: float = MAX_ANSWER_BYTES,
     ) -> None:
         """`call_sources` are those of its models, which outlive the pool.
 
@@ -261,8 +262,7 @@ class Upstreams:
     An endpoint that is used has one pool: nobody would watch or end the answers of a second one.
     """
 
-    def __init__(self, most_answer_bytes: float = math.inf) -> None:
-        self._most_answer_bytes = most_answer_bytes
+    def __init__(self) -> None:
         self._pools: dict[Endpoint, Upstream] = {}
         self._call_sources: dict[str, dict[str, CallSource]] = {}  # by the endpoint's URL
 
@@ -281,7 +281,7 @@ class Upstreams:
         if pool is None:
             self._drop_unused()
             sources = self._call_sources.setdefault(endpoint.url, {})
-            pool = self._pools[endpoint] = Upstream(endpoint, sources, self._most_answer_bytes)
+            pool = self._pools[endpoint] = Upstream(endpoint, sources)
         pool.users += 1
         return pool
 
