@@ -32,5 +32,5 @@ def find_quantiser(found: DiscoveredEngines, environ: Mapping[str, str]) -> Quan
     raise EngineMissing(
         f"cannot quantize: {PROGRAM} is not installed",
         hint=f"get a build that has it (vllama engines install {ENGINE} --compile), "
-        "or convert with --quantize Q8_0 or F16, which need none",
+        "or convert safetensors with --quantize Q8_0 or F16, which need none",
     )
