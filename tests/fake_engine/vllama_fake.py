@@ -154,6 +154,7 @@ class FakeEngine:
             usage_in_stream="counts" in bundle.name,
             parses_tools=not bare,
             splits_reasoning=not bare,
+            formats_completions="chats-only" not in bundle.name,
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             dead_words=("the core is dead",),

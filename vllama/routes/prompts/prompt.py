@@ -320,6 +320,9 @@ class Prompt:
         think: Think,
     ) -> str:
         plain = [msgspec.structs.replace(message, images=(), parts=()) for message in messages]
+        # an engine that takes no switches renders its chats without them
+        is_told = self.finished or self._traits.takes_template_kwargs
+        switches = template_switches(think) if is_told else {}
 
         async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()
@@ -334,7 +337,7 @@ class Prompt:
                 add_generation_prompt=opens,
                 bos=self._info.bos_token or "",
                 eos=self._info.eos_token or "",
-                **template_switches(think),
+                **switches,
             )
             return await self._renderer.render(source, variables, now)
 
