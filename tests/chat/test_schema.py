@@ -21,7 +21,7 @@ from vllama.chat.schema import (
 TREE = {"$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}}}}
 ENGINES = (
     Traits(context_length=512),
-    Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT, completion_grammar="grammar"),
+    Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT),
     Traits(context_length=512, completion_schema="json_schema", chats_by_completion=True),
 )
 

@@ -18,7 +18,7 @@ from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import ChatRequest, Message, PreparedChat
 from vllama.chat.templates.template_style import Style, choose_think, read_style, template_switches
 
-LCP = replace(LCP, parses_tools=False, splits_reasoning=False, completes_chats=True)
+LCP = replace(LCP, parses_tools=False, splits_reasoning=False)
 SILENT = replace(VLLM, parses_tools=False, splits_reasoning=False, silent_tool_choice="none",
                  takes_template_kwargs=True)  # fmt: skip
 PARSES = replace(VLLM, parses_tools=True)
@@ -236,12 +236,14 @@ def test_history_without_tools_has_no_tags_to_repeat(fields: dict[str, Any]) -> 
 
 def test_history_stays_where_the_template_knows_tools() -> None:
     assert chat(LCP, KNOWS, messages=HISTORY)[0]["messages"][1]["tool_calls"]
-    # but the engine's own rendering, which a schema needs, gives templates strings as arguments
-    body, _ = chat(LCP, KNOWS, messages=HISTORY, tool_choice="required")
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_history_becomes_text_for_an_engine_whose_templates_get_strings(choice: str) -> None:
+    careless = replace(LCP, takes_calls=False)
+    body, _ = chat(careless, KNOWS, messages=HISTORY, tool_choice=choice)
     assert "tool_calls" not in json.dumps(body["messages"])
-    assert chat(SILENT, KNOWS, messages=HISTORY, tool_choice="required")[0]["messages"][1][
-        "tool_calls"
-    ]
+    assert body["messages"][2]["content"] == "Result of weather: rain\nResult of now: noon\nAnd?"
 
 
 def test_ids_of_nine_characters_for_templates_that_insist() -> None:

@@ -1,9 +1,9 @@
-"""`vllama convert` and `create -q` as a person meets them; the quantiser is the real one."""
+"""`vllama convert` and `create -q` as a person meets them; the tools are stand-ins."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,22 +13,18 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.models.convert.conftest import local
-from tests.models.convert.tools import Tools
+from tests.models.convert.tools import Tools, write_quantiser
 from tests.tiny import write_tiny_gguf
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llama_cpp") is None,
-        reason="llama_cpp is not installed; run: make test",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def data(tmp_path: Path, env: dict[str, str]) -> Path:
     env["VLLAMA_DATA_DIR"] = str(tmp_path / "data")
     env["OLLAMA_HOST"] = "127.0.0.1:9"
+    folder = write_quantiser(tmp_path / "bin").parent
+    env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])
     return tmp_path / "data"
 
 

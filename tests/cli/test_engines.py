@@ -127,7 +127,7 @@ def test_adapters_are_checked(vllama: Vllama) -> None:
 def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], uv: Fake) -> None:
     done = vllama("engines", "install", "painter", "--yes", "--", "nowhere")
     assert done.returncode == 1
-    assert "there is no nowhere for this Python and machine" in done.stderr
+    assert "Because nowhere was not found in the package registry" in done.stderr
     row = engine_row(vllama)
     assert row["installed"] is False
     broken_off = vllama("engines", "doctor")

@@ -8,19 +8,13 @@ import pytest
 from tests.chat.bodies import adapt_completion, completion_call
 from vllama.chat.conversation import should_render
 from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.gbnf import make_grammar
-from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.grammar_schema import close_schema
 from vllama.chat.request import Sampling
-from vllama.chat.templates.template_style import Style
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 REFERRED = {"$ref": "#/$defs/a"}
 CLOSED = SCHEMA | {"additionalProperties": False}
 OPENAI = {"type": "json_schema", "json_schema": {"name": "response", "schema": SCHEMA}}
-PATTERN = {"type": "string", "pattern": "^[^a]$"}
-GRAMMAR = Traits(
-    context_length=512, completion_grammar="grammar", schema_style=SchemaStyle.JSON_OBJECT
-)
 # one space at most between two values: a model may not go on with white space
 SPACED = {
     "x-guidance": {
@@ -36,14 +30,6 @@ ROWS = [
     (BARE, SCHEMA, {"json_schema": SPACED | CLOSED}),
     (BARE, "json", {"json_schema": SPACED | {"type": "object"}}),
     (BARE, None, {}),
-    (GRAMMAR, SCHEMA, {"grammar": make_grammar(SCHEMA)}),
-    (GRAMMAR, PATTERN, {"grammar": make_grammar(make_safe_schema(PATTERN))}),
-    (
-        replace(GRAMMAR, schema_style=SchemaStyle.OPENAI),
-        PATTERN,
-        {"grammar": make_grammar(make_safe_schema(PATTERN))},
-    ),
-    (GRAMMAR, "json", {"grammar": make_grammar({"type": "object"})}),
     (
         Traits(context_length=512, schema_style=SchemaStyle.JSON_OBJECT),
         SCHEMA,
@@ -54,7 +40,7 @@ ROWS = [
 
 def forms(body):
     """Return what a body says of the answer's form."""
-    fields = ("response_format", "json_schema", "grammar")
+    fields = ("response_format", "json_schema")
     return {name: body[name] for name in fields if name in body}
 
 
@@ -79,9 +65,9 @@ def test_an_openai_clients_completion(given, expected):
 
 def test_who_renders_a_chat_that_keeps_to_a_form():
     own = replace(BARE, chats_by_completion=True)
-    assert should_render((), None, own, Style(), plain=True)
-    assert not should_render((), None, own, Style())
-    assert not should_render((), None, BARE, Style(), plain=True)
+    assert should_render((), own, plain=True)
+    assert not should_render((), own)
+    assert not should_render((), BARE, plain=True)
 
 
 @pytest.mark.parametrize(

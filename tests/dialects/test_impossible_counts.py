@@ -16,7 +16,6 @@ from tests.dialects.test_cached_tokens import USAGE, WAYS, options
 from vllama.chat.engine.claims import MAX_COUNT, clean_usage, read_count, warn_of_counts
 from vllama.dialects.ollama.embeddings import decode_embeddings
 from vllama.dialects.rerank import read_scores
-from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 
 IMPOSSIBLE = {
     "beyond": MAX_COUNT + 3,
@@ -138,15 +137,6 @@ def test_vectors_and_scores_come_whatever_numbers_the_engine_tells(number: Any) 
         assert decode_embeddings(encode(vectors), VLLM) == ([[1.0, 2.0]], 0)
         scores = {"results": [{"index": 0, "relevance_score": 0.5}], "usage": usage}
         assert read_scores(encode(scores), 1) == ([0.5], 0)
-
-
-def test_a_log_with_impossible_numbers_has_no_counts() -> None:
-    for number in ("9" * 30, "9" * 5000):
-        lines = [
-            f"prompt eval time = 1.0 ms / {number} tokens",
-            f"eval time = 1..2 ms / {number} runs",
-        ]
-        assert read_logged_usage(lines) is None
 
 
 def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -63,16 +63,16 @@ def test_as_browsers_and_curl_write_it() -> None:
 @pytest.mark.parametrize(
     ("body", "content_type", "text"),
     [
-        (b"{}", "application/json", "Content-Type isn't multipart/form-data"),
-        (b"{}", "", "Content-Type isn't multipart/form-data"),
-        (b"", "multipart/form-data", "no multipart boundary"),
-        (b"", "multipart/form-data; boundary=x", "NextPart: EOF"),
-        (b"hello", "multipart/form-data; boundary=x", "NextPart: EOF"),
-        (FIELD + b"no end", "multipart/form-data; boundary=x", "NextPart: EOF"),
-        (b"--x\r\n\r\nof no name\r\n--x--", TYPE, "missing Content-Disposition"),
-        (b"--x\r\nContent-Disposition: form-data\n\n1\n--x--", TYPE, "invalid line break"),
-        (b"", f"{TYPE}{'y' * 2000}", "malformed MIME header"),
-        (b"", "multipart/form-data; boundary=x\r\nx: y", "malformed MIME header"),
+        (b"{}", "application/json", "Content-Type is not multipart/form-data"),
+        (b"{}", "", "Content-Type is not multipart/form-data"),
+        (b"", "multipart/form-data", "Empty boundary"),
+        (b"", "multipart/form-data; boundary=x", "Unexpected end"),
+        (b"hello", "multipart/form-data; boundary=x", "Unexpected end"),
+        (FIELD + b"no end", "multipart/form-data; boundary=x", "Unexpected end"),
+        (b"--x\r\n\r\nof no name\r\n--x--", TYPE, "Missing Content-Disposition"),
+        (b"--x\r\nContent-Disposition: form-data\n\n1\n--x--", TYPE, "Invalid line break"),
+        (b"", f"{TYPE}{'y' * 2000}", "Content-Type is not"),
+        (b"", 'multipart/form-data; boundary="x\nx: y"', "Invalid characters in boundary"),
     ],
 )
 def test_broken(body: bytes, content_type: str, text: str) -> None:

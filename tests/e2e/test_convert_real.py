@@ -1,10 +1,9 @@
-"""The official converter and quantiser, and llama.cpp loading what they made.
+"""The official converter, and llama.cpp loading what it made (`test_release_real` quantises).
 
 The converter's environment has torch: `make test-engines` makes it, by the same code that `vllama
 convert` makes it with.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import engine_at
 from tests.hub import StandInHub
 from tests.lacking import lacking
 from tests.server_process import Server
@@ -26,8 +26,6 @@ DATA = Path(__file__).parents[2] / ".venv" / "data"
 @pytest.fixture(scope="module")
 def converter():
     """Return the Python of the converter's environment."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        lacking("llama_cpp is not installed; run: make test")
     found = find_converter(DATA)
     return found.python if found else lacking("there is no converter; run: make test-engines")
 
@@ -76,22 +74,23 @@ def converted(home, hub, originals):
         return json.loads(done.stdout)
 
     return {
-        "hub": convert("org/tiny", "--quantize", "Q5_K_M", "--yes"),
-        "sees": convert(str(originals / "sees")),
+        "hub": convert("org/tiny", "--quantize", "Q8_0", "--yes"),
+        "sees": convert(str(originals / "sees"), "--quantize", "F16"),
     }
 
 
 @pytest.fixture(scope="module")
 def server(home, hub, converted):
-    with Server(home, fake=False, env={"HF_ENDPOINT": hub.url}) as running:
+    env = {"HF_ENDPOINT": hub.url, "VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
+    with Server(home, "--engine", "llama-server", fake=False, env=env) as running:
         yield running
 
 
 @pytest.mark.parametrize(
     ("what", "name", "quant"),
     [
-        ("hub", "hf.co/Org/Tiny:Q5_K_M", "Q5_K_M"),
-        ("sees", "sees:latest", "Q4_K_M"),
+        ("hub", "hf.co/Org/Tiny:Q8_0", "Q8_0"),
+        ("sees", "sees:latest", "F16"),
     ],
 )
 def test_llama_cpp_loads_what_was_converted(server, converted, what, name, quant):

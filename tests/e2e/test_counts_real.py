@@ -1,8 +1,7 @@
-"""Token counts beside the engines' own logs, with the real engines.
+"""Token counts of llama-server beside its own log.
 
-`llama_cpp.server` tells no counts in a stream, and holds back characters of several tokens until
-they are whole; llama-server tells them. What a trained model says is of no matter here: its counts
-are compared with the log, whatever they are.
+What a trained model says is of no matter here: its counts are compared with the log, whatever they
+are.
 """
 
 import json
@@ -10,9 +9,9 @@ import re
 
 import pytest
 
-from tests.e2e.conftest import COUNTS, LLAMA_CPP_PYTHON, MODEL, SMILES, find_engine, weights
+from tests.e2e.conftest import COUNTS, MODEL, SMILES, find_engine, weights
 from tests.e2e.counting import SMILE, write_counting_gguf
-from tests.routes.test_counts import HEADER, sse
+from tests.routes.test_counts import HEADER
 from tests.routes.test_ollama_chat import open_stream, until
 from tests.server_process import Server
 
@@ -117,42 +116,27 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=[LLAMA_CPP_PYTHON, "llama-server"])
-def served(request, counting, models, tmp_path_factory):
-    """Return a server with one of the engines, and models with a short context."""
-    env = find_engine(request.param)
+@pytest.fixture(scope="module")
+def served(counting, models, tmp_path_factory):
+    """Return a server with models of a short context."""
+    env = find_engine()
     home = tmp_path_factory.mktemp("counted")
-    arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--parallel", "1")
+    arguments = ("--engine", "llama-server", "--ctx", str(CONTEXT), "--parallel", "1")
     with Server(home, *arguments, fake=False, env=env) as server:
         server.take(counting)
         server.take(models)
         yield server
 
 
-def logged(server, model):
-    """Return prompt and generated tokens of all generations that ended, by the engine's log.
+def sse(data: bytes) -> list[dict]:
+    """Return the events of a stream."""
+    return [json.loads(part) for part in re.findall(rb"^data: (\{.*)$", data, re.MULTILINE)]
 
-    The prompt is None where the log does not tell how much of it was cached.
-    """
-    found = []
-    for part in server.engine_log(model).split("total time =")[:-1]:
-        timings = re.search(
-            r"prompt eval time =.*?(\d+) tokens[^\n]*\n[^\n]*eval time = *(\S+).*?(\d+) (\w+)", part
-        )
-        if timings is None:
-            continue
-        evaluated, made = int(timings[1]), int(timings[3])
-        if timings[4] == "tokens":
-            found.append((None, made))
-            continue
-        # the last token of an answer is not evaluated; a single one of the prompt is a run
-        made = made + 1 if timings[2] != "0.00" else 1
-        hit = re.search(r"(\d+) prefix-match hit", part)
-        if "full prompt already cached" in part:
-            found.append((None, made))
-        else:
-            found.append((evaluated + (int(hit[1]) if hit else 0), made - (evaluated == 1)))
-    return found
+
+def logged(server, model):
+    """Return the generated tokens of all generations that ended, by the engine's log."""
+    timings = re.compile(r"prompt eval time =[^\n]*\n[^\n]*eval time =.*?/ *(\d+) tokens")
+    return [int(found[1]) for found in timings.finditer(server.engine_log(model))]
 
 
 def new(server, model, before, count=1):
@@ -198,10 +182,10 @@ def test_the_counts_are_those_of_the_engines_log(served, case, stream):
     status, headers, data = served.request("POST", path, asked)
     assert status == 200, data
     assert HEADER not in headers
-    ((prompt, generated),) = new(served, model, before)
+    (generated,) = new(served, model, before)
     told_prompt, told_generated = told(path, data)
     assert told_generated == min(generated, find_limit(body))  # the engine finishes a character
-    assert told_prompt == (prompt or told_prompt) > 0
+    assert told_prompt > 0
 
 
 def test_the_numbers_that_must_come_out(served):
@@ -225,7 +209,7 @@ def test_several_choices_are_the_sum_of_theirs(served, stream):
     before = len(logged(served, SMILES))
     body = v1(9, n=3, stream=stream, stream_options={"include_usage": True})
     data = served.request("POST", OPENAI, {"model": SMILES, **body})[2]
-    assert told(OPENAI, data)[1] == sum(min(made, 9) for _, made in new(served, SMILES, before, 3))
+    assert told(OPENAI, data)[1] == sum(min(made, 9) for made in new(served, SMILES, before, 3))
 
 
 def test_an_answer_after_one_that_nobody_waited_for(served):
@@ -237,17 +221,15 @@ def test_an_answer_after_one_that_nobody_waited_for(served):
     before = len(logged(served, SMILES))
     _, reply = served.post(CHAT, {"model": SMILES, **turn(num_predict=24), "stream": False})
     assert reply["eval_count"] == 24
-    until(lambda: logged(served, SMILES)[-1][1] == 24)
+    until(lambda: logged(served, SMILES)[-1] == 24)
     assert len(logged(served, SMILES)) - before in (1, 2)  # it had ended before it was told to
 
 
 def test_with_log_probabilities_each_token_is_counted_once(served):
-    """`llama_cpp.server` leaves characters of several tokens out of such an answer."""
     body = turn(num_predict=20) | {"stream": False, "logprobs": True}
     served.post(CHAT, {"model": SMILES, **body})  # loaded anew for them, with a log of its own
     before = len(logged(served, SMILES))
     _, reply = served.post(CHAT, {"model": SMILES, **body})
     until(lambda: len(logged(served, SMILES)) > before)
-    assert {made for _, made in logged(served, SMILES)[before:]} == {reply["eval_count"]}
-    shown = 0 if "llama-cpp-python" in served.arguments else reply["eval_count"] // 4
-    assert reply["message"]["content"] == "😀" * shown
+    assert set(logged(served, SMILES)[before:]) == {reply["eval_count"]}
+    assert reply["message"]["content"] == "😀" * (reply["eval_count"] // 4)

@@ -118,20 +118,27 @@ FORM = {
 @pytest.mark.parametrize(
     "more", [{"raw": True}, {"template": "Q: {{ .Prompt }} A:"}, {"context": [504, 253]}]
 )
-def test_a_finished_prompt_keeps_to_its_format(real, more):
-    body = {"model": MODEL, "prompt": "A person as JSON:", "stream": False,
+def test_a_finished_prompt_takes_no_format(real, more):
+    body = {"model": MODEL, "prompt": "A person as JSON:", "stream": False, "format": FORM}
+    status, reply = real.post("/api/generate", body | more)
+    assert status == 400
+    assert "'format'" in reply["error"] and "llama-server" in reply["error"]
+
+
+def test_a_prompt_that_the_engine_renders_keeps_to_its_format(real):
+    body = {"model": MODEL, "prompt": "A person as JSON", "stream": False,
             "options": {"num_predict": ROOM}}  # fmt: skip
-    status, reply = real.post("/api/generate", body | {"format": FORM} | more)
+    status, reply = real.post("/api/generate", body | {"format": FORM})
     assert (status, reply["done_reason"]) == (200, "stop")
     assert set(json.loads(reply["response"])) == set(FORM["required"])
-    _, reply = real.post("/api/generate", body | {"format": {"type": "boolean"}} | more)
+    _, reply = real.post("/api/generate", body | {"format": {"type": "boolean"}})
     assert json.loads(reply["response"]) in (True, False)
 
 
 def test_no_grammar_of_a_format_ends_the_engine(real):
     """It dies of a grammar with a fault."""
     before = real.engine(MODEL).pid
-    body = {"model": MODEL, "prompt": "1", "raw": True, "options": {"num_predict": 3}}
+    body = {"model": MODEL, "prompt": "1", "options": {"num_predict": 3}}
     names = {name: {"const": f"{name}|#]"} for name in ("a b", "é", "(", "[x", "猪", '"', "\\")}
     for schema in (
         "json",

@@ -12,7 +12,9 @@ import pytest
 from tests.e2e.conftest import MODEL
 from tests.engines.releases import Releases
 from tests.server_process import Server
+from tests.tiny import write_tiny_gguf
 from vllama.engines.llamacpp.llama_server import BUILDS, TAG
+from vllama.models.headers.gguf.header import read_header
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +31,12 @@ def test_a_packed_build_is_installed_and_serves(tmp_path: Path) -> None:
         command = ["engines", "install", "llama-server", "--yes", "--version", TAG]
         env = os.environ | home | {"VLLAMA_RELEASES_URL": releases.url}
         subprocess.run([sys.executable, "-m", "vllama", *command], env=env, check=True)
+    large, small = write_tiny_gguf(tmp_path / "large.gguf"), tmp_path / "small.gguf"
+    command = ["convert", str(large), "-q", "Q4_K_M", "-o", str(small)]
+    subprocess.run([sys.executable, "-m", "vllama", *command], env=os.environ | home, check=True)
+    assert (
+        read_header(small).metadata["general.file_type"] == 15
+    )  # Q4_K_M, by the archive's own llama-quantize
     options = ("--engine", "llama-server", "--model", MODEL)
     with Server(tmp_path, *options, fake=False, env=home) as server:
         server.wait_for("ready: http")

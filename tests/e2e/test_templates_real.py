@@ -140,10 +140,6 @@ def test_a_format_is_kept_to(real, made):
     body = {"model": "by-go", "messages": [{"role": "user", "content": "A person as JSON."}]}
     body |= {"format": "json", "options": FOUR, "stream": False}
     assert real.post("/api/chat", body)[1]["message"]["content"].lstrip()[0] in "{["
-    raw = {"model": MODEL, "prompt": "A person as JSON:", "raw": True, "format": "json"}
-    raw |= {"options": FOUR, "stream": False}
-    status, reply = real.post("/api/generate", raw)
-    assert (status, reply["response"].lstrip()[0]) == (200, "{")
 
 
 def test_an_adapter_changes_the_answer(real, made, tmp_path):

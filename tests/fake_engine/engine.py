@@ -103,12 +103,6 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument("--started-with", metavar="JSON")
     flow.add_argument("--max-concurrency", type=int, default=0, metavar="N")
     flow.add_argument("--no-usage", action="store_true")
-    flow.add_argument(
-        "--log-timings", action="store_true", help="print llama.cpp's before the last event"
-    )
-    flow.add_argument(
-        "--per-piece", type=int, default=1, metavar="N", help="tokens of each piece of text"
-    )
     flow.add_argument("--stall-after", type=int, metavar="N", help="say no more after N tokens")
     flow.add_argument("--reset-after", type=int, metavar="N", help="reset the connection")
     flow.add_argument("--die-after", type=int, metavar="N", help="SIGKILL, or --exit-code")
@@ -478,7 +472,7 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
             last = usage if wanted and not options.no_usage else None
-            self.stream(chat, tokens, delay_s, reason, last, n_prompt)
+            self.stream(chat, tokens, delay_s, reason, last)
             return
         for number in range(tokens):
             time.sleep(delay_s)
@@ -507,7 +501,6 @@ class Handler(BaseHTTPRequestHandler):
         delay_s: float,
         reason: str,
         usage: dict[str, int] | None,
-        n_prompt: int,
     ) -> None:
         """Send server-sent events."""
         self.send_response(200)
@@ -519,10 +512,6 @@ class Handler(BaseHTTPRequestHandler):
         else:
             head = self.head(chat, "chat.completion.chunk" if chat else "text_completion")
             for choices in self.until_dead(self.choices(chat, tokens, delay_s, reason)):
-                if self.server.options.log_timings and choices[0]["finish_reason"]:
-                    # the token that ends an answer by itself is one more, the last has no run
-                    runs = tokens * self.server.options.per_piece - (reason == "length")
-                    print_timings(n_prompt, runs)
                 self.event(head | {"choices": choices})
             if usage is not None:
                 self.event(head | {"choices": [], "usage": usage})
@@ -726,20 +715,6 @@ def collect(layers: list[int], prompt: str, text: str, choice: dict[str, Any]) -
         "shape": [len(layers), count, WIDTH],
     }
     return {"activations": {"residual_stream": tensor}, "prompt_token_ids": asked}
-
-
-def print_timings(n_prompt: int, runs: int) -> None:
-    """Print the lines of llama_perf_context_print that count, in one write.
-
-    A prompt of one token is a run like any other.
-    """
-    runs += n_prompt == 1
-    name = "llama_perf_context_print:"
-    sys.stderr.write(
-        f"{name} prompt eval time =      10.00 ms / {n_prompt:5d} tokens (    1.00 ms per token)\n"
-        f"{name}        eval time =      10.00 ms / {runs:5d} runs   (    1.00 ms per token)\n"
-    )
-    sys.stderr.flush()
 
 
 def error(message: str, code: int) -> dict[str, Any]:

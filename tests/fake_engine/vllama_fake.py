@@ -16,7 +16,6 @@ from pathlib import Path
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.failures import compile_failures
-from vllama.engines.llamacpp.llama_cpp_python import read_logged_usage
 from vllama.engines.llamacpp.llama_server import SLOTS
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
@@ -147,10 +146,9 @@ class FakeEngine:
             takes_prompt_lists=shifts,
             parameters={name: name for name in names} | ({"num_keep": "n_keep"} if shifts else {}),
             usage_in_stream="counts" in bundle.name,
-            logged_usage=read_logged_usage if "logs" in bundle.name else None,
             parses_tools=not bare,
             splits_reasoning=not bare,
-            completes_chats=bare and "counts" not in bundle.name,
+            formats_completions="chats-only" not in bundle.name,
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
             dead_words=("the core is dead",),

@@ -1,30 +1,31 @@
-"""create with `quantize`, and of uploaded safetensors. The quantiser is the real one."""
+"""create with `quantize`, and of uploaded safetensors; the tools are stand-ins."""
 
-import importlib.util
 import json
+import os
 
 import pytest
 
 from tests.models.convert.conftest import local
-from tests.models.convert.tools import Tools
+from tests.models.convert.tools import Tools, write_quantiser
 from tests.routes.test_create import blobs, client, digest_of, names
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 
 __all__ = ["client"]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llama_cpp") is None,
-        reason="llama_cpp is not installed; run: make test",
-    ),
-]
+pytestmark = pytest.mark.slow
+
+
+def with_quantiser(home):
+    """Return the variables of a server that finds a quantiser on PATH."""
+    folder = write_quantiser(home / "bin").parent
+    return {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Return a server of our own: the others' look for what is left behind."""
-    with Server(tmp_path_factory.mktemp("quantize")) as running:
+    home = tmp_path_factory.mktemp("quantize")
+    with Server(home, env=with_quantiser(home)) as running:
         yield running
 
 
@@ -65,7 +66,7 @@ def converting(tmp_path_factory):
     home = tmp_path_factory.mktemp("converting")
     tiny = write_tiny_gguf(home / "tiny.gguf")
     tools = Tools(home / "data", tiny)
-    with Server(home) as running:
+    with Server(home, env=with_quantiser(home)) as running:
         yield running, tools
 
 
@@ -100,7 +101,7 @@ def test_uploads_that_cannot_be_converted(converting, tmp_path):
     assert (status, "no tokenizer" in reply["error"]) == (400, True)
     bad = upload(server, local(tmp_path / "bad", model_type="fails"))
     lines = server.lines("/api/create", {"model": "x", "files": bad})
-    assert "does not know the architecture FooForCausalLM" in lines[-1]["error"]
+    assert "Model FooForCausalLM is not supported" in lines[-1]["error"]
     assert "x:latest" not in names(server)
 
 

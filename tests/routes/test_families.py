@@ -17,6 +17,7 @@ TEMPLATE = (
     "{% if tools %}tools: {{ tools|tojson }}\n{% endif %}[assistant]"
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 )
+OPENS = "{% if enable_thinking|default(true) %}<think>\n{% endif %}"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 THOUGHT = "<think>\nI look.\n</think>\n\nOne moment. " + CALL
 HARMONY = (
@@ -46,6 +47,8 @@ def server(tmp_path_factory):
                       template=TEMPLATE + "<think>\n")  # fmt: skip
         running.model("bare-counts", "--say", json.dumps("I look.\n</think>\n\nHello."),
                       template=TEMPLATE + "<think>\n")  # fmt: skip
+        running.model("bare-switch", "--say", json.dumps("I look.\n</think>\n\nHello."),
+                      template=TEMPLATE + OPENS)  # fmt: skip
         call = '{"name": "weather", "arguments": {"city": "Paris"}}'
         running.model("bare-call", "--say", json.dumps(call))
         yield running
@@ -80,15 +83,11 @@ def test_each_dialect_tells_thinking_text_and_calls_apart(server, model):
     assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
 
 
-def test_switches_reach_the_template_though_the_engine_takes_none(server):
-    chat(server)  # on, if nothing is said of it
-    assert server.sent("bare")["prompt"].endswith("[assistant]")
-    chat(server, reasoning_effort="none")
-    assert server.sent("bare")["prompt"].endswith("[assistant]<think></think>")
-    chat(server, "/api/chat", think=False)
-    assert server.sent("bare")["prompt"].endswith("[assistant]<think></think>")
-    chat(server, "/v1/messages", max_tokens=9, thinking={"type": "disabled"})
-    assert server.sent("bare")["prompt"].endswith("[assistant]<think></think>")
+@pytest.mark.parametrize("fields", [{}, {"reasoning_effort": "none"}])
+def test_a_switch_that_the_engine_does_not_take_leaves_no_thinking_in_the_text(server, fields):
+    message = chat(server, model="bare-switch", **fields)["choices"][0]["message"]
+    assert message["content"] == "Hello."
+    assert "messages" in server.sent("bare-switch")  # the engine renders
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -109,16 +108,6 @@ def test_an_answer_to_a_finished_prompt_is_a_chat(server, stream):
         assert reply["object"] == "chat.completion"
         text = reply["choices"][0]["message"]["content"]
     assert text == "One moment. " + CALL  # no tools were given, so this is text
-
-
-def test_arguments_of_earlier_calls_are_objects_for_the_template(server):
-    chat(server, messages=HISTORY, tools=[TOOL])
-    assert "[assistant]<city=Oslo>" in server.sent("bare")["prompt"]
-    ollama = [dict(message) for message in HISTORY]
-    ollama[1] = {"role": "assistant", "content": "", "tool_calls": [
-        {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]}  # fmt: skip
-    chat(server, "/api/chat", messages=ollama, tools=[TOOL])
-    assert "[assistant]<city=Oslo>" in server.sent("bare")["prompt"]
 
 
 def test_thinking_that_the_prompt_has_opened_with_an_engine_that_counts_by_itself(server):

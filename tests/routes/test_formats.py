@@ -44,6 +44,18 @@ def test_one_that_can_be_used_is_not(server, model):
         assert status == 200, (path, json.loads(data))
 
 
+def test_an_engine_that_formats_chats_only_is_named_another(server):
+    server.model("chats-only")
+    for path, body in bodies({"type": "object"}):
+        status, reply = server.post(path, {"model": "chats-only", **body})
+        if body.get("raw"):
+            error = reply["error"]
+            text = error if isinstance(error, str) else error["message"]
+            assert status == 400 and "llama-server" in text, (path, reply)
+        else:
+            assert status == 200, (path, reply)
+
+
 def test_a_load_looks_at_no_schema(server):
     for path in ("/api/chat", "/api/generate"):
         status, reply = server.post(path, {"model": "plain", "format": NONSENSE})

@@ -189,7 +189,6 @@ def list_cases(
         "host": Case('host = "127.0.0.2"\n'),
         "port": Case("port = 9\n"),
         "max_buffer_size": Case('max_buffer_size = "64MiB"\n'),
-        "max_answer_size": Case('max_answer_size = "64MiB"\n'),
         "require_keys": Case("require_keys = true\n"),
         "watch": Case("watch = true\n"),
         "drain_timeout": Case('drain_timeout = "11s"\n'),
@@ -475,7 +474,6 @@ def list_cases(
         "log_dir": Case(f'log_dir = "{folder}/log"\n'),
         "run_dir": Case(f'run_dir = "{folder}/run"\n'),
         "nohistory": Case("nohistory = true\n"),
-        "releases_url": Case(f'releases_url = "{site.url}"\n'),
         "debug": Case(
             "debug = true\n", told(r"(?m)DEBUG.*plan plain", loaded_plain)
         ),

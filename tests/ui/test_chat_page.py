@@ -476,9 +476,9 @@ def test_thinking_is_folded_and_tools_are_answered_by_the_user(server, open_page
     answer.get_by_role("button", name="Send the results").click()
     expect(answer).to_contain_text("Result of weather")
     expect(answer.get_by_text("Calls weather")).to_have_count(2)
-    prompt = server.sent("bare-thinks")["prompt"]
-    assert "[system]Be brief." in prompt
-    assert "[tool]It rains." in prompt
+    sent = [(one["role"], one["content"]) for one in server.sent("bare-thinks")["messages"]]
+    assert ("system", "Be brief.") in sent
+    assert ("tool", "It rains.") in sent
 
 
 def test_an_image_is_attached_and_sent(server, open_page, tmp_path):

@@ -25,8 +25,7 @@ from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
 from vllama.chat.parsers.call_values import ToolCall, object_of, short_id
 from vllama.chat.parsers.thinking import ends_open, thinking_opening
-from vllama.chat.request import Message, Think
-from vllama.chat.templates.template_style import Style
+from vllama.chat.request import Message
 
 _SYSTEM = ("system", "developer")
 
@@ -224,23 +223,11 @@ def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls
 
 
-def should_render(
-    messages: Sequence[Message],
-    think: Think,
-    traits: Traits,
-    style: Style,
-    *,
-    plain: bool = False,
-) -> bool:
+def should_render(messages: Sequence[Message], traits: Traits, *, plain: bool = False) -> bool:
     """Tell whether vllama should render a chat: the engine would do it wrongly, or slower.
 
     `plain`: its answer is nothing but text, without thinking or calls.
     """
     if plain and traits.chats_by_completion:
         return True
-    if is_continued(messages) and traits.completes and not traits.takes_continue_final_message:
-        return True
-    if not traits.completes_chats:
-        return False
-    switched = think is not None and bool(style.switches)
-    return switched or any(message.tool_calls for message in messages)
+    return is_continued(messages) and traits.completes and not traits.takes_continue_final_message

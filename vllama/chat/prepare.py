@@ -256,12 +256,12 @@ def prepare_chat(
             messages = shorten_ids(messages)
         elif not (style.takes_tools or style.keeps_history or chat.tools):
             messages = write_tools_as_text(messages)
+    if not (traits.takes_calls or renders) and has_tools(messages):
+        messages = write_tools_as_text(messages)
     # An engine that tells thinking apart lets the grammar begin after it; another one, and any
     # engine in a completion, lets it begin at the start, so that the model cannot think first.
     splits = traits.splits_reasoning and not (renders and traits.formats_completions)
     constrained = chat.response_format is not None and not splits
-    if constrained and traits.completes_chats and has_tools(messages):
-        messages = write_tools_as_text(messages)
     messages = join_answers(messages)
     if traits.folds_roles:
         messages = fold_roles(messages)

@@ -18,10 +18,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from vllama.base.errors import EngineCrashed, VllamaError
-from vllama.chat.engine.claims import clean_usage
 from vllama.chat.engine.events import (
     Chunk,
-    EngineUsage,
     Event,
     Timings,
     check_finish,
@@ -39,9 +37,6 @@ from vllama.chat.stops import StopFilter
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
-
-CountsReader = Callable[[], EngineUsage | None]
-"""Returns an answer's counts once its `finish_reason` is known, None if they cannot be had."""
 
 
 class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +68,6 @@ class Tally:
         """
         self.ended = self.left = False  # `left`: the client has, while the engine was at work
         self.first_token_ns: int | None = None
-        self.counts: CountsReader | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
         self.moved = 0  # tokens of the answer that the engine counts with the prompt
@@ -157,11 +151,10 @@ class Tally:
                 self._template.last_ns = now_ns
                 self._template.tokens += 1
 
-    def take(self, chunk: Chunk, now_ns: int, *, cut: bool = False) -> None:
+    def take(self, chunk: Chunk, now_ns: int) -> None:
         """Take note of the engine's numbers, and of the end of choices.
 
-        `cut`: an end is ours, and the engine has not counted yet. Raises EngineCrashed when the
-        engine says that it gave up.
+        Raises EngineCrashed when the engine says that it gave up.
         """
         if chunk.usage is not None:
             self._usage = chunk.usage
@@ -176,10 +169,6 @@ class Tally:
                 self.finish_reason = choice.finish_reason
                 self._template.last_ns = now_ns
                 self.ended = not self._unfinished
-                if self.counts is None or cut:
-                    continue
-                if (counted := self.counts()) is not None:
-                    self._usage = clean_usage(msgspec.to_builtins(counted))
 
     def complete(self) -> None:
         """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
@@ -417,7 +406,7 @@ class Reply:
             self.tally.count(event.chunk, now_ns)
         if stops is not None:
             stops.take(event)
-        self.tally.take(event.chunk, now_ns, cut=stops is not None and stops.is_over)
+        self.tally.take(event.chunk, now_ns)
         for step in self._filters:
             step.take(event)
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
-from vllama.cli.progress import open_display
+from vllama.cli.output import ask, can_ask, confirm, say_aside, show_warning
+from vllama.cli.progress import open_display, show_installer
 from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
@@ -58,22 +57,13 @@ def confirm_install(question: str, *, yes: bool) -> bool:
 def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.engines.install import install
-    from vllama.machine.environments.installer import Reader
 
-    reader, fancy = Reader(), is_terminal(sys.stderr)
     with open_display() as display:
 
         def tell(text: str, done_bytes: int | None, total_bytes: int | None) -> None:
             display(PullEvent(status=text, total_bytes=total_bytes, completed_bytes=done_bytes))
 
-        def on_line(line: str) -> None:
-            news = reader.read(line)
-            if news is None or (news.minor and not fancy):
-                return
-            total, done = (None, None) if news.minor else (news.total_bytes, news.done_bytes)
-            display(PullEvent(status=news.text, total_bytes=total, completed_bytes=done))
-
-        return asyncio.run(install(offer, on_line=on_line, tell=tell))
+        return asyncio.run(install(offer, on_line=show_installer(display), tell=tell))
 
 
 def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
@@ -88,7 +78,7 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     environments = make_search_paths(settings).environments
     if not (yes or asks) or environments is None:
         return False
-    offers = find_offers(error.engines, environments, settings.releases_url)
+    offers = find_offers(error.engines, environments)
     if not offers:
         return False
     show_warning(error.message)
@@ -124,9 +114,15 @@ def install_first(offers: Sequence[Offer]) -> Installation:
     return install_with_progress(offers[-1])
 
 
-def find_offers(
-    names: Sequence[str], environments: Path, releases_url: str | None = None
-) -> list[Offer]:
+def read_releases_url() -> str | None:
+    """Return the mirror of llama.cpp's releases that the user has named."""
+    from vllama.config import environ
+    from vllama.config.load import RELEASES_URL
+
+    return environ().get(RELEASES_URL) or None
+
+
+def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
     """Return what can be installed here of some engines, in their order."""
     from vllama.engines.install import make_offers
     from vllama.engines.registry import find_engine, load_engines
@@ -137,7 +133,7 @@ def find_offers(
     for name in names:
         try:
             engine = find_engine(engines, name)
-            found = make_offers(engine, platform, environments, releases_url=releases_url)
+            found = make_offers(engine, platform, environments, releases_url=read_releases_url())
         except VllamaError:
             continue
         # what is done is missing all the same, and installing it again will not help

@@ -120,18 +120,15 @@ def tracing_settings(config: Config, environ: Mapping[str, str]) -> TracingSetti
     OpenTelemetry's variables hold as its specification has them (OTLP exporter configuration):
     where they name the collector, the library reads them itself.
     """
-    from vllama.observe.tracing.setup import MAX_WAITING, TracingSettings
+    from vllama.observe.tracing.setup import TracingSettings
 
     given = environ.get
-    waiting = given("OTEL_BSP_MAX_QUEUE_SIZE", "")
-    most_waiting = int(waiting) if waiting.isdigit() and int(waiting) else MAX_WAITING
     exporters = [name.strip() for name in given("OTEL_TRACES_EXPORTER", "otlp").split(",")]
     off = given("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters
     ours = config.sources.get("otlp_endpoint") != "OTEL_EXPORTER_OTLP_ENDPOINT"
     if config.otlp_endpoint and ours:
         url = f"{config.otlp_endpoint.rstrip('/')}/v1/traces"
-        settings = TracingSettings(url=url, required=True, most_waiting=most_waiting)
-        return None if off else settings
+        return None if off else TracingSettings(url=url, required=True)
     if off or not (config.otlp_endpoint or given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return None
-    return TracingSettings(url=None, required=False, most_waiting=most_waiting)
+    return TracingSettings(url=None, required=False)

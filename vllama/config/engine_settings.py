@@ -72,9 +72,6 @@ class EngineSettings:
         "requests that may wait for a model; others are refused", 512, flag="--max-queue",
         foreign="OLLAMA_MAX_QUEUE", remote=True,
     )  # fmt: skip
-    max_answer_size_bytes: kinds.Size = setting(
-        "largest answer of an engine that is not streamed", 128 * 1024 * 1024, effect=RESTART
-    )
     replicas: Replicas = setting(
         "processes of each model, which share its requests", 1, example="2", flag="--replicas",
         effect=RESTART,

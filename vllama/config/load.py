@@ -321,7 +321,10 @@ def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
             yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
-OURS: tuple[str, ...] = ()
+RELEASES_URL = "VLLAMA_RELEASES_URL"
+"""A mirror of llama.cpp's releases, which answers as GitHub's API does."""
+
+OURS = (RELEASES_URL,)
 """Variables that are no settings."""
 
 

@@ -156,10 +156,6 @@ class SourceSettings:
         "hub to use instead of https://huggingface.co", example="https://hub.example",
         foreign="HF_ENDPOINT",
     )  # fmt: skip
-    releases_url: kinds.Url | None = setting(
-        "mirror of llama.cpp's releases, which answers as GitHub's API does",
-        example="https://mirror.example/llama.cpp/releases", effect=COMMANDS,
-    )  # fmt: skip
     hf_token: Annotated[str, kinds.text("TOKEN", kinds.read_text)] | None = setting(
         "token for gated and private models", example="hf_xxxx", foreign="HF_TOKEN", secret=True
     )

@@ -2,8 +2,8 @@
 
 A release is described as GitHub's API does it: `GET {releases}/tags/{tag}` or `{releases}/latest`
 names its assets with `name`, `size`, `digest` ("sha256:…") and `browser_download_url`.
-The setting `releases_url` replaces the address of the releases: a mirror answers in the same way,
-and may name its archives relative to that answer.
+The variable VLLAMA_RELEASES_URL replaces the address of the releases: a mirror answers in the same
+way, and may name its archives relative to that answer.
 """
 
 from __future__ import annotations

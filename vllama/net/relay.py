@@ -158,8 +158,6 @@ class Relay:
 
     def _send(self, connection: Connection, upstream: Upstream, data: bytes) -> None:
         """Send an encoded call."""
-        if upstream.begin_counts is not None:
-            self.reply.tally.counts = upstream.begin_counts()
         self._status, self._error_body, self._tail = 0, b"", b""
         self._enter(RelayState.AWAITING_HEAD)
         most_bytes = upstream.most_answer_bytes if self._whole else math.inf
@@ -274,8 +272,6 @@ class Relay:
                 self._conclude()
             except Exception as error:
                 self._failure = error
-        elif self.reply.tally.counts is not None:
-            self.reply.tally.counts()  # now, before the engine logs the counts of another request
         self._drain()
 
     def end(self, error: VllamaError) -> bool:
@@ -446,9 +442,5 @@ class Relay:
         estimated = reply.tally.usage.estimated
         if estimated and self._whole:
             self._request.set_header(COUNT_HEADER, ESTIMATE)
-        if upstream is None or reply.has_enough:
-            return
-        if reply.tally.counts is not None:
-            upstream.tells_counts = reply.tally.counts() is not None
-        elif estimated:
+        if upstream is not None and estimated and not reply.has_enough:
             upstream.tells_counts = False

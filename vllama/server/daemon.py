@@ -92,7 +92,7 @@ class Daemon:
         gateway.draft_records = open_draft_records(config.data_dir)
         gateway.meter = open_meter(config.data_dir, metrics, clock)
         gateway.catalog = Catalog(in_use, clock)
-        gateway.upstreams = Upstreams(config.max_answer_size_bytes)
+        gateway.upstreams = Upstreams()
         gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)

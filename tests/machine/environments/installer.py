@@ -43,7 +43,7 @@ for requirement in args[args.index("--python") + 2 :]:
                  "was not found in the package registry and you require nowhere, we can conclude "
                  "that your requirements are unsatisfiable.")
     if name == "torch" and "UV_TORCH_BACKEND" in os.environ:
-        sys.exit("error: Request failed after 3 retries\\n  cause: dns error\\n"
+        sys.exit("error: Request failed after 3 retries\\n  cause: Failed to fetch: torch\\n"
                  "  cause: failed to lookup address information: Name or service not known")
     tried = home / "tried"
     if name == "broken-once" and not tried.exists():

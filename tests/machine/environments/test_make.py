@@ -94,9 +94,8 @@ def test_other_requirements_are_installed_into_the_same_environment(uv: Fake, fo
 
 def test_a_broken_off_one_is_continued(uv: Fake, folder: Path) -> None:
     step = Step(requirements=("broken-once==1",))
-    with pytest.raises(EnvironmentFailed, match="no space is left") as caught:
+    with pytest.raises(EnvironmentFailed, match="failed to write: No space left on device"):
         made(uv, folder, A, step)
-    assert "goes on where it was" in str(caught.value.hint)
     assert find_existing(folder) is None
     made(uv, folder, A, step)
     assert uv.verbs == ["venv", "pip", "pip", "pip", "pip"]
@@ -121,7 +120,7 @@ def test_a_failed_upgrade_keeps_what_is_there(
 
 
 def test_what_fails_names_the_cause_and_the_log(uv: Fake, folder: Path) -> None:
-    with pytest.raises(EnvironmentFailed, match="there is no nowhere for this Python") as caught:
+    with pytest.raises(EnvironmentFailed, match="Because nowhere was not found") as caught:
         made(uv, folder, Step(requirements=("nowhere",)))
     assert str(folder / "install.log") in str(caught.value.hint)
 
@@ -287,7 +286,7 @@ def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file
         steps = [Step(requirements=requirements)]
         return asyncio.run(install_steps(folder, steps, environ=environ, trial=("python", "-V")))
 
-    with pytest.raises(EnvironmentFailed, match="there is no shapes"):
+    with pytest.raises(EnvironmentFailed, match="Because shapes was not found"):
         install("colours", "shapes")
     python = install("colours==1.0")
     said = subprocess.run([python, "-c", "import colours; print(colours.NAME)"],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vllama.machine.environments.layout import Step, mark_complete
 from vllama.models.convert.tools import FOLDER, WITH_CPU, Quantiser
+from vllama.models.names.quant import _FILE_TYPES
 
 CONVERTER = """
 import json, os, shutil, signal, sys
@@ -37,15 +38,30 @@ while kind == "hangs":
 shutil.copy(here / "tiny.gguf", options["--outfile"])
 """
 
-QUANTISER = """
-import shutil, sys
+QUANTISER = """\
+#!{python}
+import sys
+from pathlib import Path
 source, target, quant = sys.argv[1:]
 for number in (1, 2):
-    print(f"[   {number}/   2] blk.0.attn_q.weight - [ 64, 64, 1, 1], type = f16", flush=True)
+    print(f"[   {{number}}/   2] blk.0.attn_q.weight - [ 64, 64, 1, 1], type = f16", flush=True)
 if quant == "Q2_K":
     sys.exit("llama_model_quantize: failed to quantize: out of ideas")
-shutil.copy(source, target)
+data, key = bytearray(Path(source).read_bytes()), b"general.file_type"
+at = data.index(key) + len(key) + 4  # behind the type of the value
+data[at : at + 4] = {types}[quant].to_bytes(4, "little")
+Path(target).write_bytes(data)
 """
+
+
+def write_quantiser(folder: Path) -> Path:
+    """Write a stand-in for `llama-quantize`, which changes the type in the header only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "llama-quantize"
+    types = {name: number for number, name in _FILE_TYPES.items()}
+    program.write_text(QUANTISER.format(python=sys.executable, types=types))
+    program.chmod(0o755)
+    return program
 
 
 class Tools:
@@ -56,15 +72,10 @@ class Tools:
         venv.create(folder, with_pip=False, symlinks=True)
         (self.folder,) = folder.glob("lib/*/site-packages")
         (self.folder / "convert_hf_to_gguf.py").write_text(CONVERTER)
-        (self.folder / "quantise.py").write_text(QUANTISER)
         (self.folder / "tiny.gguf").symlink_to(tiny)
         mark_complete(folder, [Step(requirements=WITH_CPU[0])])
         self.env = {"PATH": os.environ["PATH"]}
-        self.quantiser = Quantiser(
-            title="stand-in",
-            command=(sys.executable, str(self.folder / "quantise.py")),
-            env=self.env,
-        )
+        self.quantiser = Quantiser(program=str(write_quantiser(self.folder)), env=self.env)
 
     @property
     def pid(self) -> int:

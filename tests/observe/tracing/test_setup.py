@@ -1,7 +1,9 @@
 """How traces are switched on and off, and closed."""
 
+import logging
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -76,3 +78,59 @@ def test_a_missing_library_is_an_error_only_where_traces_were_asked_for(monkeypa
     assert open_tracing(TracingSettings(url=None, required=False)) is None
     assert "cannot send traces" in caplog.text
     assert open_tracing(None) is None
+
+
+class Refusing(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def send_span(tracing):
+    """Send one span, and wait until it has arrived or is lost."""
+    tracing._tracer.start_span("x").end()
+    tracing._provider.force_flush()
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_s", "reason"),
+    [
+        ("closed", 1.5, "Connection refused"),  # time for a second attempt, after about a second
+        ("refusing", 60, "404"),  # where it answers, one attempt is enough
+        ("silent", 0.2, "Failed to export spans batch"),
+    ],
+)
+def test_a_collector_that_takes_none_costs_one_line(kind, limit_s, reason, caplog, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", str(limit_s))
+    caplog.set_level(logging.INFO)
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        if kind == "refusing":
+            threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True).start()
+        elif kind == "closed":
+            server.server_close()
+        url = f"http://me:secret@127.0.0.1:{server.server_port}/v1/traces"
+        tracing = open_tracing(TracingSettings(url=url, required=True))
+        for _ in range(2):
+            send_span(tracing)
+        tracing.close()
+        if kind == "refusing":
+            server.shutdown()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("cannot send traces: ") and "served as ever" in line
+    assert reason in line and "secret" not in line
+
+
+def test_batches_are_as_the_variables_of_opentelemetry_say(monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
+    with pytest.raises(ConfigError, match="cannot send traces"):  # less than a batch
+        open_tracing(TracingSettings(url=URL, required=True))
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
+    tracing = open_tracing(TracingSettings(url="http://127.0.0.1:1/v1/traces", required=True))
+    for _ in range(100):  # what does not fit is lost, and nobody waits
+        tracing._tracer.start_span("x").end()
+    tracing.close()
+    assert caplog.text.count("cannot send traces") == 1

@@ -61,14 +61,6 @@ class Choice(msgspec.Struct, gc=False):
     stop_reason: Any = None
 
 
-class EngineUsage(msgspec.Struct, gc=False):
-    """OpenAI's usage object; `prompt_tokens_details` has `cached_tokens`."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: dict[str, int] | None = None
-
-
 class Timings(msgspec.Struct, gc=False):
     """llama-server's own measurements, in its last chunk."""
 

@@ -15,7 +15,6 @@ from typing import Any
 from vllama.base.errors import CapabilityMissing
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
-from vllama.chat.gbnf import make_grammar
 from vllama.chat.go_json import encode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Sampling, Think
@@ -165,18 +164,13 @@ def put_completion_format(
     """
     if wanted is None:
         return
+    if traits.completion_schema is None:
+        body["response_format"] = wanted
+        return
     inner = wanted.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
     schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
-    if traits.completion_grammar is not None:
-        is_safe = traits.schema_style is SchemaStyle.JSON_OBJECT  # made so by `response_format`
-        body[traits.completion_grammar] = make_grammar(
-            schema if is_safe else make_safe_schema(schema)
-        )
-    elif traits.completion_schema is not None:
-        body[traits.completion_schema] = {"x-guidance": _SPACING} | close_schema(schema)
-    else:
-        body["response_format"] = wanted
+    body[traits.completion_schema] = {"x-guidance": _SPACING} | close_schema(schema)
 
 
 def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:

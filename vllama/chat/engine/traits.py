@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.request_fields import HARMLESS
 from vllama.chat.inspect import Inspector
 
@@ -144,14 +143,14 @@ class Traits:
 
     # -- tools and formats --
     takes_tools: bool = True  # its chats show tools to the model
+    takes_calls: bool = True  # its chats take earlier calls; else they are written as text
     parses_tools: bool = True  # it finds the calls in the answer; else vllama does
     keeps_call_schema: bool = True  # the arguments of a forced call hold to the tool's schema
     # the `tool_choice` to send with tools whose calls it does not parse, None: none
     silent_tool_choice: str | None = None
     schema_style: SchemaStyle = SchemaStyle.OPENAI
     formats_completions: bool = True  # completions take a format too, not only chats
-    # the fields of a completion that take a grammar, or a bare schema, not `response_format`
-    completion_grammar: str | None = None
+    # the field of a completion that takes a bare schema, not `response_format`
     completion_schema: str | None = None
 
     # -- routes --
@@ -159,8 +158,8 @@ class Traits:
     # it is an Ollama or a vllama: its completions are chats, its `/api/generate` takes raw prompts
     generates: bool = False
     takes_prompt_lists: bool = False
-    completes_chats: bool = False  # vllama may render a chat and send it as a completion
-    # plain chats are better sent so: its own chats are slower, or do not keep to a format
+    # plain chats are better rendered here and sent as completions: its own chats are slower, or
+    # do not keep to a format
     chats_by_completion: bool = False
     tokenizer: Tokenizer | None = None
     count_tokens_path: str | None = None  # Anthropic's; it renders and counts a conversation
@@ -176,9 +175,6 @@ class Traits:
 
     # -- answers --
     usage_in_stream: bool = True
-    # reads the counts of an answer in the lines logged since its request, where the stream has
-    # none; they must be there before the event with the `finish_reason`. None: they do not tell.
-    logged_usage: Callable[[Sequence[str]], EngineUsage | None] | None = None
     splits_reasoning: bool = True  # thinking is in a field of its own; else vllama splits it off
     # whether it was told to do these is not known, so vllama looks into the text as well
     may_leave_calls: bool = False

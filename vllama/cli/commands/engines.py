@@ -181,7 +181,12 @@ def install_one(
     """
     import asyncio
 
-    from vllama.cli.engine_install import confirm_install, describe_offer, install_first
+    from vllama.cli.engine_install import (
+        confirm_install,
+        describe_offer,
+        install_first,
+        read_releases_url,
+    )
     from vllama.engines.install import check_installation, make_offers, uninstall
 
     engine, platform, environments = find_engine(settings, name)
@@ -192,7 +197,7 @@ def install_one(
         environments,
         compiled=compiled,
         release=release,
-        releases_url=settings.releases_url,
+        releases_url=read_releases_url(),
         plugins=plugins,
     )
     offers = find(extra_args=extra_args)

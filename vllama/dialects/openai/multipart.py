@@ -6,7 +6,8 @@ with limits on parts and headers that are checked before the rest is read (docs/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -15,6 +16,7 @@ from multipart import (
     MultipartSegment,
     ParserLimitReached,
     PushMultipartParser,
+    content_disposition_quote,
     parse_options_header,
 )
 
@@ -52,26 +54,23 @@ class Part:
 
 
 class FormReader:
-    """Takes the pieces of one form's body. Raises BadRequest in the words of Ollama's parser."""
+    """Takes the pieces of one form's body. Raises BadRequest in the library's words."""
 
     def __init__(self, content_type: str, *, keeps_files: bool = True) -> None:
         """Without `keeps_files` the content of files is to be taken with `take_file`."""
-        if "\n" in content_type or "\r" in content_type or len(content_type) > MAX_TYPE_BYTES:
-            raise BadRequest(f"{_CANNOT}malformed MIME header")
         kind, options = parse_options_header(content_type)
-        if kind != "multipart/form-data":
-            raise BadRequest(f"{_CANNOT}request Content-Type isn't multipart/form-data")
-        if not options.get("boundary"):
-            raise BadRequest(f"{_CANNOT}no multipart boundary param in Content-Type")
-        self._parser = PushMultipartParser(
-            options["boundary"],
-            max_header_size=MAX_HEADER_BYTES,
-            max_header_count=MAX_HEADERS,
-            max_segment_count=MAX_PARTS,
-        )
+        if kind != "multipart/form-data" or len(content_type) > MAX_TYPE_BYTES:
+            raise BadRequest(f"{_CANNOT}the Content-Type is not multipart/form-data")
+        with _refusing():
+            self._parser = PushMultipartParser(
+                options.get("boundary", ""),
+                max_header_size=MAX_HEADER_BYTES,
+                max_header_count=MAX_HEADERS,
+                max_segment_count=MAX_PARTS,
+            )
         self._parts: list[Part] = []
         self._head: MultipartSegment | None = None
-        self._pieces: list[bytes] = []
+        self._data = bytearray()
         self._keeps_files = keeps_files
         self._taken = bytearray()
 
@@ -84,31 +83,35 @@ class FormReader:
         """Read the next piece; what follows the form's end is ignored, as RFC 2046 §5.1.1 says."""
         if not data:
             return
-        try:
+        with _refusing():
             for event in self._parser.parse(data):
                 if isinstance(event, MultipartSegment):
-                    self._head, self._pieces = event, []
-                elif event is not None:
-                    is_file = self._head is not None and self._head.filename is not None
-                    if is_file and not self._keeps_files:
-                        self._taken += event
-                    else:
-                        self._pieces.append(bytes(event))
-                elif self._head is not None:
-                    self._parts.append(_part(self._head, b"".join(self._pieces)))
-        except ParserLimitReached as error:
-            raise FormTooLarge(f"{_CANNOT}{_words(error)}") from error
-        except MultipartError as error:
-            raise BadRequest(f"{_CANNOT}{_words(error)}") from error
+                    self._head, self._data = event, bytearray()
+                elif self._head is None:
+                    continue
+                elif event is None:
+                    self._parts.append(_part(self._head, bytes(self._data)))
+                elif self._keeps_files or self._head.filename is None:
+                    self._data += event
+                else:
+                    self._taken += event
 
     def parts(self) -> list[Part]:
         """Return the parts in order; to be called when the body has ended."""
-        try:
+        with _refusing():
             self._parser.close()
-        except MultipartError as error:
-            raise BadRequest(f"{_CANNOT}multipart: NextPart: EOF") from error
         check_code({part.name.partition("[")[0]: part.data for part in self._parts})
         return self._parts
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise the library's errors as BadRequest, and FormTooLarge for its limits."""
+    try:
+        yield
+    except MultipartError as error:
+        kind = FormTooLarge if isinstance(error, ParserLimitReached) else BadRequest
+        raise kind(f"{_CANNOT}{error.args[0]}") from error
 
 
 def pass_form(
@@ -134,15 +137,14 @@ def build_form(parts: Sequence[Part], seed: str) -> tuple[bytes, str]:
     boundary = f"vllama-{seed}"
     while any(boundary.encode() in part.data for part in parts):
         boundary += "x"
-    out = []
+    out = bytearray()
     for part in parts:
-        head = f'content-disposition: form-data; name="{_quoted(part.name)}"'
+        head = f"content-disposition: form-data; name={_quoted(part.name)}"
         if part.filename is not None:
-            head += f'; filename="{_quoted(part.filename)}"\r\ncontent-type: {part.content_type}'
-        out.append(f"--{boundary}\r\n{head}\r\n\r\n".encode() + part.data + b"\r\n")
-    return b"".join(
-        out
-    ) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+            head += f"; filename={_quoted(part.filename)}\r\ncontent-type: {part.content_type}"
+        out += f"--{boundary}\r\n{head}\r\n\r\n".encode() + part.data + b"\r\n"
+    out += f"--{boundary}--\r\n".encode()
+    return bytes(out), f"multipart/form-data; boundary={boundary}"
 
 
 def _part(head: MultipartSegment, data: bytes) -> Part:
@@ -167,13 +169,6 @@ def _extended_filename(head: MultipartSegment) -> str | None:
         return value
 
 
-def _words(error: MultipartError) -> str:
-    text = str(error.args[0])
-    return f"multipart: {text[:1].lower()}{text[1:]}"
-
-
 def _quoted(text: str) -> str:
-    """Escape what would end a quoted name (as browsers do)."""
-    for char, code in (('"', "%22"), ("\r", "%0D"), ("\n", "%0A")):
-        text = text.replace(char, code)
-    return text.encode(errors="replace").decode()
+    """Quote a name as browsers do."""
+    return str(content_disposition_quote(text.encode(errors="replace").decode()))

@@ -229,8 +229,6 @@ class LlamaCpp:
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Return the base traits, adjusted to this model and these settings."""
         embeds = settings.mode is Mode.EMBED
-        # with a draft model the log counts drafted tokens too, so it cannot be used for counting
-        drafts = any("draft" in word for word in settings.extra_args)
         return replace(
             self.base_traits,
             context_length=settings.context_length,
@@ -240,7 +238,6 @@ class LlamaCpp:
             and not has_flag(settings.extra_args, "--no-context-shift"),
             takes_logprobs=settings.logprobs or not self.logprobs_at_start,
             takes_images=self.reads_projectors and bundle.projector is not None,
-            logged_usage=None if drafts else self.base_traits.logged_usage,
             rerank_path=self.rerank_path if embeds else None,
             slots=self.slot_routes
             if settings.slot_dir is not None

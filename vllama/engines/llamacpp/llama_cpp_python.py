@@ -10,17 +10,15 @@ here:
 * Its defaults (context 2048, no GPU layers, logits of all tokens) are all replaced. The context has
   to be a multiple of 256.
 * Completions take no schema, so vllama refuses a format there.
+* Its streams have no token counts: prompts are counted with its tokenizer, answers by their events.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import MIB, Flag, LlamaCpp, Start, find_backend
@@ -130,59 +128,6 @@ FLAGS: tuple[Flag, ...] = (
     ("--lora_path", lambda start: start.bundle.adapters[:1] or None),
 )
 
-_RUNS = re.compile(r"\beval time = *(\d+\.?\d*) ms / *(\d{1,15}) runs")
-_PROMPT = re.compile(r"\bprompt eval time = *[\d.]+ ms / *(\d{1,15}) tokens")
-_GENERATE = "Llama.generate: "
-_CACHED = re.compile(r"\b(\d{1,15}) prefix-match hit, remaining (\d{1,15}) prompt tokens to eval")
-_ALL_CACHED = "full prompt already cached"
-
-
-def read_logged_usage(lines: Sequence[str]) -> EngineUsage | None:
-    """Return the token counts of the last generation in `lines`, None if they do not tell.
-
-    The server prints timings (with `--verbose true`) before it sends the last event, and resets
-    them when the next generation begins. What they mean, by llama.cpp's source and by trial:
-
-    * Tokens that were evaluated in a batch of several are "prompt eval" tokens, those that were
-      evaluated alone are "runs". The last token of a prompt whose others are all cached is a run.
-    * The token that is generated last is never evaluated, whatever ended the answer.
-    * Neither number is printed as less than 1; no runs at all took 0.00 ms.
-
-    `completion_tokens` include the token that ended the answer, as Ollama's `eval_count` does.
-    `prompt_tokens` include those that were cached, and are None if the log does not say how many.
-    """
-    newest_first = reversed(lines)
-    runs = next(filter(None, map(_RUNS.search, newest_first)), None)
-    batch = next(filter(None, map(_PROMPT.search, newest_first)), None)
-    if runs is None or batch is None:
-        return None
-    alone = int(runs[2]) if float(runs[1]) else 0
-    together = int(batch[1]) if int(batch[1]) > 1 else 0
-    begun = _find_prompt_line(newest_first)
-    if _ALL_CACHED in begun:
-        return EngineUsage(completion_tokens=alone + 1)
-    cached = _CACHED.search(begun)
-    evaluated = together or 1
-    if cached is not None and int(cached[2]) != evaluated:
-        return None  # the line is of another generation, or this one drafts tokens
-    from_cache = int(cached[1]) if cached else 0
-    return EngineUsage(
-        prompt_tokens=evaluated + from_cache,
-        completion_tokens=alone + 1 if together else alone,
-        prompt_tokens_details={"cached_tokens": from_cache},
-    )
-
-
-def _find_prompt_line(newest_first: Iterator[str]) -> str:
-    """Return what was printed about the prompt; "" means that no token of it was cached."""
-    for line in newest_first:
-        if _RUNS.search(line):
-            break
-        if _GENERATE in line:
-            return line
-    return ""
-
-
 TRAITS = Traits(
     context_length=0,
     parameters={
@@ -193,6 +138,7 @@ TRAITS = Traits(
         )
     },
     usage_in_stream=False,
+    takes_calls=False,  # templates that want the arguments as objects get strings
     parses_tools=False,
     splits_reasoning=False,
     takes_content_parts=False,
@@ -205,10 +151,8 @@ TRAITS = Traits(
     ),
     seed_bits=32,
     replays=True,
-    completes_chats=True,
-    completion_grammar="grammar",
+    formats_completions=False,
     passed_fields=LLAMACPP,
-    logged_usage=read_logged_usage,
 )  # fmt: skip
 
 ENGINE: Engine = LlamaCpp(

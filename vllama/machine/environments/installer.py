@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 import uv
 
@@ -177,47 +178,63 @@ class Progress:
 
 LARGE_BYTES = 5_000_000
 NEWS = (
-    (r"Building wheels? for (?:collected packages: )?([^\s:,]+)", "compiling {0}", False),
-    (r"(?:Building|Preparing) ([\w.-]+==\S+)", "compiling {0}", False),
-    (r"Collecting ([^\s(]+)", "looking for {0}", True),
-    (r"Installing collected packages|Prepared \d+ package", "installing the packages", False),
-    (r"(waiting for another .+|trying .+)", "{0}", False),
+    (r"Building (.+)", "compiling {0}"),
+    (r"Prepared \d+ package", "installing the packages"),
+    (r"(waiting for another .+|trying .+)", "{0}"),
 )
-"""Lines without numbers, what they mean, and whether that is minor."""
+"""Lines without numbers, and what they mean."""
 
 
 class Reader:
     """Reads the lines of one installation, in order."""
 
     def __init__(self) -> None:
-        self._file = "fetching"
         self._sizes: dict[str, int] = {}
 
     def read(self, line: str) -> Progress | None:
         """Return what `line` tells; None if it is nothing for people."""
         text = line.strip()
-        if match := re.match(r"Progress (\d+) of (\d+)$", text):  # pip, of the last file named
-            return _fetching(self._file, int(match[1]), int(match[2]))
         if match := re.match(r"Downloading (\S+) \(([\d.]+)\s*([kKMGT]?i?B)\)", text):
-            self._file = f"fetching {_package(match[1])}"
             size = self._sizes[match[1]] = parse_bytes(match[2] + match[3])
-            return _fetching(self._file, 0, size)
-        if (match := re.match(r"Downloaded (\S+)$", text)) and match[1] in self._sizes:  # uv
+            return _fetching(match[1], 0, size)
+        if (match := re.match(r"Downloaded (\S+)$", text)) and match[1] in self._sizes:
             size = self._sizes[match[1]]
-            return _fetching(f"fetching {match[1]}", size, size)
-        for pattern, news, minor in NEWS:
+            return _fetching(match[1], size, size)
+        for pattern, news in NEWS:
             if match := re.match(pattern, text):
-                return Progress(text=news.format(*match.groups()), minor=minor)
+                return Progress(text=news.format(*match.groups()))
         return None
 
 
-def _fetching(text: str, done_bytes: int, total_bytes: int) -> Progress:
-    minor = total_bytes < LARGE_BYTES
-    return Progress(text=text, minor=minor, done_bytes=done_bytes, total_bytes=total_bytes)
+def _fetching(package: str, done_bytes: int, total_bytes: int) -> Progress:
+    return Progress(
+        text=f"fetching {package}",
+        minor=total_bytes < LARGE_BYTES,
+        done_bytes=done_bytes,
+        total_bytes=total_bytes,
+    )
 
 
-def _package(name: str) -> str:
-    """Return a package's name and version from its file's name; uv prints the name only."""
-    stem = re.sub(r"\.metadata$|\.whl$|\.tar\.gz$|\.zip$", "", name.rpartition("/")[2])
-    parts = stem.rsplit("-", 1) if stem.count("-") == 1 else stem.split("-")
-    return " ".join(parts[:2]) if stem != name else name
+MAX_REASON = 600
+_ERROR = re.compile(r"^[ \t]*(?:error:|×)[ \t]*(.+(?:\n.+)*)", re.MULTILINE)
+_HINT = re.compile(r"^hint: (.+)", re.MULTILINE)
+_CAUSE = re.compile(r":?\n\s*(?:cause:|Caused by:|[├╰]─▶)\s*")
+_WRAPPED = re.compile(r"\s*\n[\s│]*")
+
+
+def explain_failure(output: Sequence[str], code: int) -> tuple[str, str | None]:
+    """Return why uv ended with `code` (negative: by a signal), and its hint, in its own words.
+
+    The reason is its last error with the causes below it, up to an empty line; else the last line.
+    """
+    if code < 0:
+        short = ", as the system does when memory is short" if code == -9 else ""
+        return f"the installer was ended by signal {-code}{short}", None
+    text = "\n".join(output)
+    errors, hints = _ERROR.findall(text), _HINT.findall(text)
+    last = errors[-1] if errors else text.strip().rpartition("\n")[2]
+    reason = shorten(_WRAPPED.sub(" ", _CAUSE.sub(": ", last)), MAX_REASON, placeholder=" …")
+    return (
+        reason.rstrip(".") or f"the installer ended with exit code {code}",
+        hints[-1] if hints else None,
+    )

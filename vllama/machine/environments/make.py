@@ -21,9 +21,9 @@ from filelock import FileLock, Timeout
 
 from vllama.base import private
 from vllama.base.errors import EngineStartFailed, EnvironmentFailed
-from vllama.machine.environments.failures import UNREACHABLE, Cause, find_cause
 from vllama.machine.environments.installer import (
     build_installer_env,
+    explain_failure,
     find_uv,
     forbids_index,
     install_command,
@@ -52,6 +52,8 @@ SCRATCH = "tmp-"
 """How the folders in an environment begin that hold temporary files while a command runs."""
 GRACE = Grace(term_s=2.0, second_term_s=1.0, kill_s=5.0)
 TORCH_BACKEND = "UV_TORCH_BACKEND"
+UNREACHABLE = "Failed to fetch"
+"""In uv's words."""
 LOCK_EVERY_S = 0.2
 
 OnLine = Callable[[str], object]
@@ -110,9 +112,7 @@ async def install_steps(
                 await try_command(folder, trial, environ=env)  # 4
             mark_complete(folder, steps)  # 5
     except OSError as error:
-        raise make_error(
-            folder, Cause(cause=f"{error.strerror or error} ('{error.filename}')")
-        ) from None
+        raise make_error(folder, f"{error.strerror or error} ('{error.filename}')") from None
     return get_python(folder)
 
 
@@ -187,24 +187,12 @@ def remove_half_installed(folder: Path) -> None:
                 shutil.rmtree(info)
 
 
-def make_error(folder: Path, cause: Cause) -> EnvironmentFailed:
-    """Return the error for a cause."""
+def make_error(folder: Path, reason: str, hint: str | None = None) -> EnvironmentFailed:
+    """Return the error of a failed installation."""
     return EnvironmentFailed(
-        f"cannot install into '{folder}': {cause.cause}",
-        hint=cause.hint or f"the installer's output is in {folder / LOG}",
+        f"cannot install into '{folder}': {reason}",
+        hint=hint or f"the installer's output is in {folder / LOG}",
     )
-
-
-class _Lines(LogRing):
-    """A ring that also passes every line on."""
-
-    def __init__(self, on_line: OnLine) -> None:
-        super().__init__()
-        self._on_line = on_line
-
-    def append(self, line: str) -> None:
-        super().append(line)
-        self._on_line(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +211,7 @@ class _Runner:
         """Run the installer to its end. Raises EnvironmentFailed with its cause."""
         ring, code = await self.run(argv)
         if code != 0:
-            raise make_error(self.folder, find_cause(ring.tail(ring.total), code))
+            raise make_error(self.folder, *explain_failure(ring.tail(ring.total), code))
 
     async def install(self, argv: Sequence[str]) -> None:
         """Run an installation to its end. Raises EnvironmentFailed with its cause.
@@ -233,19 +221,20 @@ class _Runner:
         is taken, which does as well, but may be larger.
         """
         ring, code = await self.run(argv)
-        cause = find_cause(ring.tail(ring.total), code)
-        if code != 0 and TORCH_BACKEND in self.env and cause.cause == UNREACHABLE:
+        reason, hint = explain_failure(ring.tail(ring.total), code)
+        if code != 0 and TORCH_BACKEND in self.env and UNREACHABLE in reason:
             self.on_line("PyTorch's own index cannot be reached: taking its usual build")
             env = {name: value for name, value in self.env.items() if name != TORCH_BACKEND}
             await replace(self, env=env).call(argv)
         elif code != 0:
-            raise make_error(self.folder, cause)
+            raise make_error(self.folder, reason, hint)
 
     async def run(self, argv: Sequence[str]) -> tuple[LogRing, int]:
         """Run a command to its end; return its lines and its code."""
         log = self.folder / LOG
         log.write_bytes(b"")
-        ring = _Lines(self.on_line)
+        ring = LogRing()
+        ring.on_line = self.on_line
         scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=self.folder))
         try:
             child = await Child.spawn(
@@ -258,7 +247,7 @@ class _Runner:
             )
         except EngineStartFailed as error:
             shutil.rmtree(scratch, ignore_errors=True)
-            raise make_error(self.folder, Cause(cause=error.message)) from None
+            raise make_error(self.folder, error.message) from None
         return ring, await run_to_end(child, Tailer(log, ring))
 
 

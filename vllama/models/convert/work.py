@@ -7,14 +7,19 @@ conversion ends cleanly: it leaves neither processes nor files.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.base import executors, private
 from vllama.base.errors import BadModelFile
-from vllama.models.convert.tools import Converter, Quantiser, converter_environment, run_tool
+from vllama.models.convert.tools import (
+    DIRECT,
+    Converter,
+    Quantiser,
+    converter_environment,
+    run_tool,
+)
 from vllama.models.convert.workspace import link_folder, sync_and_hash
 from vllama.models.headers.gguf.header import read_header
 from vllama.models.headers.safetensors import read_folder
@@ -27,24 +32,6 @@ NO_DIGEST = "0000000000000000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOrder:
-    """What to make of the safetensors in `folder`.
-
-    `name` is what the model calls itself. `via` is the type that the converter writes: `quant`, or
-    what is quantised then; `via_bytes` is how much that will be, about. `projector` None: if the
-    model sees and the converter can.
-    """
-
-    folder: Path
-    name: str
-    quant: str
-    via: str
-    via_bytes: int
-    projector: bool | None = None
-    trusted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedFiles:
     """Complete files, still in the workspace; `notes` are for the user."""
 
@@ -54,94 +41,115 @@ class ConvertedFiles:
     notes: tuple[str, ...] = ()
 
 
-async def convert(
-    order: ConversionOrder,
-    converter: Converter,
-    quantiser: Quantiser | None,
-    *,
-    env: Mapping[str, str],
-    folder: Path,
-    tell: Progress,
-) -> ConvertedFiles:
-    """Make a GGUF of safetensors in the workspace `folder`. Raises BadModelFile, VllamaError."""
-    sees = sees_images(order.folder)
-    if order.projector and not sees:
-        raise BadModelFile(
-            f"cannot make a projector of '{order.name}': it takes text only",
-            hint="leave --mmproj out",
-        )
-    shown = await executors.storage.run(
-        link_folder, order.folder, folder / "model", trusted=order.trusted
-    )
-    allowed = converter_environment(env, folder)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """The tools of one conversion and the workspace `folder`; `env` is what the converter may see.
 
-    async def run(target: Path, status: str, *, projector: bool = False) -> None:
-        via = "F16" if projector and order.via not in ("F32", "BF16", "Q8_0") else order.via
-        argv = converter.argv(shown, target, via, name=order.name, projector=projector)
-        await run_tool(
-            argv,
-            task=f"convert '{order.name}'",
-            env=allowed,
-            folder=folder,
-            on_line=_share(parse_converter_progress, status, tell, total=order.via_bytes),
-        )
-
-    plain = folder / f"{order.via}.gguf"
-    tell(PullEvent(status="converting model"))
-    status, total = f"converting model to {order.via}", order.via_bytes
-    await run(plain, status)
-    tell(PullEvent(status=status, total_bytes=total, completed_bytes=total))
-    check_result(plain, order.name)
-    notes: tuple[str, ...] = ()
-    projector: Path | None = None
-    if sees and order.projector is not False:
-        tell(PullEvent(status="converting projector"))
-        try:
-            await run(folder / "mmproj.gguf", "converting projector", projector=True)
-            projector = _projector_in(folder)
-        except BadModelFile as error:
-            if order.projector:
-                raise
-            notes = (f"without its projector, it takes text only: {error.message}",)
-    if order.via == order.quant:
-        return ConvertedFiles(model=plain, quant=order.quant, projector=projector, notes=notes)
-    assert quantiser is not None  # whoever orders another type has one
-    model = await quantise(
-        plain, order.quant, quantiser, name=order.name, has=order.via, folder=folder, tell=tell
-    )
-    plain.unlink()
-    return ConvertedFiles(model=model, quant=order.quant, projector=projector, notes=notes)
-
-
-async def quantise(
-    source: Path,
-    quant: str,
-    quantiser: Quantiser,
-    *,
-    name: str,
-    has: str,
-    folder: Path,
-    tell: Progress,
-) -> Path:
-    """Make a smaller GGUF of `source` in `folder`; `has` is its type. Raises BadModelFile.
-
-    Paths are absolute: the tool runs in the folder.
+    `converter` None: a GGUF is quantised. `quantiser` None: the converter alone suffices.
     """
-    target = folder / f"{quant}.gguf"
-    total = sum_real_sizes([source])
-    status = f"quantizing {has} model to {quant}"
-    tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=0))
-    await run_tool(
-        quantiser.argv(source, target, quant),
-        task=f"quantize '{name}' to {quant}",
-        env=quantiser.env,
-        folder=folder,
-        on_line=_share(parse_quantiser_progress, status, tell, total=total, digest=NO_DIGEST),
-    )
-    tell(PullEvent(status=status, digest=NO_DIGEST, total_bytes=total, completed_bytes=total))
-    tell(PullEvent(status="verifying conversion"))
-    check_result(target, name)
-    return target
+
+    folder: Path
+    tell: Progress
+    env: Mapping[str, str]
+    converter: Converter | None = None
+    quantiser: Quantiser | None = None
+
+    async def make(
+        self,
+        source: Path,
+        quant: str,
+        *,
+        name: str,
+        has: str,
+        sizes: Mapping[str, int],
+        projector: bool | None = None,
+        trusted: bool = False,
+    ) -> ConvertedFiles:
+        """Make a GGUF of the type `quant` of a GGUF, or of a folder of safetensors.
+
+        `has` is the type of the GGUF, or what the converter writes; `sizes` are about how many
+        bytes each type takes. `projector` None: if the model sees and the converter can. Raises
+        BadModelFile, VllamaError.
+        """
+        if self.converter is None:
+            return ConvertedFiles(model=await self._quantise(source, quant, name, has), quant=quant)
+        sees = sees_images(source)
+        if projector and not sees:
+            raise BadModelFile(
+                f"cannot make a projector of '{name}': it takes text only",
+                hint="leave --mmproj out",
+            )
+        shown = await executors.storage.run(
+            link_folder, source, self.folder / "model", trusted=trusted
+        )
+        self.tell(PullEvent(status="converting model"))
+        status = f"converting model to {has}"
+        plain = await self._convert(shown, f"{has}.gguf", has, name, status, sizes[has])
+        check_result(plain, name)
+        notes: tuple[str, ...] = ()
+        eyes: Path | None = None
+        if sees and projector is not False:
+            status = "converting projector"
+            self.tell(PullEvent(status=status))
+            via = has if has in DIRECT else "F16"
+            try:
+                await self._convert(shown, "mmproj.gguf", via, name, status, sizes[has], "--mmproj")
+                eyes = _find_projector(self.folder)
+            except BadModelFile as error:
+                if projector:
+                    raise
+                notes = (f"without its projector, it takes text only: {error.message}",)
+        model = plain
+        if has != quant:
+            model = await self._quantise(plain, quant, name, has)
+            plain.unlink()
+        return ConvertedFiles(model=model, quant=quant, projector=eyes, notes=notes)
+
+    async def _convert(
+        self, shown: Path, target: str, quant: str, name: str, status: str, total: int, *more: str
+    ) -> Path:
+        """Run the converter on the folder `shown`. Raises BadModelFile, VllamaError."""
+        assert self.converter is not None
+        await run_tool(
+            (*self.converter.argv(shown, self.folder / target, quant, name=name), *more),
+            task=f"convert '{name}'",
+            env=converter_environment(self.env, self.folder),
+            folder=self.folder,
+            on_progress=self._bar(status, total),
+            hint="a newer converter may know the model: add --update; "
+            "code that the model brings is run only with --trust-remote-code",
+        )
+        self._bar(status, total)(1.0)
+        return self.folder / target
+
+    async def _quantise(self, source: Path, quant: str, name: str, has: str) -> Path:
+        """Make a smaller GGUF of `source`, whose type is `has`. Raises BadModelFile."""
+        assert self.quantiser is not None  # whoever wants another type has one
+        target = self.folder / f"{quant}.gguf"
+        bar = self._bar(f"quantizing {has} model to {quant}", sum_real_sizes([source]), NO_DIGEST)
+        bar(0.0)
+        await run_tool(
+            self.quantiser.argv(source, target, quant),
+            task=f"quantize '{name}' to {quant}",
+            env=self.quantiser.env,
+            folder=self.folder,
+            on_progress=bar,
+        )
+        bar(1.0)
+        self.tell(PullEvent(status="verifying conversion"))
+        check_result(target, name)
+        return target
+
+    def _bar(self, status: str, total: int, digest: str | None = None) -> Callable[[float], object]:
+        """Return a function that tells the share of `total` bytes that is done."""
+        return lambda share: self.tell(
+            PullEvent(
+                status=status,
+                digest=digest,
+                total_bytes=total,
+                completed_bytes=int(share * total),
+            )
+        )
 
 
 def check_result(file: Path, name: str) -> None:
@@ -196,45 +204,6 @@ def sees_images(folder: Path) -> bool:
     return bool({Capability.VISION, Capability.AUDIO} & read_folder(folder).capabilities)
 
 
-def _projector_in(folder: Path) -> Path | None:
+def _find_projector(folder: Path) -> Path | None:
     """Return the projector, which the converter may have given a name of its own."""
     return next((path for path in sorted(folder.glob("*mmproj*.gguf"))), None)
-
-
-def _share(
-    share: Share, status: str, tell: Progress, *, total: int, digest: str | None = None
-) -> Callable[[str], None]:
-    """Return a function that turns a tool's lines into progress events."""
-
-    def on_line(line: str) -> None:
-        done = share(line)
-        if done is not None:
-            tell(
-                PullEvent(
-                    status=status,
-                    digest=digest,
-                    total_bytes=total,
-                    completed_bytes=int(done * total),
-                )
-            )
-
-    return on_line
-
-
-Share = Callable[[str], float | None]
-_BAR = re.compile(r"^(?:Writing|Shard \(\d+/\d+\)): +(\d+)%")
-_NUMBERED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
-
-
-def parse_converter_progress(line: str) -> float | None:
-    """Return the share that the converter has written, 0 to 1; None if a line does not say."""
-    match = _BAR.match(line)
-    return min(int(match[1]), 100) / 100 if match else None
-
-
-def parse_quantiser_progress(line: str) -> float | None:
-    """Return the share of tensors that the quantiser has begun; None if a line does not say."""
-    match = _NUMBERED.match(line)
-    if match is None or int(match[2]) == 0:
-        return None
-    return min(int(match[1]) / int(match[2]), 1.0)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # The spelling of engines. With any other spelling the parser sees all bytes, which is only slower.
 CHUNKED = b"ncoding: chunked\r\n"
 MUCH_BYTES = 64 * 1024  # in one read: others have a turn before the next
-TOO_LARGE = "cannot use the engine's answer: it is larger than max_answer_size"
+MAX_ANSWER_BYTES = 128 * 1024 * 1024
+"""Of an answer that is not streamed."""
 AGAIN = "try again: if the engine has ended, it is being restarted"
 AGAIN_ELSEWHERE = "try again later; if it persists, check that server"
 
@@ -46,7 +47,10 @@ class AnswerTooLarge(UpstreamError):
     """A whole answer has more bytes than the server keeps in memory."""
 
     def __init__(self) -> None:
-        super().__init__(TOO_LARGE, hint="stream it, or raise max_answer_size")
+        super().__init__(
+            f"cannot use the engine's answer: it has more than {MAX_ANSWER_BYTES >> 20} MiB",
+            hint="stream it",
+        )
 
 
 class Sink(Protocol):

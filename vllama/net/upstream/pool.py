@@ -18,11 +18,12 @@ from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
-from vllama.chat.reply import JSON, CountsReader
+from vllama.chat.reply import JSON
 from vllama.chat.request import Call
 from vllama.net.upstream.connection import (
     AGAIN,
     AGAIN_ELSEWHERE,
+    MAX_ANSWER_BYTES,
     Connection,
     ConnectionLost,
     Progress,
@@ -101,7 +102,7 @@ class Upstream:
         self,
         endpoint: Endpoint,
         call_sources: dict[str, CallSource] | None = None,
-        most_answer_bytes: float = math.inf,
+        most_answer_bytes: float = MAX_ANSWER_BYTES,
     ) -> None:
         """`call_sources` are those of its models, which outlive the pool.
 
@@ -112,9 +113,7 @@ class Upstream:
         self.most_answer_bytes = most_answer_bytes
         self.request_id_header: str | None = None  # from the engine's traits
         self.crashes: CrashReports | None = None
-        # starts the counting for a request, where the engine's log has counts and its answer none
-        self.begin_counts: Callable[[], CountsReader] | None = None
-        self.tells_counts = True  # in its stream or its log; False once an answer had none
+        self.tells_counts = True  # False once an answer had none
         self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
         self.idle: list[Connection] = []
         self.live: set[Connection] = set()
@@ -263,8 +262,7 @@ class Upstreams:
     An endpoint that is used has one pool: nobody would watch or end the answers of a second one.
     """
 
-    def __init__(self, most_answer_bytes: float = math.inf) -> None:
-        self._most_answer_bytes = most_answer_bytes
+    def __init__(self) -> None:
         self._pools: dict[Endpoint, Upstream] = {}
         self._call_sources: dict[str, dict[str, CallSource]] = {}  # by the endpoint's URL
 
@@ -283,7 +281,7 @@ class Upstreams:
         if pool is None:
             self._drop_unused()
             sources = self._call_sources.setdefault(endpoint.url, {})
-            pool = self._pools[endpoint] = Upstream(endpoint, sources, self._most_answer_bytes)
+            pool = self._pools[endpoint] = Upstream(endpoint, sources)
         pool.users += 1
         return pool
 

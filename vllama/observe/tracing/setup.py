@@ -1,7 +1,7 @@
 """Where traces are sent: an OTLP collector, over HTTP.
 
 Everything else is configured by OpenTelemetry's own variables, which its library reads: headers,
-time-outs, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
+time-outs, batches, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = "vllama"
 CLOSE_LIMIT_S = 3.0
-MAX_WAITING = 2048
-"""The library's default."""
+SENDERS = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
+"""The loggers of what sends spans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,11 @@ class TracingSettings:
 
     `url` receives the traces; None leaves it to OpenTelemetry's variables. `required`: it is an
     error if OpenTelemetry is not installed; otherwise only a warning, because such variables may
-    be meant for other programs. `most_waiting` spans wait to be sent; others are lost.
+    be meant for other programs.
     """
 
     url: str | None
     required: bool
-    most_waiting: int = MAX_WAITING
 
 
 trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
@@ -52,6 +51,24 @@ def end_stage() -> None:
     """End the stage that the request is in: what follows is the engine's work."""
     if (current := trace.get()) is not None:
         current.end_stage()
+
+
+class FirstFailure(logging.Handler):
+    """Logs the first failure to send spans in the library's words; it would log each attempt."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._is_logged = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record of the library's, if it is the first."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.warning(
+                "cannot send traces: %s; requests are served as ever, and further failures are "
+                "not logged",
+                record.getMessage().rstrip("."),
+            )
 
 
 class Tracing:
@@ -88,15 +105,16 @@ class Tracing:
 def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     """Return the traces of a server; None if they are off.
 
-    Raises ConfigError if they are wanted and OpenTelemetry is not installed.
+    Raises ConfigError if they are wanted and OpenTelemetry is not installed, or its variables
+    contradict each other.
     """
     if settings is None:
         return None
     try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
-
-        from vllama.observe.tracing.delivery import make_processor
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         missing = ConfigError(
             "cannot send traces: OpenTelemetry is not installed",
@@ -110,5 +128,15 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(make_processor(settings.url, settings.most_waiting))
+    try:
+        processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.url))
+    except ValueError as error:
+        raise ConfigError(
+            f"cannot send traces: {error}", hint="correct OpenTelemetry's variables (OTEL_BSP_…)"
+        ) from error
+    provider.add_span_processor(processor)
+    failures = FirstFailure()
+    for name in SENDERS:
+        sender = logging.getLogger(name)
+        sender.propagate, sender.handlers = False, [failures]
     return Tracing(provider)

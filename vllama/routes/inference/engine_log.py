@@ -1,11 +1,8 @@
-"""What only an engine's log tells of its answers: why it is dead, and how many tokens they have.
+"""What only an engine's log tells of its answers: why it is dead.
 
 An engine may say in its answers that it is dead, though its process still runs. Such an answer
 names no cause, or one that only the log has. It counts as a crash: no more requests are sent there,
 the engine is restarted, and the clients are told the cause from the log.
-
-An engine whose streams carry no token counts prints them before it sends the event with the
-`finish_reason`, so they are in the log when that event is here: the log is read then, on the spot.
 """
 
 from __future__ import annotations
@@ -15,9 +12,7 @@ import re
 from collections.abc import Callable
 
 from vllama.base.errors import EngineCrashed, UpstreamError, VllamaError
-from vllama.chat.engine.events import EngineUsage
 from vllama.chat.engine.traits import Traits
-from vllama.chat.reply import CountsReader
 from vllama.net.upstream.connection import ConnectionLost
 from vllama.net.upstream.pool import Upstream
 from vllama.scheduler.hooks import Part
@@ -28,16 +23,6 @@ from vllama.supervise.spec import Endpoint
 log = logging.getLogger(__name__)
 
 RESTARTED = "try again: it is being restarted"
-
-
-def prepare_pool(upstream: Upstream, lease: Lease) -> None:
-    """Have the log of a pool's engine read for what its answers do not tell."""
-    traits = lease.traits
-    if traits.dead_words:
-        upstream.crashes = upstream.crashes or find_crash_reports(lease, upstream)
-    if not traits.usage_in_stream:
-        upstream.begin_counts = upstream.begin_counts or find_logged_counts(lease)
-        upstream.tells_counts &= upstream.begin_counts is not None
 
 
 def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
@@ -93,39 +78,6 @@ class CrashReports:
             return any(self._dead_line.search(line) for line in earlier)
 
         return was_dead
-
-
-def find_logged_counts(lease: Lease) -> Callable[[], CountsReader] | None:
-    """Return what begins to read an answer's counts in the log of a lease's engine.
-
-    None if it has none there. It makes one answer at a time.
-    """
-    read = lease.traits.logged_usage
-    part = lease.instance.find_part(lease.endpoint) if read is not None else None
-    if part is None or read is None:
-        return None
-    has_warned = False
-
-    def begin() -> CountsReader:
-        """Note how far the log is, before a request is sent; return what reads its counts."""
-        ring = read_log(part)
-        start = ring.total if ring is not None else 0
-        told: list[EngineUsage | None] = []
-
-        def counts() -> EngineUsage | None:
-            nonlocal has_warned
-            if not told:  # read once: later lines are another request's
-                now = read_log(part)
-                lines = now.tail(now.total - start) if now is not None and now is ring else ()
-                told.append(read(lines))
-                if told[0] is None and not has_warned:
-                    has_warned = True
-                    log.warning("cannot count tokens: the engine's log has no counts")
-            return told[0]
-
-        return counts
-
-    return begin
 
 
 def read_log(part: Part) -> LogRing | None:

@@ -36,7 +36,7 @@ from vllama.plan.types import Need
 from vllama.routes.chain import Chain, current
 from vllama.routes.first_token import first_token_in_time
 from vllama.routes.inference.demand import Prefix, count_nothing
-from vllama.routes.inference.engine_log import prepare_pool
+from vllama.routes.inference.engine_log import find_crash_reports
 from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue
@@ -332,8 +332,9 @@ class _Work:
         """Have the engine's answers understood."""
         lease = self.lease
         upstream.request_id_header = lease.traits.request_id_header
-        if lease.traits.dead_words or not lease.traits.usage_in_stream:
-            prepare_pool(upstream, lease)
+        upstream.tells_counts &= lease.traits.usage_in_stream
+        if lease.traits.dead_words and upstream.crashes is None:
+            upstream.crashes = find_crash_reports(lease, upstream)
         self.crashes = upstream.crashes
         self.was_dead = self.crashes.begin() if self.crashes else None
 

@@ -198,7 +198,7 @@ class Turn:
             raise BadRequest(
                 "cannot use 'format' with a finished prompt (raw, suffix, context or a template of "
                 "the request): this engine keeps to a format in chats only",
-                hint="leave one of them out",
+                hint="leave one of them out, or use an engine that can, such as llama-server",
             )
         return make_completion_call(chat, prompt.sent, self.sampling, traits)
 

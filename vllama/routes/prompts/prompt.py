@@ -33,7 +33,6 @@ from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import (
     marks_thinking,
-    read_style,
     template_switches,
     template_variables,
 )
@@ -144,9 +143,8 @@ class Prompt:
         if self._is_foreign and not images:
             self.finished = self._traits.completes
         elif not (self.finished or images or chat_only) and self._info.chat_template:
-            style = read_style(self._info.chat_template)
             plain = not tools and not marks_thinking(self._info.chat_template)
-            self.finished = should_render(messages, think, self._traits, style, plain=plain)
+            self.finished = should_render(messages, self._traits, plain=plain)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits or self._may_refuse
         if not self.finished and not (self._info.chat_template and wanted):
@@ -322,6 +320,9 @@ class Prompt:
         think: Think,
     ) -> str:
         plain = [msgspec.structs.replace(message, images=(), parts=()) for message in messages]
+        # an engine that takes no switches renders its chats without them
+        is_told = self.finished or self._traits.takes_template_kwargs
+        switches = template_switches(think) if is_told else {}
 
         async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()
@@ -336,7 +337,7 @@ class Prompt:
                 add_generation_prompt=opens,
                 bos=self._info.bos_token or "",
                 eos=self._info.eos_token or "",
-                **template_switches(think),
+                **switches,
             )
             return await self._renderer.render(source, variables, now)
 
