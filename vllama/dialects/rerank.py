@@ -14,8 +14,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
+from vllama.chat.bodies import has_too_many_values
 from vllama.chat.engine.claims import read_usage
-from vllama.chat.go_json import has_too_many_values
+from vllama.dialects.ollama.request_types import is_base64
 from vllama.dialects.openai.answer_types import (
     PairScore,
     RankedDocument,
@@ -24,7 +25,6 @@ from vllama.dialects.openai.answer_types import (
     Scores,
     Usage,
 )
-from vllama.dialects.openai.extras import is_base64
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",

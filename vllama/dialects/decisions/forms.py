@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import encode_json, kind
+from vllama.chat.bodies import encode_json, name_type
 from vllama.dialects.decisions.questions import (
     LETTERS,
     MAX_LEVELS,
@@ -27,7 +27,7 @@ from vllama.dialects.responses.items import input_messages
 
 
 def parse_decisions(body: Mapping[str, Any]) -> Decision:
-    """Parse a decoded body, whose fields of `DECISIONS` have their types. Raises BadRequest."""
+    """Parse a decoded body, whose fields of `DecisionsBody` have their types. Raises BadRequest."""
     questions = body.get("questions")
     if not isinstance(questions, list) or not questions:
         raise BadRequest("Invalid type for 'questions': expected an array that is not empty.")
@@ -157,7 +157,7 @@ def parse_systemone(body: Mapping[str, Any]) -> Decision:
 def _parse_systemone_question(name: str, value: object) -> Question:
     where = f"questions.{name}"
     if not isinstance(value, Mapping):
-        raise BadRequest(f"{where} must be an object, but is {kind(value)}")
+        raise BadRequest(f"{where} must be an object, but is {name_type(value)}")
     criteria, instructions = value.get("criteria"), value.get("instructions")
     asked = _content(f"{where}.instructions", instructions) if instructions is not None else ""
     match value.get("type"):
@@ -233,4 +233,4 @@ def _content(where: str, value: object) -> str:
         return value
     if value is None or isinstance(value, Mapping | list):
         return "" if value is None else encode_json(value).decode()
-    raise BadRequest(f"{where} must be text, an object or an array, but is {kind(value)}")
+    raise BadRequest(f"{where} must be text, an object or an array, but is {name_type(value)}")

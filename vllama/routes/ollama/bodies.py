@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllama.dialects.go_types import Schema
+from vllama.base.meaning import Schema
 from vllama.dialects.ollama import request_types as requests
 from vllama.net.web.fetch import MAX_RESULTS
 from vllama.routes.describe.fields import (
@@ -14,6 +14,7 @@ from vllama.routes.describe.fields import (
     MODEL,
     NEW_MODEL,
     OPTIONS,
+    OWN_FIELDS,
     PULLED_MODEL,
     TEXT,
     TEXT_OR_NULL,
@@ -25,6 +26,7 @@ from vllama.routes.route import Body, Parameter
 
 _INFERENCE: dict[str, Schema] = {
     "format": FORMAT,
+    "think": OWN_FIELDS["think"],
     "top_logprobs": TOP_LOGPROBS,
     "inspect": INSPECT,
 }
@@ -38,7 +40,7 @@ _TOOL: dict[str, Any] = {
     },
 }
 CHAT = Body(
-    type=requests.CHAT,
+    type=requests.ChatBody,
     fields=_INFERENCE,
     examples={
         "A question": {"messages": [_QUESTION]},
@@ -54,7 +56,7 @@ CHAT = Body(
     },
 )
 GENERATE = Body(
-    type=requests.GENERATE,
+    type=requests.GenerateBody,
     fields=_INFERENCE | {"context": {"items": WHOLE_NUMBER}},
     examples={
         "A prompt": {"prompt": "The capital of Norway is"},
@@ -67,7 +69,7 @@ GENERATE = Body(
     },
 )
 EMBED = Body(
-    type=requests.EMBED,
+    type=requests.EmbedBody,
     fields={
         "input": {
             "description": "a text, or several",
@@ -77,18 +79,18 @@ EMBED = Body(
     examples={"Two texts": {"model": "all-minilm", "input": ["one text", "another"]}},
 )
 LEGACY_EMBED = Body(
-    type=requests.LEGACY_EMBED,
+    type=requests.LegacyEmbedBody,
     examples={"A text": {"model": "all-minilm", "prompt": "one text"}},
 )
 TOKENIZE = Body(
-    type=requests.TOKENIZE,
+    type=requests.TokenizeBody,
     required=("text",),
     fields={"text": TEXT},
     examples={"A text": {"text": "Hello, world"}},
 )
 DETOKENIZE = Body(
     name="DetokenizeRequest",
-    type=requests.TOKENIZE,
+    type=requests.TokenizeBody,
     required=("tokens",),
     fields={"tokens": {"type": "array", "items": WHOLE_NUMBER | {"minimum": 0}}},
     examples={"Three tokens": {"tokens": [19556, 28, 905]}},
@@ -118,7 +120,7 @@ _UPLOADS: Schema = {
     "additionalProperties": _SHA256,
 }
 SHOW = Body(
-    type=requests.SHOW,
+    type=requests.ShowBody,
     required=("model",),
     fields=_name(),
     examples={
@@ -127,14 +129,16 @@ SHOW = Body(
     },
 )
 PULL = Body(
-    type=requests.PULL,
+    type=requests.PullBody,
     required=("model",),
     fields=_name(PULLED_MODEL),
     examples={"A model": {"model": EXAMPLE_MODEL}},
 )
-STOP_PULL = Body(name="StopPullRequest", type=requests.PULL, required=("model",), fields=_name())
+STOP_PULL = Body(
+    name="StopPullRequest", type=requests.PullBody, required=("model",), fields=_name()
+)
 CREATE = Body(
-    type=requests.CREATE,
+    type=requests.CreateBody,
     required=("model",),
     fields={
         **_name(NEW_MODEL),
@@ -157,20 +161,20 @@ CREATE = Body(
     },
 )
 COPY = Body(
-    type=requests.COPY,
+    type=requests.CopyBody,
     required=("source", "destination"),
     fields={"source": MODEL, "destination": NEW_MODEL},
     examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
 )
 DELETE = Body(
-    type=requests.DELETE,
+    type=requests.DeleteBody,
     required=("model",),
     fields=_name(),
     examples={"A model": {"model": "smol"}},
 )
-PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
+PUSH = Body(type=requests.PushBody, required=("model",), fields=_name())
 WEB_SEARCH = Body(
-    type=requests.WEB_SEARCH,
+    type=requests.WebSearchBody,
     required=("query",),
     fields={
         "query": {"type": "string", "pattern": r"\S"},
@@ -179,7 +183,7 @@ WEB_SEARCH = Body(
     examples={"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
 )
 WEB_FETCH = Body(
-    type=requests.WEB_FETCH,
+    type=requests.WebFetchBody,
     required=("url",),
     fields={"url": {"type": "string", "pattern": "^https?://"}},
     examples={"A page": {"url": "https://example.com"}},

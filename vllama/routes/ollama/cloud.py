@@ -17,7 +17,6 @@ import msgspec
 from vllama.base import executors
 from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.dialects.errors import OllamaError
-from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import (
     Cloud,
     CloudStatus,
@@ -25,7 +24,8 @@ from vllama.dialects.ollama.answer_types import (
     Recommendations,
     SearchResults,
 )
-from vllama.dialects.ollama.request_types import PUSH, WEB_FETCH, WEB_SEARCH
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import PushBody, WebFetchBody, WebSearchBody
 from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
@@ -76,7 +76,7 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 
 async def push(gateway: Gateway, request: Request) -> None:
     """Upload a model: refused, since nobody is signed in."""
-    body = decode_request(await request.body(), PUSH)
+    body = decode_request(await request.body(), PushBody)
     name = need_name(body.model or body.name)
     ModelRef.parse(name)
     try:
@@ -106,7 +106,7 @@ async def web_search(gateway: Gateway, request: Request) -> None:
     searxng = gateway.in_use.config.searxng
     if searxng is None:
         raise CloudDisabled("web search is unavailable", hint=HINT)
-    given = decode_request(await request.body(), WEB_SEARCH)
+    given = decode_request(await request.body(), WebSearchBody)
     query = given.query.strip()
     count = DEFAULT_RESULTS if given.max_results is None else given.max_results
     if not query:
@@ -127,7 +127,7 @@ async def web_fetch(gateway: Gateway, request: Request) -> None:
     """
     if gateway.in_use.config.searxng is None:
         raise CloudDisabled("web fetch is unavailable", hint=HINT)
-    url = decode_request(await request.body(), WEB_FETCH).url.strip()
+    url = decode_request(await request.body(), WebFetchBody).url.strip()
     if not url:
         raise BadRequest("url is required")
     document = await unless_gone(request, executors.web.run(fetch_page, url))
