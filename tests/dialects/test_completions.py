@@ -24,7 +24,7 @@ from vllama.dialects.openai.completions import (
     answer_without_engine,
     parse_completion,
 )
-from vllama.dialects.openai.request_types import COMPLETION
+from vllama.dialects.openai.request_types import CompletionBody
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("official_clients")
 
 
 def parse(**fields: Any) -> CompletionRequest:
-    return parse_completion(typed({"prompt": "Hi"} | fields, COMPLETION))
+    return parse_completion(typed({"prompt": "Hi"} | fields, CompletionBody))
 
 
 def test_the_least() -> None:

@@ -1,10 +1,8 @@
 """JSON bodies: bytes to structs or to values, within limits.
 
-The APIs are lenient: names come in any case, null is absent, unknown fields and text after the
-first value are ignored, and 3.0 is an integer. msgspec reads the usual body in one pass; a body
-that it refuses is tidied and read again. A wrong type is a 400 that names the field.
-
-See docs/reference/ollama-api.md#conventions.
+Names come in any case, null is absent, unknown fields and text after the first value are ignored,
+and 3.0 is an integer. msgspec reads the usual body in one pass; a body that it refuses is tidied
+and read again. See docs/reference/ollama-api.md#conventions.
 """
 
 from __future__ import annotations
@@ -24,52 +22,42 @@ from vllama.base.errors import BadRequest
 
 MAX_DEPTH = 256
 """Nesting beyond this is refused: what is read here is encoded again, and rendered by jinja."""
-
 MAX_VALUES = 500_000
 """More in one body are refused: what is read in one piece keeps all other clients waiting."""
-
 MAX_NAMES = 200_000
 """More names of fields, lists and objects are refused; they cost more than other values."""
-
 MAX_DIGITS = 8 * MAX_VALUES
 """More in all numbers together are refused: long ones cost up to 80 ns a digit."""
-
 MAX_ESCAPES = 500_000
 """More in a body that msgspec refuses are not read again to tell what is wrong with it."""
-
 T = TypeVar("T", bound="Body")
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - set(_STEPS))
 _TIDIED = frozenset((dict, list, float))
-_WRONG_TYPE = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
+_WORDS = re.compile("`([^`]+)`")
 _NAMES = {
-    "null": "null", "NoneType": "null", "bool": "a boolean", "int": "an integer",
-    "float": "a decimal", "str": "a string", "array": "an array", "list": "an array",
+    "NoneType": "null", "bool": "a boolean", "int": "an integer", "float": "a decimal",
+    "str": "a string", "array": "an array", "list": "an array", "object": "an object",
 }  # fmt: skip
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """The base of what bodies are read into.
-
-    Classes of fields that msgspec does not know have a class method `read`, which makes one of a
-    decoded value, or raises ValueError; and a `schema`.
-    """
+    """The base of structs for bodies. A field of a class of our own calls the class's `read`."""
 
 
 def decode_struct(body: bytes, python_type: type[T], check: Callable[[dict[str, Any]], None]) -> T:
     """Decode a body; `check` is shown its unknown fields, if it has any. Raises BadRequest."""
     _check_limits(body)
-    found: T
     try:
-        found = _make_decoder(python_type).decode(body)
+        found: T = _make_decoder(python_type).decode(body)
+        return found
     except ValueError:
         value, known = decode_object(body), python_type.__struct_encode_fields__
-        check({name: item for name, item in value.items() if name not in known})
-        try:
-            found = convert(value, python_type)
-        except msgspec.ValidationError as error:
-            raise BadRequest(_explain(error)) from None
-    return found
+    check({name: item for name, item in value.items() if name not in known})
+    try:
+        return _convert_tidied(value, python_type)
+    except msgspec.ValidationError as error:
+        raise BadRequest(_explain(error)) from None
 
 
 def find_error(value: object, python_type: Any) -> str:
@@ -86,8 +74,7 @@ def convert(value: object, python_type: Any) -> Any:
     try:
         return msgspec.convert(value, python_type, dec_hook=_read_part)
     except msgspec.ValidationError:
-        tidied = _tidy(value, _inspect(python_type))
-    return msgspec.convert(tidied, python_type, dec_hook=_read_part)
+        return _convert_tidied(value, python_type)
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -95,7 +82,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     value = decode_json(body)
     if value is None or isinstance(value, dict):
         return value or {}
-    raise BadRequest(say_type("the body", "an object", name_type(value)))
+    raise BadRequest(say_wrong("", f"expected an object, got {name_type(value)}"))
 
 
 def decode_json(body: bytes) -> object:
@@ -145,20 +132,20 @@ def name_type(value: object) -> str:
     return _NAMES.get(type(value).__name__, "an object")
 
 
-def say_type(where: str, wanted: str, found: str) -> str:
-    """Return the sentence for a value of the wrong type."""
-    return f"Invalid type for {where}: expected {wanted}, but got {found} instead."
+def say_wrong(field: str, problem: str) -> str:
+    """Return the sentence for a wrong value; the field "" is the whole body."""
+    where = f"'{field}'" if field else "the body"
+    return f"Invalid value for {where}: {problem}."
 
 
 def _check_limits(body: bytes) -> None:
-    if not body or body.isspace():
-        raise BadRequest("missing request body")
     if has_too_many_values(body):
         raise BadRequest(
             f"cannot read the request: it has more than {MAX_VALUES} values, {MAX_NAMES} names, "
             f"lists and objects, or {MAX_DIGITS} digits in numbers"
         )
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    starts = sum(map(body.count, (b"{", b"["))) - sum(map(body.count, (b"},{", b"}, {")))
+    if starts > MAX_DEPTH:  # perhaps
         brackets = _without_strings(body).translate(None, _NO_BRACKETS)
         if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
             raise BadRequest("cannot read the request: it is nested too deeply")
@@ -186,6 +173,8 @@ _inspect: Callable[[Any], Any] = cache(inspect.type_info)
 def _decode_odd(body: bytes) -> object:
     """Decode what msgspec does not: wrong UTF-8, lone surrogates, text after the value."""
     text = body.decode(errors="replace").lstrip()
+    if not text:
+        raise BadRequest("missing request body")
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
         wide = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
@@ -202,7 +191,10 @@ def _make_decoder(python_type: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _read_part(part: Any, value: object) -> object:
-    return part.read(value)
+    try:
+        return part.read(value)
+    except msgspec.ValidationError as error:  # to which msgspec would not add where this is
+        raise ValueError(str(error)) from None
 
 
 @cache
@@ -210,6 +202,11 @@ def _list_fields(python_type: Any) -> dict[str, inspect.Field]:
     """Return the fields of a struct by their names as they are, and in lower case."""
     found = {field.encode_name: field for field in _inspect(python_type).fields}
     return {name.lower(): field for name, field in found.items()} | found
+
+
+def _convert_tidied(value: object, python_type: type[T]) -> T:
+    tidied = _tidy(value, _inspect(python_type))
+    return msgspec.convert(tidied, python_type, dec_hook=_read_part)
 
 
 def _tidy(value: object, kind: Any) -> object:
@@ -225,8 +222,7 @@ def _tidy(value: object, kind: Any) -> object:
         case inspect.DictType() if isinstance(value, dict):
             return {name: _tidy(item, kind.value_type) for name, item in value.items()}
         case inspect.ListType() if isinstance(value, list):
-            is_short = kind.max_length is None or len(value) <= kind.max_length
-            if is_short and not _TIDIED.isdisjoint(map(type, value)):
+            if len(value) <= (kind.max_length or MAX_VALUES) and _TIDIED & set(map(type, value)):
                 return [_tidy(item, kind.item_type) for item in value]
         case inspect.IntType() if isinstance(value, float) and value.is_integer():
             return int(value)
@@ -237,9 +233,8 @@ def _tidy_fields(value: dict[str, object], python_type: Any) -> dict[str, object
     fields, tidied = _list_fields(python_type), {}
     for name, item in value.items():
         field = fields.get(name) or fields.get(name.lower())
-        # a field without a default, which has to be there, may be null
-        if field and (item is not None or getattr(field.type, "includes_none", False)):
-            tidied[field.encode_name] = _tidy(item, field.type)
+        if field and (item is not None or field.required):  # which may be null, but not absent
+            tidied[field.encode_name] = _tidy(item, field.type) if type(item) in _TIDIED else item
     return tidied
 
 
@@ -247,8 +242,11 @@ def _explain(error: msgspec.ValidationError) -> str:
     """Say what is wrong, and where; the path of a value within a class's `read` comes first."""
     problem, *paths = str(error).split(" - at `$")
     field = "".join(path.removesuffix("`") for path in reversed(paths)).removeprefix(".")
-    where = f"'{field}'" if field else "the body"
-    if match := _WRONG_TYPE.fullmatch(problem):
-        wanted = [_NAMES.get(word, "an object") for word in match[1].split(" | ") if word != "null"]
-        return say_type(where, " or ".join(wanted), _NAMES.get(match[2], "an object"))
-    return f"Invalid value for {where}: {problem[0].lower()}{problem[1:].replace('`', '')}."
+    problem = _WORDS.sub(lambda match: _name_words(match[1]), problem)
+    return say_wrong(field, problem[0].lower() + problem[1:])
+
+
+def _name_words(words: str) -> str:
+    return " or ".join(
+        _NAMES.get(word, word) for word in words.removesuffix(" | null").split(" | ")
+    )

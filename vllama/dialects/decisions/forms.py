@@ -30,7 +30,7 @@ def parse_decisions(body: Mapping[str, Any]) -> Decision:
     """Parse a decoded body, whose fields of `DecisionsBody` have their types. Raises BadRequest."""
     questions = body.get("questions")
     if not isinstance(questions, list) or not questions:
-        raise BadRequest("Invalid type for 'questions': expected an array that is not empty.")
+        raise BadRequest("Invalid value for 'questions': expected an array that is not empty.")
     check_count(questions)
     parsed = [
         _parse_decisions_question(f"questions[{number}]", value)
@@ -44,10 +44,10 @@ def parse_decisions(body: Mapping[str, Any]) -> Decision:
 
 def _parse_decisions_question(where: str, value: object) -> Question:
     if not isinstance(value, Mapping):
-        raise BadRequest(f"Invalid type for '{where}': expected an object.")
+        raise BadRequest(f"Invalid value for '{where}': expected an object.")
     name = value.get("name")
     if name is not None and not isinstance(name, str):
-        raise BadRequest(f"Invalid type for '{where}.name': expected a string.")
+        raise BadRequest(f"Invalid value for '{where}.name': expected a string.")
     asked = _parts(f"{where}.instructions", value.get("instructions"))
     match value.get("type"):
         case "predicate":

@@ -79,7 +79,7 @@ class Options(dict[str, Any]):
     def read(cls, value: object) -> Self:
         """Read a map. Raises Forbidden for what may be code."""
         check_code({"options": value})
-        return cls(convert(value, dict[str, Any]))
+        return cls(value if isinstance(value, dict) else convert(value, dict[str, Any]))
 
 
 # -- tools -----------------------------------------------------------------------------------
@@ -123,6 +123,9 @@ class Tool(msgspec.Struct):
     function: ToolFunction | None = None
 
 
+_CHECKED_TOOLS = Annotated[list[Tool | None], msgspec.Meta(max_length=MAX_TOOLS)]
+
+
 class Tools(list[dict[str, Any] | None]):
     """Tools as the client wrote them: their schemas have more fields than Ollama reads."""
 
@@ -134,7 +137,7 @@ class Tools(list[dict[str, Any] | None]):
     @classmethod
     def read(cls, value: Any) -> Self:
         """Check tools, and keep them as they are."""
-        convert(value, Annotated[list[Tool | None], msgspec.Meta(max_length=MAX_TOOLS)])
+        convert(value, _CHECKED_TOOLS)
         return cls(value)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.base.units import parse_keep_alive
-from vllama.chat.bodies import name_type, say_type
+from vllama.chat.bodies import name_type, say_wrong
 from vllama.chat.inspect import Inspect, read_inspect
 from vllama.chat.request import Think
 from vllama.dialects.ollama.read import read_think
@@ -50,7 +50,7 @@ def read_boolean(name: str, value: object) -> bool:
 
 def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
     """Raise BadRequest for a value of the wrong type."""
-    raise BadRequest(say_type(f"'{name}'", wanted, name_type(value)))
+    raise BadRequest(say_wrong(name, f"expected {wanted}, got {name_type(value)}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     try:
         keep_alive = parse_keep_alive(rest.pop("keep_alive", None))
     except ValueError as error:
-        raise BadRequest(f"Invalid value for 'keep_alive': {error}.") from None
+        raise BadRequest(say_wrong("keep_alive", str(error))) from None
     think = read_think(rest.pop("think", None))
     truncate, shift = _flag(rest, "truncate"), _flag(rest, "shift")
     for name in _FORCED:

@@ -126,7 +126,7 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
             raise make_format_error(schema)
         case dict():
             return None
-    raise BadRequest("Invalid type for 'response_format': expected an object.")
+    raise BadRequest("Invalid value for 'response_format': expected an object.")
 
 
 def _tool_choice(rest: dict[str, Any]) -> object:

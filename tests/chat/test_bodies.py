@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import MAX_DEPTH, decode_json, encode_json
+from vllama.chat.bodies import MAX_DEPTH, decode_json, encode_json
 
 GOOD = [
     (b'{"a": 1}', {"a": 1}),
