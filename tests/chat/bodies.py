@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from vllama.chat.bodies import Body
 from vllama.chat.engine.fields import make_schema_format
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import Call, ChatRequest, Message, PreparedChat, Sampling
 from vllama.chat.templates.template_style import Style
-from vllama.chat.bodies import Body
 from vllama.dialects.openai.completions import parse_completion
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import ChatCompletionBody, CompletionBody

@@ -13,9 +13,9 @@ from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.hostile.counting import TooMany, steps
 from vllama.base.errors import VllamaError
+from vllama.chat.bodies import MAX_DIGITS, MAX_ESCAPES, MAX_NAMES, MAX_VALUES
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.bodies import MAX_DIGITS, MAX_ESCAPES, MAX_NAMES, MAX_VALUES
 from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
@@ -205,7 +205,7 @@ def test_fractions_are_not_read_by_msgspec() -> None:
 
 def test_a_list_of_wrong_values_is_left_at_the_first() -> None:
     parse_generate(b'{"Context": [1]}')  # makes the decoders
-    with pytest.raises(VllamaError, match="cannot unmarshal string into Go"), steps(1000):
+    with pytest.raises(VllamaError, match="expected an integer, got a string"), steps(1000):
         parse_generate(b'{"context": [' + b'"x",' * 1000 + b"1]}")
 
 

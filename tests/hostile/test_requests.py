@@ -17,12 +17,11 @@ from tests.hostile.test_model_files import MB, memory
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base.clock import RealClock
 from vllama.base.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
-from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.chat.bodies import MAX_VALUES, decode_json
-from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
+from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.prepare import make_call_schema
-from vllama.chat.request import Message
+from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS, Message
 from vllama.chat.schema import MOST_BYTES, check_schema
 from vllama.chat.templates.go.parse import MAX_LENGTH
 from vllama.chat.templates.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
@@ -98,12 +97,16 @@ def test_lone_surrogates_among_many_keys() -> None:
     assert isinstance(value, dict) and "\ufffd" in value
 
 
+def parse_openai_chat(body: bytes) -> object:
+    return parse_openai(body, ChatCompletionBody)
+
+
 def test_too_many_messages() -> None:
     message = {"role": "user", "content": "x"}
     for many, parse in (
         ("messages", parse_chat),
-        ("messages", parse_openai),
-        ("Messages", parse_openai),
+        ("messages", parse_openai_chat),
+        ("Messages", parse_openai_chat),
         ("messages", parse_messages),
         ("input", parse_responses),
     ):

@@ -42,7 +42,7 @@ def test_search(searching, path):
     [
         ("/api/web_search", {}, 400, "query is required"),
         ("/api/web_search", {"query": " "}, 400, "query is required"),
-        ("/api/web_search", {"query": 5}, 400, "json: cannot unmarshal number"),
+        ("/api/web_search", {"query": 5}, 400, "Invalid value for 'query': expected a string"),
         ("/api/web_search", {"query": "x", "max_results": 11}, 400, "max_results must be"),
         ("/api/web_search", {"query": "x", "max_results": 0}, 400, "max_results must be"),
         ("/api/web_search", {"query": "forbidden"}, 502, "cannot search the web"),

@@ -16,7 +16,6 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from vllama.base.errors import BadRequest
 
@@ -167,7 +166,7 @@ def _without_strings(body: bytes) -> bytes:
 
 # msgspec's own reader of fractions takes up to 40 µs for one near the largest or smallest
 _decode = msgspec.json.Decoder(float_hook=read_float).decode
-_inspect: Callable[[Any], Any] = cache(inspect.type_info)
+_inspect: Callable[[Any], Any] = cache(msgspec.inspect.type_info)
 
 
 def _decode_odd(body: bytes) -> object:
@@ -198,7 +197,7 @@ def _read_part(part: Any, value: object) -> object:
 
 
 @cache
-def _list_fields(python_type: Any) -> dict[str, inspect.Field]:
+def _list_fields(python_type: Any) -> dict[str, msgspec.inspect.Field]:
     """Return the fields of a struct by their names as they are, and in lower case."""
     found = {field.encode_name: field for field in _inspect(python_type).fields}
     return {name.lower(): field for name, field in found.items()} | found
@@ -212,19 +211,19 @@ def _convert_tidied(value: object, python_type: type[T]) -> T:
 def _tidy(value: object, kind: Any) -> object:
     """Return a value as msgspec wants it: known names, no nulls, and integers without fraction."""
     match kind:
-        case inspect.Metadata():
+        case msgspec.inspect.Metadata():
             return _tidy(value, kind.type)
-        case inspect.UnionType():
+        case msgspec.inspect.UnionType():
             for one in kind.types:
                 value = _tidy(value, one)
-        case inspect.StructType() if isinstance(value, dict):
+        case msgspec.inspect.StructType() if isinstance(value, dict):
             return _tidy_fields(value, kind.cls)
-        case inspect.DictType() if isinstance(value, dict):
+        case msgspec.inspect.DictType() if isinstance(value, dict):
             return {name: _tidy(item, kind.value_type) for name, item in value.items()}
-        case inspect.ListType() if isinstance(value, list):
+        case msgspec.inspect.ListType() if isinstance(value, list):
             if len(value) <= (kind.max_length or MAX_VALUES) and _TIDIED & set(map(type, value)):
                 return [_tidy(item, kind.item_type) for item in value]
-        case inspect.IntType() if isinstance(value, float) and value.is_integer():
+        case msgspec.inspect.IntType() if isinstance(value, float) and value.is_integer():
             return int(value)
     return value
 
@@ -247,6 +246,5 @@ def _explain(error: msgspec.ValidationError) -> str:
 
 
 def _name_words(words: str) -> str:
-    return " or ".join(
-        _NAMES.get(word, word) for word in words.removesuffix(" | null").split(" | ")
-    )
+    names = words.removesuffix(" | null").split(" | ")
+    return " or ".join(_NAMES.get(name, name) for name in names)

@@ -48,7 +48,7 @@ async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
 
 
 def read_json(body: bytes) -> Asked:
-    """Read what decides as Go does: names in any case, the first value only. Raises BadRequest."""
+    """Read what decides: names in any case, the first value only. Raises BadRequest."""
     try:
         asked = json.decode(body, type=Asked)
     except (ValueError, RecursionError):

@@ -83,6 +83,7 @@ def check_raw(request: ChatRequest) -> None:
 
 def _read_common(given: InferenceBody) -> dict[str, Any]:
     """Read the fields that chats and prompts share."""
+    think = read_think(given.think)
     check_top_logprobs(given.top_logprobs)
     return {
         "model": given.model,
@@ -90,7 +91,7 @@ def _read_common(given: InferenceBody) -> dict[str, Any]:
         "response_format": _response_format(given.format),
         "options": given.options,
         "keep_alive": given.keep_alive,
-        "think": read_think(given.think),
+        "think": think,
         "truncate": given.truncate,
         "shift": given.shift,
         "debug_render_only": given.debug_render_only,

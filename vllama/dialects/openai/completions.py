@@ -100,9 +100,9 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
             hint="send the prompts in several requests",
         )
     stop = data.get("stop")
-    odd = [item for item in stop if not isinstance(item, str)] if isinstance(stop, list) else []
-    if odd:
-        refuse_type("stop", "a string or strings", odd[0])
+    for number, item in enumerate(stop if isinstance(stop, list) else ()):
+        if not isinstance(item, str):
+            refuse_type(f"stop[{number}]", "a string", item)
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
     if limit is not None:
         limit = read_integer("max_tokens", limit)
