@@ -1,4 +1,4 @@
-"""Ollama's requests: bytes to frozen values, or BadRequest with Ollama's text.
+"""Ollama's requests: bytes to frozen values, or BadRequest.
 
 `request_types` has what a body is decoded into, `options` the types of options. An empty model
 name is left to the routes, which answer it differently.

@@ -53,9 +53,10 @@ def parse_openai(body: bytes, python_type: type[Body] = OpenAIBody) -> dict[str,
     source = decode_object(body)
     if not "".join(source).islower():
         source = {key.lower(): value for key, value in source.items()}
+    check_code(source)
     names = python_type.__struct_encode_fields__
-    check_code({key: value for key, value in source.items() if key not in names})
-    if problem := find_error({key: source[key] for key in names if key in source}, python_type):
+    known = {name: source[name] for name in names if source.get(name) is not None}
+    if problem := find_error(known, python_type):
         raise BadRequest(problem)
     return source
 
