@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.inspect import DictType, Field, IntType, ListType, Metadata, StructType, UnionType
 
 from vllama.base.errors import BadRequest
 
@@ -97,10 +98,9 @@ def decode_json(body: bytes) -> object:
 
 def decode_value(text: bytes | str) -> Any:
     """Decode what an engine has written, or what was read before. Raises ValueError and kin."""
-    raw = text.encode() if isinstance(text, str) else text
-    if has_too_many_values(raw):
+    if has_too_many_values(text.encode() if isinstance(text, str) else text):
         raise ValueError("too many values")
-    return _decode(raw)
+    return _decode(text)
 
 
 def encode_json(value: object) -> bytes:
@@ -151,8 +151,7 @@ def _check_limits(body: bytes) -> None:
 
 
 def _exceeds(body: bytes) -> bool:
-    names = sum(map(body.count, (b":", b"[", b"{")))
-    return names > MAX_NAMES or body.count(b",") > MAX_VALUES
+    return sum(map(body.count, (b":", b"[", b"{"))) > MAX_NAMES or body.count(b",") > MAX_VALUES
 
 
 def _without_strings(body: bytes) -> bytes:
@@ -197,34 +196,35 @@ def _read_part(part: Any, value: object) -> object:
 
 
 @cache
-def _list_fields(python_type: Any) -> dict[str, msgspec.inspect.Field]:
+def _list_fields(python_type: Any) -> dict[str, Field]:
     """Return the fields of a struct by their names as they are, and in lower case."""
     found = {field.encode_name: field for field in _inspect(python_type).fields}
     return {name.lower(): field for name, field in found.items()} | found
 
 
 def _convert_tidied(value: object, python_type: type[T]) -> T:
-    tidied = _tidy(value, _inspect(python_type))
-    return msgspec.convert(tidied, python_type, dec_hook=_read_part)
+    return msgspec.convert(_tidy(value, _inspect(python_type)), python_type, dec_hook=_read_part)
 
 
 def _tidy(value: object, kind: Any) -> object:
     """Return a value as msgspec wants it: known names, no nulls, and integers without fraction."""
+    if type(value) not in _TIDIED:
+        return value
     match kind:
-        case msgspec.inspect.Metadata():
-            return _tidy(value, kind.type)
-        case msgspec.inspect.UnionType():
+        case IntType() if isinstance(value, float) and value.is_integer():
+            return int(value)
+        case UnionType():
             for one in kind.types:
                 value = _tidy(value, one)
-        case msgspec.inspect.StructType() if isinstance(value, dict):
+        case StructType() if isinstance(value, dict):
             return _tidy_fields(value, kind.cls)
-        case msgspec.inspect.DictType() if isinstance(value, dict):
+        case DictType() if isinstance(value, dict):
             return {name: _tidy(item, kind.value_type) for name, item in value.items()}
-        case msgspec.inspect.ListType() if isinstance(value, list):
+        case ListType() if isinstance(value, list):
             if len(value) <= (kind.max_length or MAX_VALUES) and _TIDIED & set(map(type, value)):
                 return [_tidy(item, kind.item_type) for item in value]
-        case msgspec.inspect.IntType() if isinstance(value, float) and value.is_integer():
-            return int(value)
+        case Metadata():
+            return _tidy(value, kind.type)
     return value
 
 
@@ -233,7 +233,7 @@ def _tidy_fields(value: dict[str, object], python_type: Any) -> dict[str, object
     for name, item in value.items():
         field = fields.get(name) or fields.get(name.lower())
         if field and (item is not None or field.required):  # which may be null, but not absent
-            tidied[field.encode_name] = _tidy(item, field.type) if type(item) in _TIDIED else item
+            tidied[field.encode_name] = _tidy(item, field.type)
     return tidied
 
 
