@@ -79,19 +79,22 @@ def test_keep_alive(value: object, seconds: float | None) -> None:
     assert units.parse_keep_alive(value) == seconds
 
 
+NO_DURATION = "expected a number of seconds, or a duration such as '5m'"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (True, "Unsupported type: 'bool'"),
-        ({}, "Unsupported type: 'map[string]interface {}'"),
-        ([], "Unsupported type: '[]interface {}'"),
+        (True, NO_DURATION),
+        ({}, NO_DURATION),
+        ([], NO_DURATION),
         ("300", 'time: missing unit in duration "300"'),
         ("-1", 'time: missing unit in duration "-1"'),
         ("", 'time: invalid duration ""'),
-        (math.nan, "Unsupported type: 'nan'"),
-        (b"5m", "Unsupported type: 'bytes'"),
-        (10**400, "json: cannot unmarshal number into Go value of type float64"),
-        (-(10**4000), "json: cannot unmarshal number into Go value of type float64"),
+        (math.nan, NO_DURATION),
+        (b"5m", NO_DURATION),
+        (10**400, NO_DURATION),
+        (-(10**4000), NO_DURATION),
         ("9" * 400 + "s", f'time: invalid duration "{"9" * 400}s"'),
         ("9" * 5000 + "ns", f'time: invalid duration "{"9" * 5000}ns"'),
         ("١s", 'time: invalid duration "١s"'),

@@ -13,9 +13,9 @@ from tests.chat.bodies import adapt_chat
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.hostile.counting import TooMany, steps
 from vllama.base.errors import VllamaError
+from vllama.chat.bodies import MAX_DIGITS, MAX_ESCAPES, MAX_NAMES, MAX_VALUES
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import MAX_DIGITS, MAX_ESCAPES, MAX_NAMES, MAX_VALUES
 from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
@@ -28,13 +28,13 @@ from vllama.dialects.openai.choices import reseed
 from vllama.dialects.openai.completions import parse_completion
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.dialects.openai.request_types import CHAT, COMPLETION, EMBEDDING
+from vllama.dialects.openai.request_types import ChatCompletionBody, CompletionBody, EmbeddingBody
 from vllama.dialects.responses.read import parse_responses
-from vllama.dialects.responses.request_types import DECISIONS
+from vllama.dialects.responses.request_types import DecisionsBody
 
 
 def chat(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body, CHAT))
+    data, extras = take_extras(parse_openai(body, ChatCompletionBody))
     defaults, _ = resolve_options({}, extras.options)
     asked = read_chat(data, extras)
     sampling = replace(defaults, **{**asked.assumed, **asked.parameters})
@@ -43,7 +43,7 @@ def chat(body: bytes, traits: Traits) -> None:
 
 
 def completion(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body, COMPLETION))
+    data, extras = take_extras(parse_openai(body, CompletionBody))
     defaults, _ = resolve_options({}, extras.options)
     asked = parse_completion(data)
     for prompt in asked.prompts:
@@ -56,7 +56,7 @@ def completion(body: bytes, traits: Traits) -> None:
 
 
 def embeddings(body: bytes, traits: Traits) -> None:
-    data, extras = take_extras(parse_openai(body, EMBEDDING))
+    data, extras = take_extras(parse_openai(body, EmbeddingBody))
     resolve_options({}, extras.options)
     parse_embeddings(data)
 
@@ -76,7 +76,7 @@ def messages(body: bytes, traits: Traits) -> None:
 
 
 def decisions(body: bytes, traits: Traits) -> None:
-    asked = parse_decisions(take_extras(parse_openai(body, DECISIONS))[0])
+    asked = parse_decisions(take_extras(parse_openai(body, DecisionsBody))[0])
     for question in asked.questions:
         read_chat({"messages": asked.write_messages(question)})
 
@@ -205,7 +205,7 @@ def test_fractions_are_not_read_by_msgspec() -> None:
 
 def test_a_list_of_wrong_values_is_left_at_the_first() -> None:
     parse_generate(b'{"Context": [1]}')  # makes the decoders
-    with pytest.raises(VllamaError, match="cannot unmarshal string into Go"), steps(1000):
+    with pytest.raises(VllamaError, match="expected an integer, got a string"), steps(1000):
         parse_generate(b'{"context": [' + b'"x",' * 1000 + b"1]}")
 
 

@@ -54,12 +54,12 @@ def test_taken(body: dict[str, Any], rest: dict[str, Any], extras: Extras) -> No
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"options": []}, "Invalid type for 'options': expected an object, but got array instead."),
+        ({"options": []}, "Invalid value for 'options': expected an object, got an array."),
         ({"keep_alive": "300"}, "time: missing unit in duration"),
-        ({"keep_alive": True}, "Unsupported type: 'bool'"),
-        ({"think": "often"}, "invalid think value: 'often'"),
-        ({"think": 1}, "invalid think value: '1'"),
-        ({"truncate": "no"}, "Invalid type for 'truncate': expected a boolean"),
+        ({"keep_alive": True}, "Invalid value for 'keep_alive': expected a number of seconds"),
+        ({"think": "often"}, 'invalid think value: "often"'),
+        ({"think": 1}, 'invalid think value: "1"'),
+        ({"truncate": "no"}, "Invalid value for 'truncate': expected a boolean"),
     ],
 )
 def test_refused(body: dict[str, Any], text: str) -> None:

@@ -247,40 +247,29 @@ def test_namespaces_are_flattened() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
+        ({"model": 5}, "Invalid value for 'model': expected a string, got an integer."),
+        ({"input": 5}, "Invalid value for 'input': expected a string or an array, got an integer."),
+        ({"input": ["Hi"]}, "Invalid value for 'input[0]': expected an object, got a string."),
+        ({"input": [{}]}, "Invalid value for 'input[0]': unknown type ''."),
         (
-            {"model": 5},
-            "json: cannot unmarshal number into Go struct field ResponsesRequest.model",
+            {"input": [{"type": "telepathy"}]},
+            "Invalid value for 'input[0]': unknown type 'telepathy'.",
         ),
-        (
-            {"input": 5},
-            "input must be a string or array: json: cannot unmarshal number",
-        ),
-        (
-            {"input": ["Hi"]},
-            "input[0]: json: cannot unmarshal string",
-        ),
-        ({"input": [{}]}, "input[0]: input item missing required 'type' field"),
-        ({"input": [{"type": "telepathy"}]}, 'input[0]: unknown input item type: "telepathy"'),
         (
             {"input": [{"type": 5}]},
-            "input[0]: json: cannot unmarshal number into Go struct field .type of type string",
-        ),
-        (
-            {"input": ["x"], "stream": "x"},  # the first error of the document
-            "input[0]: json: cannot unmarshal string into Go value of type struct {",
+            "Invalid value for 'input[0].type': expected a string, got an integer.",
         ),
         (
             {"input": [{"role": "user", "content": 5}]},
-            "input[0]: content must be a string or array: json: cannot unmarshal number",
+            "Invalid value for 'input[0].content': expected a string or an array, got an integer.",
         ),
         (
             {"input": [{"role": "user", "content": [5]}]},
-            "input[0]: content[0]: json: cannot unmarshal number into Go value of type struct {",
+            "Invalid value for 'input[0].content[0]': expected an object, got an integer.",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
-            "input[0]: content[0]: json: cannot unmarshal number into Go struct field "
-            "ResponsesTextContent.text of type string",
+            "Invalid value for 'input[0].content[0].text': expected a string, got an integer.",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
@@ -288,56 +277,40 @@ def test_namespaces_are_flattened() -> None:
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "smell"}]}]},
-            "input[0]: content[0]: unknown content type: smell",
+            "Invalid value for 'input[0].content[0]': unknown type 'smell'.",
         ),
         (
             {"input": [{"type": "function_call", "call_id": 5}]},
-            "input[0]: json: cannot unmarshal number into Go struct field "
-            "ResponsesFunctionCall.call_id of type string",
+            "Invalid value for 'input[0].call_id': expected a string, got an integer.",
         ),
         (
             {"input": [{"type": "function_call_output", "output": 5}]},
-            "input[0]: output must be a string or array: json: cannot unmarshal number",
+            "Invalid value for 'input[0].output': expected a string or an array, got an integer.",
         ),
         (
             {"instructions": 5},
-            "json: cannot unmarshal number into Go struct field ResponsesRequest.instructions",
+            "Invalid value for 'instructions': expected a string, got an integer.",
         ),
-        (
-            {"stream": "yes"},
-            "json: cannot unmarshal string into Go struct field ResponsesRequest.stream",
-        ),
+        ({"stream": "yes"}, "Invalid value for 'stream': expected a boolean, got a string."),
         (
             {"temperature": "hot"},
-            "json: cannot unmarshal string into Go struct field ResponsesRequest.temperature",
+            "Invalid value for 'temperature': expected a decimal, got a string.",
         ),
         (
             {"max_output_tokens": "5"},
-            "json: cannot unmarshal string into Go struct field ResponsesRequest.max_output_tokens",
+            "Invalid value for 'max_output_tokens': expected an integer, got a string.",
         ),
-        (
-            {"reasoning": "low"},
-            "json: cannot unmarshal string into Go struct field ResponsesRequest.reasoning",
-        ),
-        (
-            {"text": "x"},
-            "json: cannot unmarshal string into Go struct field ResponsesRequest.text",
-        ),
+        ({"reasoning": "low"}, "Invalid value for 'reasoning': expected an object, got a string."),
+        ({"text": "x"}, "Invalid value for 'text': expected an object, got a string."),
         (
             {"text": {"format": "x"}},
-            "json: cannot unmarshal string into Go struct field ResponsesText.text.format",
+            "Invalid value for 'text.format': expected an object, got a string.",
         ),
-        (
-            {"tools": {}},
-            "json: cannot unmarshal object into Go struct field ResponsesRequest.tools",
-        ),
-        (
-            {"tools": [5]},
-            "json: cannot unmarshal number into Go struct field ResponsesRequest.tools",
-        ),
+        ({"tools": {}}, "Invalid value for 'tools': expected an array, got an object."),
+        ({"tools": [5]}, "Invalid value for 'tools[0]': expected an object, got an integer."),
         (
             {"tools": [NOW | {"parameters": {"properties": 5}}]},
-            "failed to unmarshal tool parameters: ",
+            "wrong parameters of the tool 'now': Invalid value for 'properties': ",
         ),
     ],
 )

@@ -101,6 +101,13 @@ DIFFERENCES = (
         said=r"^status 500 → 400",
     ),
     Difference(
+        reason=(
+            "Errors about a body's JSON, or about the type of a field, name the field in vllama's "
+            "words; Ollama shows those of Go's decoder."
+        ),
+        said=r"^error .* → .*(Invalid value for |cannot read the request: |missing request body)",
+    ),
+    Difference(
         reason="`options.stop` may be a string instead of a list.",
         path="^/api/(chat|generate)",
         body=r'"stop": "',

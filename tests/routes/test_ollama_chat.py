@@ -126,7 +126,7 @@ def test_an_engine_that_counts_is_believed(server):
         ({"keep_alive": "300"}, 400, "missing unit in duration"),
         ({"think": True}, 400, "does not support thinking"),
         ({"tools": [{"function": {"name": "f"}}]}, 400, "does not support tools"),
-        ({"messages": [{"role": "user", "content": []}]}, 400, "cannot unmarshal"),
+        ({"messages": [{"role": "user", "content": []}]}, 400, "[0].content': expected"),
         ({"messages": [{"role": "user", "content": "x", "images": ["iVBORw0KGgo="]}]}, 400,
          "does not support vision"),
         ({"options": {"num_ctx": 256}, "truncate": False,

@@ -289,8 +289,8 @@ def test_other_encodings():
 @pytest.mark.parametrize(
     ("body", "status", "kind", "text"),
     [
-        (b"", 400, "invalid_request_error", "EOF"),
-        (b"[]", 400, "invalid_request_error", "cannot unmarshal"),
+        (b"", 400, "invalid_request_error", "missing request body"),
+        (b"[]", 400, "invalid_request_error", "expected an object, got an array"),
         ({"input": "x"}, 400, "invalid_request_error", "model is required"),
         ({"model": "nobody", "input": "x"}, 404, "not_found_error", "model 'nobody' not found"),
         (

@@ -130,7 +130,7 @@ def test_an_empty_prompt_loads(server, client):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"prompt": [1, 2]}, "cannot unmarshal array"),
+        ({"prompt": [1, 2]}, "Invalid value for 'prompt[0]': expected a string, got an integer."),
         ({"suffix": "end"}, "plain:latest does not support insert"),
         ({"n": 1000}, "Invalid 'n': expected 1 to 128"),
         ({"prompt": "word " * 2000, "extra_body": {"truncate": False}}, "available context length"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 from msgspec import Meta
+
+Schema: TypeAlias = dict[str, Any]
+"""A JSON Schema (2020-12), or a part of one."""
 
 
 def says(text: str) -> Meta:

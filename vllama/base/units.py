@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -82,33 +83,23 @@ def parse_keep_alive(value: object, *, bare_numbers: bool = False) -> float | No
 
     Numbers are seconds, strings are Go durations, anything negative means forever. Digits in a
     string are an error in a request; `bare_numbers` allows them, as `OLLAMA_KEEP_ALIVE` does.
-    Raises ValueError with Ollama's text.
+    Raises ValueError.
     """
-    seconds: float
+    seconds = math.nan
     match value:
         case None:
             return None
         case bool():
-            raise ValueError("Unsupported type: 'bool'")
+            pass
         case int() | float():
-            try:
+            with suppress(OverflowError):
                 seconds = float(value)
-            except OverflowError:
-                raise ValueError(
-                    "json: cannot unmarshal number into Go value of type float64"
-                ) from None
         case str() if bare_numbers and re.fullmatch(r"[+-]?[0-9]+", value):
             seconds = float(value)
         case str():
             seconds = parse_go_duration(value)
-        case list():
-            raise ValueError("Unsupported type: '[]interface {}'")
-        case dict():
-            raise ValueError("Unsupported type: 'map[string]interface {}'")
-        case _:
-            raise ValueError(f"Unsupported type: '{type(value).__name__}'")
     if math.isnan(seconds):
-        raise ValueError("Unsupported type: 'nan'")
+        raise ValueError("expected a number of seconds, or a duration such as '5m'")
     return math.inf if seconds < 0 else seconds
 
 

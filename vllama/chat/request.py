@@ -14,9 +14,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from vllama.chat.go_json import encode_json
+from vllama.chat.bodies import encode_json
 from vllama.chat.inspect import Inspect
 from vllama.chat.parsers.call_values import ToolCall, Toolset
+
+MAX_MESSAGES = 10_000
+"""More in one conversation are refused: each is rendered, perhaps several times, and counted."""
+
+MAX_TOOLS = 1000
 
 Think: TypeAlias = bool | str | None
 """On, off, a level (`low`, `medium`, `high`, `max`) or the model's default."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import encode_json
+from vllama.chat.bodies import encode_json
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 MOST_DEPTH = 128

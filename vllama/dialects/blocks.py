@@ -13,9 +13,9 @@ from enum import StrEnum
 import msgspec
 
 from vllama.base.errors import UpstreamError, VllamaError
+from vllama.chat.bodies import decode_value
 from vllama.chat.engine.events import Choice, Event, ToolDelta
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.go_json import decode_value
 from vllama.chat.parsers.call_values import make_call_id
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.tool_calls import MAX_CALLS, MAX_TEXT, TOO_LONG, TOO_MANY_CALLS, CallCollector

@@ -29,8 +29,8 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.meaning import says
+from vllama.chat.bodies import decode_value
 from vllama.chat.engine.claims import clean_text
-from vllama.chat.go_json import decode_value
 
 log = logging.getLogger(__name__)
 

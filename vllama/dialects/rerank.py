@@ -14,8 +14,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
+from vllama.chat.bodies import has_too_many_values
 from vllama.chat.engine.claims import read_usage
-from vllama.chat.go_json import has_too_many_values
+from vllama.dialects.ollama.request_types import is_base64
 from vllama.dialects.openai.answer_types import (
     PairScore,
     RankedDocument,
@@ -24,7 +25,6 @@ from vllama.dialects.openai.answer_types import (
     Scores,
     Usage,
 )
-from vllama.dialects.openai.extras import is_base64
 
 _RERANK_FIELDS = (
     "model", "query", "documents", "texts", "top_n", "top_k", "return_documents", "return_text",
@@ -114,15 +114,15 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
     """Parse a decoded body in any of the forms. Raises BadRequest."""
     data = {name: value for name, value in body.items() if value is not None}
     if not isinstance(data.get("query"), str):
-        raise BadRequest("Invalid type for 'query': expected a string.")
+        raise BadRequest("Invalid value for 'query': expected a string.")
     bare = "texts" in data and "documents" not in data
     name = "texts" if bare else "documents"
     documents = data.get(name)
     if not isinstance(documents, list) or not documents:
-        raise BadRequest(f"Invalid type for '{name}': expected an array that is not empty.")
+        raise BadRequest(f"Invalid value for '{name}': expected an array that is not empty.")
     if not all(isinstance(item, str if bare else str | dict) for item in documents):
         wanted = "strings" if bare else "strings or objects"
-        raise BadRequest(f"Invalid type for '{name}': expected {wanted}.")
+        raise BadRequest(f"Invalid value for '{name}': expected {wanted}.")
     if any(map(_has_address, documents)):
         raise BadRequest("addresses in 'documents' are not supported, use base64 data instead")
     top_n = data.get("top_n", data.get("top_k", 0))
@@ -133,7 +133,7 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
     flag = "return_text" if bare else "return_documents"
     with_documents = data.get(flag, not bare)
     if not isinstance(with_documents, bool):
-        raise BadRequest(f"Invalid type for '{flag}': expected a boolean.")
+        raise BadRequest(f"Invalid value for '{flag}': expected a boolean.")
     return Rerank(
         query=data["query"],
         documents=tuple(documents),
@@ -214,5 +214,5 @@ def _has_address(document: Any) -> bool:
 def _texts(name: str, value: object) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
-        raise BadRequest(f"Invalid type for '{name}': expected a string or an array of strings.")
+        raise BadRequest(f"Invalid value for '{name}': expected a string or an array of strings.")
     return tuple(texts)

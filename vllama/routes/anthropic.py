@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama.base.errors import ContextOverflow
-from vllama.chat.go_json import decode_object
+from vllama.base.meaning import Schema
+from vllama.chat.bodies import decode_object
 from vllama.chat.request import estimate_tokens
 from vllama.dialects.anthropic.answer_types import Message, MessageEvent, TokenCount
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
-from vllama.dialects.anthropic.request_types import MESSAGES
+from vllama.dialects.anthropic.request_types import MessagesBody
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
-from vllama.dialects.go_types import Schema
 from vllama.dialects.openai.read import read_chat
 from vllama.models.types import Capability
 from vllama.net.http.request import Request
@@ -91,7 +91,7 @@ async def count_tokens(gateway: Gateway, request: Request) -> None:
             # also where the engine would count by itself, but only while it answers
             turn = await prepare(uncut, lease.traits, gateway.renderer, upstream, counts=True)
             # the body is read once more as it was the first time
-            tokens = await turn.count_prompt(decode_object(data, "Message"))
+            tokens = await turn.count_prompt(decode_object(data))
         except ContextOverflow as error:
             tokens = error.tokens  # its size is what was asked for
         headers = {COUNT_HEADER: ESTIMATE} if tokens is None else {}
@@ -125,7 +125,7 @@ def _identify(request: Request) -> str:
 
 _FIELDS: dict[str, Schema] = {
     **TEXT_FIELDS,
-    "messages": make_array(refer("anthropic.MessageParam")),
+    "messages": make_array(refer("AnthropicMessage")),
     "stop_sequences": {"items": TEXT},
     "system": {
         "anyOf": [TEXT_OR_NULL, {"type": "array", "items": {}}],
@@ -133,11 +133,11 @@ _FIELDS: dict[str, Schema] = {
     },
 }
 _PARTS = {
-    "anthropic.ToolChoice": make_object(type=make_word("auto", "any", "tool", "none")),
+    "AnthropicToolChoice": make_object(type=make_word("auto", "any", "tool", "none")),
 }
 _QUESTION = {"messages": [{"role": "user", "content": "Say hello."}]}
 MESSAGE = Body(
-    type=MESSAGES,
+    type=MessagesBody,
     required=("max_tokens", "messages"),
     parts=_PARTS,
     fields=_FIELDS | {"max_tokens": {"type": "integer", "minimum": 1}},
@@ -147,8 +147,8 @@ MESSAGE = Body(
     },
 )
 COUNT = Body(
-    name="anthropic.CountTokensRequest",
-    type=MESSAGES,
+    name="CountTokensRequest",
+    type=MessagesBody,
     required=("messages",),
     parts=_PARTS,
     fields=_FIELDS,

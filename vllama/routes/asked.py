@@ -11,7 +11,7 @@ from msgspec import Struct, json
 
 from vllama.base import executors
 from vllama.base.errors import InvalidModelRef
-from vllama.chat.go_json import decode_object
+from vllama.chat.bodies import decode_object
 from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
 from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
@@ -48,14 +48,14 @@ async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
 
 
 def read_json(body: bytes) -> Asked:
-    """Read what decides as Go does: names in any case, the first value only. Raises BadRequest."""
+    """Read what decides: names in any case, the first value only. Raises BadRequest."""
     try:
         asked = json.decode(body, type=Asked)
     except (ValueError, RecursionError):
         asked = Asked()
     if asked.model or asked.name:
         return asked
-    values = {name.lower(): value for name, value in decode_object(body, "body").items()}
+    values = {name.lower(): value for name, value in decode_object(body).items()}
 
     def read(name: str) -> str | None:
         return text if isinstance(text := values.get(name), str) else None

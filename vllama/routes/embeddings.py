@@ -25,7 +25,6 @@ from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import guess_tokens
 from vllama.dialects.errors import clean_engine_error
-from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import EmbedAnswer, LegacyEmbedAnswer
 from vllama.dialects.ollama.embeddings import (
     EmbedRequest,
@@ -39,11 +38,12 @@ from vllama.dialects.ollama.embeddings import (
     write_float32s,
     write_float64s,
 )
-from vllama.dialects.ollama.request_types import EMBED, LEGACY_EMBED
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import EmbedBody, LegacyEmbedBody
 from vllama.dialects.openai.answer_types import Embedding, Embeddings, Usage
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai
-from vllama.dialects.openai.request_types import EMBEDDING
+from vllama.dialects.openai.request_types import EmbeddingBody
 from vllama.engines.base import Mode
 from vllama.models.names.ref import ModelRef
 from vllama.net.http.departure import unless_gone
@@ -93,7 +93,7 @@ class Made:
 
 async def embed(gateway: Gateway, request: Request) -> None:
     """Make embeddings of texts."""
-    given = decode_request(await request.body(), EMBED)
+    given = decode_request(await request.body(), EmbedBody)
     if not given.model:
         raise ModelNotFound("", message="model '' not found")
     ModelRef.parse(given.model)  # what is wrong with it is said before what is wrong with the input
@@ -110,7 +110,7 @@ async def embed(gateway: Gateway, request: Request) -> None:
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
     """Make the embedding of a text (the older route)."""
-    asked = read_legacy_embed(decode_request(await request.body(), LEGACY_EMBED))
+    asked = read_legacy_embed(decode_request(await request.body(), LegacyEmbedBody))
     if not asked.model:
         raise BadRequest("model is required")
     entry = await find_model(gateway.catalog, asked.model, NOT_FOUND)
@@ -130,9 +130,10 @@ async def embeddings(gateway: Gateway, request: Request) -> None:
 
     They are normalised, and in base64 if requested.
     """
-    body, extras = take_extras(parse_openai(await request.body(), EMBEDDING))
+    body, extras = take_extras(parse_openai(await request.body(), EmbeddingBody))
     asked = parse_embeddings(body)
-    name_ignored(request, [each for each in body if each not in {*EMBEDDING.fields, "user"}])
+    known = {*EmbeddingBody.__struct_encode_fields__, "user"}
+    name_ignored(request, [name for name in body if name not in known])
     entry = await find_text_model(gateway, asked.model, NOT_FOUND)
     tokens = (token for given in asked.inputs if isinstance(given, list) for token in given)
     if (token := find_unknown(tokens, entry.info.vocab_size)) is not None:

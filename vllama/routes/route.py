@@ -14,11 +14,12 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from vllama.accounts.keys.key import Scope
 from vllama.base.errors import VllamaError
+from vllama.base.meaning import Schema
 from vllama.dialects import errors
-from vllama.dialects.go_structs import Struct
-from vllama.dialects.go_types import Schema
 
 if TYPE_CHECKING:
     from vllama.net.http.request import Request
@@ -117,7 +118,7 @@ class Body:
     """
 
     name: str = ""
-    type: Struct[Any] | None = None
+    type: type[msgspec.Struct] | None = None
     required: Sequence[str] = ()
     fields: Mapping[str, Schema] = field(default_factory=dict)
     parts: Mapping[str, Schema] = field(default_factory=dict)

@@ -17,11 +17,11 @@ from tests.dialects.test_openai_write import PLAIN, VLLM
 from tests.dialects.test_responses_write import reply as responses_reply
 from tests.net.relay.test_fast_path import REPLIES
 from vllama.base.errors import UpstreamError
+from vllama.chat.bodies import MAX_DIGITS, MAX_NAMES, MAX_VALUES
 from vllama.chat.engine.events import decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.filters import MAX_SCANNED
-from vllama.chat.go_json import MAX_DIGITS, MAX_NAMES, MAX_VALUES
 from vllama.chat.parsers.call_values import object_of
 from vllama.chat.request import Call
 from vllama.chat.tool_calls import MAX_TEXT

@@ -231,7 +231,7 @@ def test_every_schema_and_every_field_has_a_sentence():
 
 def test_bodies_have_names_of_their_own():
     bodies = {id(route.body): route.body for route in ROUTES if route.body}
-    names = [body.name or body.type.name for body in bodies.values()]
+    names = [body.name or body.type.__name__ for body in bodies.values()]
     assert len(names) == len(set(names))
 
 

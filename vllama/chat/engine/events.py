@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import EngineCrashed, UpstreamError
+from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float
 from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_of_counts
-from vllama.chat.go_json import MAX_NAMES, has_too_many_values, read_float
 
 BROKEN_EVENT = "the engine sent an event that is not valid JSON"
 
@@ -107,7 +107,7 @@ class Event:
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
-_decode_large = msgspec.json.Decoder(Chunk, float_hook=read_float).decode  # see `go_json`
+_decode_large = msgspec.json.Decoder(Chunk, float_hook=read_float).decode  # see `bodies`
 
 
 def decode_event(payload: bytes) -> Event:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllama.base.errors import CapabilityMissing
+from vllama.chat.bodies import encode_json
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
-from vllama.chat.go_json import encode_json
 from vllama.chat.grammar_schema import close_schema, make_safe_schema
 from vllama.chat.request import Sampling, Think
 from vllama.chat.schema import check_schema

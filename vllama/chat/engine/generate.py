@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import UpstreamError
+from vllama.chat.bodies import encode_json, has_too_many_values, read_float
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.fields import need_logprobs
 from vllama.chat.engine.traits import Traits
 from vllama.chat.framing import DONE, MAX_EVENT_BYTES
-from vllama.chat.go_json import encode_json, has_too_many_values, read_float
 from vllama.chat.request import Call, PreparedChat, Sampling
 
 GENERATE_PATH = "/api/generate"

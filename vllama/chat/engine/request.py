@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import BadRequest, CapabilityMissing
+from vllama.chat.bodies import encode_json
 from vllama.chat.engine.fields import (
     engine_body,
     need_completions,
@@ -24,7 +25,6 @@ from vllama.chat.engine.fields import (
     put_think,
 )
 from vllama.chat.engine.traits import Traits, VectorStyle
-from vllama.chat.go_json import encode_json
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import Call, Message, PreparedChat, Sampling
 from vllama.chat.schema import check_grammar, check_schema

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from vllama.chat.go_json import decode_value
+from vllama.chat.bodies import decode_value
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 # models write line breaks into strings as they are

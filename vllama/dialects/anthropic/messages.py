@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import encode_json
-from vllama.dialects.go_values import find_base64_error
+from vllama.chat.bodies import encode_json
+from vllama.dialects.ollama.request_types import is_base64
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
@@ -168,8 +168,8 @@ def _image(source: object) -> dict[str, Any]:
             "Only base64 images are supported."
         )
     kind, data = read_text(source, "media_type") or "image/png", read_text(source, "data")
-    if (at := find_base64_error(data)) is not None:
-        raise BadRequest(f"invalid base64 image data: illegal base64 data at input byte {at}")
+    if not is_base64(data):
+        raise BadRequest("invalid base64 image data")
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
 
 

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllama.base.errors import BadRequest
+from vllama.chat.bodies import find_error
 from vllama.dialects.anthropic.messages import (
     chat_messages,
     refuse,
     system_messages,
 )
-from vllama.dialects.anthropic.request_types import MESSAGES
-from vllama.dialects.go_types import find_error
-from vllama.dialects.ollama.request_types import PARAMETERS
+from vllama.dialects.anthropic.request_types import MessagesBody
+from vllama.dialects.ollama.request_types import ToolParameters
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 
+_KNOWN = frozenset((*MessagesBody.__struct_encode_fields__, "output_format"))
 _CHOICES = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
@@ -51,7 +52,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
 
     Raises BadRequest.
     """
-    data, extras = take_extras(parse_openai(body, MESSAGES))
+    data, extras = take_extras(parse_openai(body, MessagesBody))
     model = data.get("model")
     if not model:
         raise BadRequest("model is required")
@@ -78,7 +79,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         stop=stop,
         hide_thinking=hide,
         ignored=ignored,
-        unknown=tuple(each for each in data if each not in {*MESSAGES.fields, "output_format"}),
+        unknown=tuple(name for name in data if name not in _KNOWN),
         extras=extras,
     )
 
@@ -96,9 +97,8 @@ def _tools(data: Mapping[str, Any], chat: dict[str, Any]) -> tuple[str, ...]:
             ignored.append(str(tool["type"])[:80])
             continue
         name, schema = str(tool.get("name") or ""), tool.get("input_schema")
-        error = find_error(schema, PARAMETERS)
-        if error is not None:
-            raise BadRequest(f'invalid input_schema for tool "{name}": {error}')
+        if problem := find_error(schema, ToolParameters | None):
+            raise BadRequest(f'invalid input_schema for tool "{name}": {problem}')
         function: dict[str, Any] = {"name": name, "parameters": schema or {"type": "object"}}
         if tool.get("description") is not None:
             function["description"] = tool["description"]

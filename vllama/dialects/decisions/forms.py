@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import encode_json, kind
+from vllama.chat.bodies import encode_json, name_type
 from vllama.dialects.decisions.questions import (
     LETTERS,
     MAX_LEVELS,
@@ -27,10 +27,10 @@ from vllama.dialects.responses.items import input_messages
 
 
 def parse_decisions(body: Mapping[str, Any]) -> Decision:
-    """Parse a decoded body, whose fields of `DECISIONS` have their types. Raises BadRequest."""
+    """Parse a decoded body, whose fields of `DecisionsBody` have their types. Raises BadRequest."""
     questions = body.get("questions")
     if not isinstance(questions, list) or not questions:
-        raise BadRequest("Invalid type for 'questions': expected an array that is not empty.")
+        raise BadRequest("Invalid value for 'questions': expected an array that is not empty.")
     check_count(questions)
     parsed = [
         _parse_decisions_question(f"questions[{number}]", value)
@@ -44,10 +44,10 @@ def parse_decisions(body: Mapping[str, Any]) -> Decision:
 
 def _parse_decisions_question(where: str, value: object) -> Question:
     if not isinstance(value, Mapping):
-        raise BadRequest(f"Invalid type for '{where}': expected an object.")
+        raise BadRequest(f"Invalid value for '{where}': expected an object.")
     name = value.get("name")
     if name is not None and not isinstance(name, str):
-        raise BadRequest(f"Invalid type for '{where}.name': expected a string.")
+        raise BadRequest(f"Invalid value for '{where}.name': expected a string.")
     asked = _parts(f"{where}.instructions", value.get("instructions"))
     match value.get("type"):
         case "predicate":
@@ -157,7 +157,7 @@ def parse_systemone(body: Mapping[str, Any]) -> Decision:
 def _parse_systemone_question(name: str, value: object) -> Question:
     where = f"questions.{name}"
     if not isinstance(value, Mapping):
-        raise BadRequest(f"{where} must be an object, but is {kind(value)}")
+        raise BadRequest(f"{where} must be an object, but is {name_type(value)}")
     criteria, instructions = value.get("criteria"), value.get("instructions")
     asked = _content(f"{where}.instructions", instructions) if instructions is not None else ""
     match value.get("type"):
@@ -233,4 +233,4 @@ def _content(where: str, value: object) -> str:
         return value
     if value is None or isinstance(value, Mapping | list):
         return "" if value is None else encode_json(value).decode()
-    raise BadRequest(f"{where} must be text, an object or an array, but is {kind(value)}")
+    raise BadRequest(f"{where} must be text, an object or an array, but is {name_type(value)}")

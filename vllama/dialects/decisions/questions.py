@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import kind
+from vllama.chat.bodies import name_type
 
 LETTERS = string.ascii_uppercase
 MAX_LEVELS = 10
@@ -153,7 +153,7 @@ def read_text(where: str, value: object) -> str:
     """Return a description, which may be missing."""
     if value is None or isinstance(value, str):
         return value or ""
-    raise BadRequest(f"{where} must be text, but is {kind(value)}")
+    raise BadRequest(f"{where} must be text, but is {name_type(value)}")
 
 
 def describe_option(word: str, description: str) -> str:

@@ -1,4 +1,4 @@
-"""Ollama's requests: bytes to frozen values, or BadRequest with Ollama's text.
+"""Ollama's requests: bytes to frozen values, or BadRequest.
 
 `request_types` has what a body is decoded into, `options` the types of options. An empty model
 name is left to the routes, which answer it differently.
@@ -10,33 +10,39 @@ See docs/reference/ollama-api.md#generate, #chat, #failures, #keep-alive, #think
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from vllama.base.errors import BadRequest
-from vllama.chat.engine.request_fields import check_tools_run_here
-from vllama.chat.go_json import encode_json
+from vllama.chat.bodies import Body, decode_struct, encode_json
+from vllama.chat.engine.request_fields import check_code, check_tools_run_here
 from vllama.chat.inspect import read_inspect
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.request import ChatRequest, Message
-from vllama.dialects.go_structs import decode_request
+from vllama.chat.request import ChatRequest, Message, Think
 from vllama.dialects.ollama.request_types import (
-    CHAT,
-    GENERATE,
-    CallStruct,
+    THINK_LEVELS,
+    ChatBody,
+    GenerateBody,
     Images,
     InferenceBody,
-    MessageStruct,
+    OllamaCall,
+    OllamaMessage,
 )
 
+T = TypeVar("T", bound=Body)
 _UNKNOWN = "unknown"
+
+
+def decode_request(body: bytes, python_type: type[T]) -> T:
+    """Decode a body. Raises BadRequest, and Forbidden for a field that may be code."""
+    return decode_struct(body, python_type, check_code)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Parse the body of `POST /api/chat`. Raises BadRequest."""
-    given = decode_request(body, CHAT)
+    given = decode_request(body, ChatBody)
     return ChatRequest(
         messages=tuple([_read_message(item) for item in given.messages]),
         tools=tuple([_read_tool(item) for item in given.tools if item is not None]),
@@ -49,7 +55,7 @@ def parse_generate(body: bytes) -> ChatRequest:
 
     Raises BadRequest.
     """
-    given = decode_request(body, GENERATE)
+    given = decode_request(body, GenerateBody)
     prompt, raw, images = given.prompt, given.raw, _read_images(given.images)
     messages: tuple[Message, ...] = ()
     if given.system and (raw or prompt or images):
@@ -77,6 +83,7 @@ def check_raw(request: ChatRequest) -> None:
 
 def _read_common(given: InferenceBody) -> dict[str, Any]:
     """Read the fields that chats and prompts share."""
+    think = read_think(given.think)
     check_top_logprobs(given.top_logprobs)
     return {
         "model": given.model,
@@ -84,7 +91,7 @@ def _read_common(given: InferenceBody) -> dict[str, Any]:
         "response_format": _response_format(given.format),
         "options": given.options,
         "keep_alive": given.keep_alive,
-        "think": given.think,
+        "think": think,
         "truncate": given.truncate,
         "shift": given.shift,
         "debug_render_only": given.debug_render_only,
@@ -92,6 +99,16 @@ def _read_common(given: InferenceBody) -> dict[str, Any]:
         "top_logprobs": given.top_logprobs if given.logprobs else 0,
         "inspect": read_inspect(given.inspect),
     }
+
+
+def read_think(value: object) -> Think:
+    """Return whether the model thinks, or how much. Raises BadRequest."""
+    if value is None or isinstance(value, bool) or value in THINK_LEVELS:
+        return value
+    raise BadRequest(
+        f'invalid think value: "{str(value)[:80]}" '
+        '(must be "high", "medium", "low", "max", true, or false)'
+    )
 
 
 def _response_format(value: object) -> dict[str, object] | None:
@@ -123,7 +140,7 @@ def make_format_error(value: object) -> BadRequest:
     return BadRequest(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 
-def _read_message(item: MessageStruct | None) -> Message:
+def _read_message(item: OllamaMessage | None) -> Message:
     if item is None:
         return Message(role="")
     return Message(
@@ -137,7 +154,7 @@ def _read_message(item: MessageStruct | None) -> Message:
     )
 
 
-def _read_calls(calls: Sequence[CallStruct | None]) -> tuple[ToolCall, ...]:
+def _read_calls(calls: Sequence[OllamaCall | None]) -> tuple[ToolCall, ...]:
     return tuple(
         ToolCall(
             id=call.id,
@@ -158,6 +175,4 @@ def _read_tool(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_images(images: Images | None) -> tuple[str, ...]:
-    """Return base64 in one line."""
-    found = (image for image in images or () if image is not None)
-    return tuple([image.replace("\n", "").replace("\r", "") for image in found])
+    return tuple([image for image in images or () if image is not None])

@@ -1,35 +1,19 @@
-"""Ollama's requests: what bodies are decoded into (`api/types.go`).
+"""Ollama's requests: what bodies are decoded into (its `api/types.go`).
 
 See docs/reference/ollama-api.md#conventions.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+import re
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import msgspec
 
-from vllama.base.errors import MAX_MESSAGE
 from vllama.base.units import parse_keep_alive
+from vllama.chat.bodies import Body, convert
 from vllama.chat.engine.request_fields import check_code
-from vllama.chat.go_json import MAX_MESSAGES, MAX_TOOLS, check_messages, check_tools
-from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
-from vllama.dialects.go_types import GoError, GoType, Walk, make_enum
-from vllama.dialects.go_values import (
-    ANY_MAP,
-    STRINGS,
-    DecodesItself,
-    Int,
-    Kept,
-    LimitedList,
-    ListOf,
-    OneOf,
-    OrderedMapOf,
-    anything,
-    described,
-    image_data,
-    string,
-)
+from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
 from vllama.dialects.ollama.options import describe_options
 
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -39,153 +23,158 @@ _PARTS = "|".join(
 )
 DURATION = f"^[+-]?(0|({_PARTS}){{1,9}})$"
 """Go's durations, such as `1h30m`; more digits or parts may be more than 292 years."""
+BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
+MAX_INT = 2**63 - 1
+_MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
+
+Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INT, le=MAX_INT)]
+Float32: TypeAlias = Annotated[float, msgspec.Meta(gt=-_MAX_FLOAT32, lt=_MAX_FLOAT32)]
 
 
-@described(make_enum(True, *THINK_LEVELS, None))
-def think(value: object, walk: Walk) -> object:
-    """Check an `api.ThinkValue`."""
-    if value is None or isinstance(value, bool) or value in THINK_LEVELS:
-        return value
-    if isinstance(value, str):
-        raise GoError(
-            f'invalid think value: "{value[:MAX_MESSAGE]}" '
-            '(must be "high", "medium", "low", "max", true, or false)'
-        )
-    raise GoError(
-        'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'
-    )
-
-
-@described({"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]})
-def keep_alive(value: object, walk: Walk) -> object:
-    """Decode an `api.Duration` to seconds."""
-    try:
-        return parse_keep_alive(value)
-    except ValueError as error:
-        raise GoError(str(error)) from None
-
-
-Think: TypeAlias = Annotated[bool | Literal["high", "medium", "low", "max"] | None, think]
+def is_base64(text: str) -> bool:
+    """Tell whether a text is a file, and not where one is: no path has this form by chance."""
+    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
 
 
 class Duration(float):
     """Seconds; `math.inf` is forever."""
 
-    go_type: ClassVar[GoType] = keep_alive
+    schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]
+    }
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Read a number of seconds, or a duration such as `5m`."""
+        return cls(parse_keep_alive(value) or 0.0)
 
 
 class Images(list[str | None]):
-    """Pictures or sounds in base64."""
+    """Pictures or sounds in base64, which may have line breaks."""
 
-    go_type: ClassVar[GoType] = ListOf(image_data, "[]api.ImageData")
+    schema: ClassVar[dict[str, Any]] = {
+        "type": "array",
+        "items": {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64},
+    }
 
-
-@described(ANY_MAP.describe({}) | describe_options())
-def _check_options(value: object, walk: Walk) -> object:
-    """Check a map. Raises Forbidden for what may be code."""
-    check_code({"options": value})
-    return value if isinstance(value, dict) else ANY_MAP(value, walk)
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Read a list of texts, without their line breaks."""
+        images = cls()
+        for number, image in enumerate(convert(value, list[str | None])):
+            text = (image or "").replace("\n", "").replace("\r", "")
+            if not is_base64(text):
+                raise ValueError(f"Expected base64 - at `$[{number}]`")
+            images.append(image and text)
+        return images
 
 
 class Options(dict[str, Any]):
     """Parameters of a model."""
 
-    go_type: ClassVar[GoType] = _check_options
+    schema: ClassVar[dict[str, Any]] = {"additionalProperties": {}, **describe_options()}
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Read a map. Raises Forbidden for what may be code."""
+        check_code({"options": value})
+        return cls(value if isinstance(value, dict) else convert(value, dict[str, Any]))
 
 
 # -- tools -----------------------------------------------------------------------------------
 
 
-class ToolProperty(GoStruct):
+class ToolProperty(msgspec.Struct):
     """A parameter of a function."""
 
-    go_name = "api.ToolProperty"
-    type: Annotated[str | list[str | None] | None, OneOf(string, STRINGS)] = None
+    type: str | list[str | None] | None = None
     items: Any = None
-    description: str = ""
-    enum: list[Any] = []
-    required: list[str | None] = []
-    any_of: list[ToolProperty | None] = msgspec.field(name="anyOf", default_factory=list)
-    properties: Annotated[
-        dict[str, ToolProperty | None], OrderedMapOf(find_struct(ToolProperty))
-    ] = {}
+    description: str | None = None
+    enum: list[Any] | None = None
+    required: list[str | None] | None = None
+    any_of: list[ToolProperty | None] | None = msgspec.field(name="anyOf", default=None)
+    properties: dict[str, ToolProperty | None] | None = None
 
 
-_Properties = Annotated[dict[str, ToolProperty | None], OrderedMapOf(find_struct(ToolProperty))]
-_DEFINITIONS: dict[str, Any] = {"$defs": Any}
-ToolParameters = make_struct(
-    "api.ToolFunctionParameters",
-    "The arguments of a function, as a JSON schema.",
-    type=str,
-    items=Any,
-    required=list_of(str),
-    properties=_Properties,
-    **_DEFINITIONS,
-)
-ToolFunction = make_struct(
-    "api.ToolFunction",
-    "A function that the model may call.",
-    name=str,
-    description=str,
-    parameters=ToolParameters,
-)
-Tool = make_struct(
-    "api.Tool", "A tool that the model may use.", type=str, items=Any, function=ToolFunction
-)
+class ToolParameters(msgspec.Struct):
+    """The arguments of a function, as a JSON schema."""
+
+    type: str | None = None
+    items: Any = None
+    required: list[str | None] | None = None
+    properties: dict[str, ToolProperty | None] | None = None
+    definitions: Any = msgspec.field(name="$defs", default=None)
+
+
+class ToolFunction(msgspec.Struct):
+    """A function that the model may call."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: ToolParameters | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that the model may use."""
+
+    type: str | None = None
+    items: Any = None
+    function: ToolFunction | None = None
+
+
+_CHECKED_TOOLS = Annotated[list[Tool | None], msgspec.Meta(max_length=MAX_TOOLS)]
 
 
 class Tools(list[dict[str, Any] | None]):
     """Tools as the client wrote them: their schemas have more fields than Ollama reads."""
 
-    go_type: ClassVar[GoType] = Kept(
-        LimitedList(find_struct(Tool), "api.Tools", check_tools),
-        Annotated[list_of(Tool), msgspec.Meta(max_length=MAX_TOOLS)],
-    )
+    schema: ClassVar[dict[str, Any]] = {
+        "type": "array",
+        "items": {"anyOf": [{"$ref": "#/components/schemas/Tool"}, {"type": "null"}]},
+    }
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Check tools, and keep them as they are."""
+        convert(value, _CHECKED_TOOLS)
+        return cls(value)
 
 
 # -- chats and prompts -----------------------------------------------------------------------
 
 
-class CalledFunction(GoStruct):
+class OllamaCalledFunction(Body):
     """The call of a function."""
 
-    go_name = "api.ToolCallFunction"
     index: Int | None = None
     name: str = ""
-    arguments: Annotated[dict[str, Any], OrderedMapOf(anything)] = {}
+    arguments: dict[str, Any] = {}
 
 
-class CallStruct(GoStruct):
+class OllamaCall(Body):
     """A call."""
 
-    go_name = "api.ToolCall"
     id: str = ""
-    function: CalledFunction = msgspec.field(default_factory=CalledFunction)
+    function: OllamaCalledFunction = msgspec.field(default_factory=OllamaCalledFunction)
 
 
-class MessageStruct(GoStruct):
+class OllamaMessage(Body):
     """A turn of a conversation."""
 
-    go_name = "api.Alias"
-    api_name = "api.Message"
     role: str = ""
     content: str = ""
     thinking: str = ""
     images: Images | None = None
-    tool_calls: list[CallStruct | None] = []
+    tool_calls: list[OllamaCall | None] = []
     tool_name: str = ""
     tool_call_id: str = ""
 
 
-MESSAGE = DecodesItself(find_struct(MessageStruct))
-Messages: TypeAlias = Annotated[
-    list[MessageStruct | None],
-    msgspec.Meta(max_length=MAX_MESSAGES),
-    LimitedList(MESSAGE, "[]api.Message", check_messages),
-]
+Messages: TypeAlias = Annotated[list[OllamaMessage | None], msgspec.Meta(max_length=MAX_MESSAGES)]
 
 
-class InferenceBody(GoStruct):
+class InferenceBody(Body):
     """What chats and prompts share."""
 
     model: str = ""
@@ -193,7 +182,7 @@ class InferenceBody(GoStruct):
     format: Any = None
     keep_alive: Duration | None = None
     options: Options = msgspec.field(default_factory=Options)
-    think: Think = None
+    think: bool | str | None = None
     truncate: bool = True
     shift: bool = True
     debug_render_only: bool = msgspec.field(name="_debug_render_only", default=False)
@@ -205,7 +194,6 @@ class InferenceBody(GoStruct):
 class ChatBody(InferenceBody):
     """`POST /api/chat`."""
 
-    go_name = "api.ChatRequest"
     messages: Messages = []
     tools: Tools = msgspec.field(default_factory=Tools)
 
@@ -213,7 +201,6 @@ class ChatBody(InferenceBody):
 class GenerateBody(InferenceBody):
     """`POST /api/generate`."""
 
-    go_name = "api.GenerateRequest"
     prompt: str = ""
     suffix: str = ""
     system: str = ""
@@ -223,10 +210,9 @@ class GenerateBody(InferenceBody):
     images: Images | None = None
 
 
-class EmbedBody(GoStruct):
+class EmbedBody(Body):
     """`POST /api/embed`."""
 
-    go_name = "api.EmbedRequest"
     model: str = ""
     input: Any = None
     keep_alive: Duration | None = None
@@ -235,10 +221,9 @@ class EmbedBody(GoStruct):
     options: Options = msgspec.field(default_factory=Options)
 
 
-class LegacyEmbedBody(GoStruct):
+class LegacyEmbedBody(Body):
     """`POST /api/embeddings`."""
 
-    go_name = "api.EmbeddingRequest"
     model: str = ""
     prompt: str = ""
     keep_alive: Duration | None = None
@@ -248,10 +233,9 @@ class LegacyEmbedBody(GoStruct):
 # -- models ----------------------------------------------------------------------------------
 
 
-class CreateBody(GoStruct):
+class CreateBody(Body):
     """`POST /api/create`."""
 
-    go_name = "api.CreateRequest"
     model: str = ""
     name: str = ""
     stream: bool = True
@@ -264,7 +248,7 @@ class CreateBody(GoStruct):
     draft_files: dict[str, str | None] = {}
     adapters: dict[str, str | None] = {}
     template: str = ""
-    license: Any = None
+    license: str | list[str | None] | None = None
     system: str = ""
     parameters: dict[str, Any] = {}
     messages: Messages = []
@@ -274,10 +258,9 @@ class CreateBody(GoStruct):
     info: dict[str, Any] = {}
 
 
-class ShowBody(GoStruct):
+class ShowBody(Body):
     """`POST /api/show`; `plan` is our own."""
 
-    go_name = "api.ShowRequest"
     model: str = ""
     name: str = ""
     system: str = ""
@@ -287,27 +270,24 @@ class ShowBody(GoStruct):
     plan: bool = False
 
 
-class CopyBody(GoStruct):
+class CopyBody(Body):
     """`POST /api/copy`."""
 
-    go_name = "api.CopyRequest"
     source: str = ""
     destination: str = ""
 
 
-class DeleteBody(GoStruct):
+class DeleteBody(Body):
     """`DELETE /api/delete`; `force` is our own."""
 
-    go_name = "api.DeleteRequest"
     model: str = ""
     name: str = ""
     force: bool = False
 
 
-class PushBody(GoStruct):
+class PushBody(Body):
     """`POST /api/push`."""
 
-    go_name = "api.PushRequest"
     model: str = ""
     name: str = ""
     insecure: bool = False
@@ -319,17 +299,15 @@ class PushBody(GoStruct):
 class PullBody(PushBody):
     """`POST /api/pull`; `background` is our own."""
 
-    go_name = "api.PullRequest"
     background: bool = False
 
 
 # -- routes that Ollama does not have, or not in this form -------------------------------------
 
 
-class PlanBody(GoStruct):
+class PlanBody(Body):
     """`POST /api/plan`."""
 
-    go_name = "PlanRequest"
     model: str = ""
     name: str = ""
     engine: str = ""
@@ -338,10 +316,9 @@ class PlanBody(GoStruct):
     strict: bool | None = None
 
 
-class TokenizeBody(GoStruct):
+class TokenizeBody(Body):
     """`POST /api/tokenize` and `/api/detokenize`; a text has one of three names."""
 
-    go_name = "TokenizeRequest"
     model: str = ""
     name: str = ""
     text: str | None = None
@@ -349,18 +326,3 @@ class TokenizeBody(GoStruct):
     prompt: str | None = None
     tokens: list[Int | None] | None = None
     keep_alive: Duration | None = None
-
-
-PARAMETERS = find_struct(ToolParameters)
-CHAT = find_struct(ChatBody)
-GENERATE = find_struct(GenerateBody)
-EMBED = find_struct(EmbedBody)
-LEGACY_EMBED = find_struct(LegacyEmbedBody)
-CREATE = find_struct(CreateBody)
-SHOW = find_struct(ShowBody)
-COPY = find_struct(CopyBody)
-DELETE = find_struct(DeleteBody)
-PUSH = find_struct(PushBody)
-PULL = find_struct(PullBody)
-PLAN = find_struct(PlanBody)
-TOKENIZE = find_struct(TokenizeBody)

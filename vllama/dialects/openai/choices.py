@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import BadRequest
+from vllama.chat.bodies import decode_value
 from vllama.chat.engine.events import Chunk
 from vllama.chat.engine.fields import mask_seed
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import decode_value
 from vllama.chat.request import Call, Usage
 from vllama.dialects.openai.extras import read_integer
 

@@ -18,14 +18,19 @@ from vllama.base.errors import BadRequest, VllamaError
 from vllama.chat.engine.events import Choice, Chunk, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
-from vllama.chat.go_json import kind
 from vllama.chat.logprobs import MAX_LOGPROBS, convert_completion_logprobs
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import MAX_CHOICES, Part, parse_n
-from vllama.dialects.openai.extras import NOTHING, Extras, read_boolean, read_integer
-from vllama.dialects.openai.read import GO_TYPES, read_chat
+from vllama.dialects.openai.extras import (
+    NOTHING,
+    Extras,
+    read_boolean,
+    read_integer,
+    refuse_type,
+)
+from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.write import FINGERPRINT
 
 _OURS = (
@@ -95,9 +100,9 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
             hint="send the prompts in several requests",
         )
     stop = data.get("stop")
-    odd = [item for item in stop if not isinstance(item, str)] if isinstance(stop, list) else []
-    if odd:
-        raise BadRequest(f"invalid type for 'stop' field: {GO_TYPES[kind(odd[0])]}")
+    for number, item in enumerate(stop if isinstance(stop, list) else ()):
+        if not isinstance(item, str):
+            refuse_type(f"stop[{number}]", "a string", item)
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
     if limit is not None:
         limit = read_integer("max_tokens", limit)
@@ -115,12 +120,6 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         include_usage=data.get("stream_options", {}).get("include_usage") is True,
         ignored=("best_of",) if data.get("best_of", n) != n else (),
     )
-
-
-def make_list_error() -> BadRequest:
-    """Say of a list of prompts what Ollama says of all of them."""
-    go_type = "Go struct field CompletionRequest.prompt of type string"
-    return BadRequest(f"json: cannot unmarshal array into {go_type}")
 
 
 _encode = msgspec.json.Encoder().encode

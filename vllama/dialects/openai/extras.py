@@ -11,17 +11,16 @@ See docs/reference/api.md#ollamas-fields-on-v1.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.base.units import parse_keep_alive
-from vllama.chat.go_json import kind
+from vllama.chat.bodies import name_type, say_wrong
 from vllama.chat.inspect import Inspect, read_inspect
 from vllama.chat.request import Think
-from vllama.dialects.ollama.request_types import THINK_LEVELS
+from vllama.dialects.ollama.read import read_think
 
 EFFORTS = {
     "minimal": "low", "low": "low", "medium": "medium", "high": "high",
@@ -33,14 +32,6 @@ _FORCED = ("temperature", "top_p")
 _NAMES = frozenset((
     "options", "num_ctx", "keep_alive", "think", "truncate", "shift", "inspect",
 ))  # fmt: skip
-
-
-_BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
-
-
-def is_base64(text: str) -> bool:
-    """Tell whether a text is a file, and not where one is: no path has this form by chance."""
-    return len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
 
 
 def read_integer(name: str, value: object) -> int:
@@ -59,9 +50,7 @@ def read_boolean(name: str, value: object) -> bool:
 
 def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
     """Raise BadRequest for a value of the wrong type."""
-    raise BadRequest(
-        f"Invalid type for '{name}': expected {wanted}, but got {kind(value)} instead."
-    )
+    raise BadRequest(say_wrong(name, f"expected {wanted}, got {name_type(value)}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +87,8 @@ def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
     try:
         keep_alive = parse_keep_alive(rest.pop("keep_alive", None))
     except ValueError as error:
-        raise BadRequest(str(error)) from None
-    think = rest.pop("think", None)
-    if not (think is None or isinstance(think, bool) or think in THINK_LEVELS):
-        raise BadRequest(
-            f"invalid think value: '{str(think)[:80]}' "
-            '(must be "high", "medium", "low", "max", true, or false)'
-        )
+        raise BadRequest(say_wrong("keep_alive", str(error))) from None
+    think = read_think(rest.pop("think", None))
     truncate, shift = _flag(rest, "truncate"), _flag(rest, "shift")
     for name in _FORCED:
         if rest.get(name) is None and options.get(name) is not None:

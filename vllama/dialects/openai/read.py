@@ -16,24 +16,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.engine.request_fields import check_nested, check_tools_run_here
-from vllama.chat.go_json import check_messages, check_tools, kind
+from vllama.chat.bodies import Body, decode_object, find_error
+from vllama.chat.engine.request_fields import check_code, check_nested, check_tools_run_here
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
-from vllama.chat.request import ChatRequest, Message
-from vllama.dialects.go_structs import Struct, decode_body
+from vllama.chat.request import MAX_TOOLS, ChatRequest, Message
 from vllama.dialects.ollama.read import make_format_error
+from vllama.dialects.ollama.request_types import is_base64
 from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import (
     NOTHING,
     Extras,
-    is_base64,
     parse_effort,
     read_effort,
     read_integer,
     refuse_type,
 )
-from vllama.dialects.openai.request_types import OWN
+from vllama.dialects.openai.request_types import OpenAIBody
 
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "repetition_penalty",
@@ -45,16 +44,20 @@ NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
 
 
-def parse_openai(body: bytes, struct: Struct[Any] = OWN) -> dict[str, Any]:
+def parse_openai(body: bytes, python_type: type[Body] = OpenAIBody) -> dict[str, Any]:
     """Decode a `/v1` body: an object, top-level keys in lower case.
 
-    Fields that Ollama knows have the types of `struct`. Raises BadRequest.
+    Fields that Ollama knows have their types. Raises BadRequest, and Forbidden for a field that
+    may be code.
     """
-    source = decode_body(body, struct, empty="EOF")
+    source = decode_object(body)
     if not "".join(source).islower():
         source = {key.lower(): value for key, value in source.items()}
-    if isinstance(messages := source.get("messages"), list):
-        check_messages(messages)
+    check_code(source)
+    names = python_type.__struct_encode_fields__
+    known = {name: source[name] for name in names if source.get(name) is not None}
+    if problem := find_error(known, python_type):
+        raise BadRequest(problem)
     return source
 
 
@@ -124,7 +127,7 @@ def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
             raise make_format_error(schema)
         case dict():
             return None
-    raise BadRequest("Invalid type for 'response_format': expected an object.")
+    raise BadRequest("Invalid value for 'response_format': expected an object.")
 
 
 def _tool_choice(rest: dict[str, Any]) -> object:
@@ -138,7 +141,8 @@ def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
     if not tools:
         return ()
-    check_tools(tools)
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest(f"cannot read the request: it has {len(tools)} tools, at most {MAX_TOOLS}")
     given = tuple(tool for tool in tools if tool is not None)
     check_tools_run_here(given)
     return given
@@ -180,15 +184,6 @@ _READ = frozenset(
 )
 _FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
 """What a message may have instead of content; Ollama takes the first only."""
-GO_TYPES = {
-    "null": "<nil>",
-    "bool": "bool",
-    "number": "float64",
-    "object": "map[string]interface {}",
-    "array": "[]interface {}",
-    "string": "string",
-}
-"""How Go names the type of a JSON value of unknown type, by its kind."""
 IMAGE_URI = "data:(image/(jpeg|jpg|png|webp|gif))?;base64,"
 """How the only URLs of images begin that are taken."""
 _IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
@@ -207,7 +202,7 @@ def _message(number: int, item: Mapping[str, Any]) -> Message:
     elif isinstance(content, str) or (content is None and not _FOR_CONTENT.isdisjoint(item)):
         text = content or ""
     else:
-        raise BadRequest(f"invalid message content type: {GO_TYPES[kind(content)]}")
+        refuse_type(f"messages[{number}].content", "a string or an array", content)
     where, extra = f"messages[{number}]", _leave_out(item, _READ)
     check_nested(where, extra)
     return Message(

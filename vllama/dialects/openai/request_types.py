@@ -1,111 +1,124 @@
-"""OpenAI's requests as Ollama declares them (`openai/openai.go`).
+"""OpenAI's requests, as far as Ollama reads them (its `openai/openai.go`).
 
-Fields that only vllama reads are checked where they are read.
+Bodies of these types are checked, and stay as they are: fields that only vllama reads are checked
+where they are read, the others are for engines.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-import msgspec
+from msgspec import Meta, Struct, field
 
-from vllama.chat.go_json import MAX_MESSAGES, check_messages
-from vllama.dialects.go_structs import find_struct, list_of, make_struct
-from vllama.dialects.go_types import Walk
-from vllama.dialects.go_values import Float32, Int, LimitedList, described, string
-from vllama.dialects.ollama.request_types import Tool
-
-_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+from vllama.chat.bodies import Body
+from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
+from vllama.dialects.ollama.request_types import Float32, Int, Tool
 
 
-@described({"anyOf": [{"type": "string"}, _TEXTS]})
-def _prompt(value: object, walk: Walk) -> object:
-    """Check a prompt. Ollama refuses all lists; lists of texts are taken here."""
-    texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
-    return value if texts else string(value, walk)
+class StreamOptions(Struct):
+    """What a stream has beside its text."""
+
+    include_usage: bool | None = None
 
 
-StreamOptions = make_struct(
-    "openai.StreamOptions", "What a stream has beside its text.", include_usage=bool
-)
-CalledFunction = make_struct(
-    "",
-    name=str,
-    arguments=str,
-    go_shown='struct { Name string "json:\\"name\\""; Arguments string "json:\\"arguments\\"" }',
-)
-CallStruct = make_struct(
-    "openai.ToolCall",
-    "A call that the model made.",
-    id=str,
-    index=Int,
-    type=str,
-    function=CalledFunction,
-)
-MessageStruct = make_struct(
-    "openai.Message",
-    "A turn of the conversation.",
-    role=str,
-    content=Any,
-    reasoning=str,
-    tool_calls=list_of(CallStruct),
-    name=str,
-    tool_call_id=str,
-)
-JsonSchema = make_struct("openai.JsonSchema", "A JSON schema with a name.", schema=Any)
-ResponseFormat = make_struct(
-    "openai.ResponseFormat", "The form of the answer.", type=str, json_schema=JsonSchema
-)
-Reasoning = make_struct("openai.Reasoning", "How the model thinks.", effort=str)
-MESSAGE = find_struct(MessageStruct)
-Messages: Any = Annotated[
-    list_of(MessageStruct),
-    msgspec.Meta(max_length=MAX_MESSAGES),
-    LimitedList(MESSAGE, "[]openai.Message", check_messages),
-]
-OwnBody = make_struct("openai.Request", model=str)
-ChatBody = make_struct(
-    "openai.ChatCompletionRequest",
-    model=str,
-    messages=Messages,
-    stream=bool,
-    stream_options=StreamOptions,
-    max_tokens=Int,
-    seed=Int,
-    stop=Any,
-    temperature=float,
-    frequency_penalty=float,
-    presence_penalty=float,
-    top_p=float,
-    response_format=ResponseFormat,
-    tools=list_of(Tool),
-    reasoning=Reasoning,
-    reasoning_effort=str,
-    logprobs=bool,
-    top_logprobs=Int,
-    _debug_render_only=bool,
-)
-CompletionBody = make_struct(
-    "openai.CompletionRequest",
-    model=str,
-    prompt=Annotated[str | Annotated[list[str], msgspec.Meta(min_length=1)], _prompt],
-    frequency_penalty=Float32,
-    max_tokens=Int,
-    presence_penalty=Float32,
-    seed=Int,
-    stop=Any,
-    stream=bool,
-    stream_options=StreamOptions,
-    temperature=Float32,
-    top_p=Float32,
-    suffix=str,
-    logprobs=Int,
-    _debug_render_only=bool,
-)
-EmbeddingBody = make_struct(
-    "openai.EmbedRequest", input=Any, model=str, dimensions=Int, encoding_format=str
-)
-OWN = find_struct(OwnBody)
-CHAT = find_struct(ChatBody)
-COMPLETION = find_struct(CompletionBody)
-EMBEDDING = find_struct(EmbeddingBody)
+class OpenAICalledFunction(Struct):
+    """The call of a function."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class OpenAICall(Struct):
+    """A call that the model made."""
+
+    id: str | None = None
+    index: Int | None = None
+    type: str | None = None
+    function: OpenAICalledFunction | None = None
+
+
+class OpenAIMessage(Struct):
+    """A turn of the conversation."""
+
+    role: str | None = None
+    content: Any = None
+    reasoning: str | None = None
+    tool_calls: list[OpenAICall | None] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+Messages: TypeAlias = Annotated[list[OpenAIMessage | None], Meta(max_length=MAX_MESSAGES)] | None
+
+
+class JsonSchema(Struct):
+    """A JSON schema with a name."""
+
+    schema: Any = None
+
+
+class ResponseFormat(Struct):
+    """The form of the answer."""
+
+    type: str | None = None
+    json_schema: JsonSchema | None = None
+
+
+class ReasoningOptions(Struct):
+    """How the model thinks."""
+
+    effort: str | None = None
+
+
+class OpenAIBody(Body):
+    """A body of which only the model is read here."""
+
+    model: str | None = None
+
+
+class ChatCompletionBody(OpenAIBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Messages = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Int | None = None
+    seed: Int | None = None
+    stop: Any = None
+    temperature: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    top_p: float | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool | None], Meta(max_length=MAX_TOOLS)] | None = None
+    reasoning: ReasoningOptions | None = None
+    reasoning_effort: str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    debug_render_only: bool | None = field(name="_debug_render_only", default=None)
+
+
+class CompletionBody(OpenAIBody):
+    """`POST /v1/completions`. Ollama refuses all lists of prompts."""
+
+    prompt: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    frequency_penalty: Float32 | None = None
+    max_tokens: Int | None = None
+    presence_penalty: Float32 | None = None
+    seed: Int | None = None
+    stop: Any = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Float32 | None = None
+    top_p: Float32 | None = None
+    suffix: str | None = None
+    logprobs: Int | None = None
+    debug_render_only: bool | None = field(name="_debug_render_only", default=None)
+
+
+class EmbeddingBody(OpenAIBody):
+    """`POST /v1/embeddings`."""
+
+    input: Any = None
+    dimensions: Int | None = None
+    encoding_format: str | None = None

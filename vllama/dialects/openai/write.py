@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import VllamaError
+from vllama.chat.bodies import decode_value
 from vllama.chat.engine.events import Choice, Chunk, Delta, Event
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
-from vllama.chat.go_json import decode_value
 from vllama.chat.logprobs import pack, tidy
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally, find_cached_tokens
 from vllama.chat.tool_calls import CallCollector

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import check_messages, decode_json, encode_json
+from vllama.chat.bodies import decode_json, encode_json
+from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.anthropic.messages import join_blocks
 from vllama.dialects.responses.answer_types import InputItems
 
@@ -21,7 +22,10 @@ def input_messages(value: object) -> list[dict[str, Any]]:
     """Return `input`, a text or items whose types are right, as messages. Raises BadRequest."""
     if not isinstance(value, list):
         return [{"role": "user", "content": value}] if value else []
-    check_messages(value)
+    if len(value) > MAX_MESSAGES:  # with those of earlier responses
+        raise BadRequest(
+            f"cannot read the request: it has {len(value)} messages, at most {MAX_MESSAGES}"
+        )
     items = _Items()
     for item in value:
         items.add(item)

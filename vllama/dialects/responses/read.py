@@ -13,30 +13,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.base.errors import BadRequest
+from vllama.chat.bodies import encode_json, find_error
 from vllama.chat.engine.request_fields import STANDARD
-from vllama.chat.go_json import encode_json
 from vllama.dialects.anthropic.read import put_tools
-from vllama.dialects.go_types import GoType, find_error
-from vllama.dialects.go_values import ANY_MAP, boolean, float64, string
-from vllama.dialects.ollama.request_types import PARAMETERS
+from vllama.dialects.ollama.request_types import ToolParameters
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.responses.items import input_messages
-from vllama.dialects.responses.request_types import RESPONSES
+from vllama.dialects.responses.request_types import ResponsesBody
 
 SEPARATOR = "."
 _NO_TOOL = {"type": "", "name": "", "description": None, "strict": None, "parameters": None}
 _NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-_ONLY_HERE: Mapping[str, GoType] = {
-    "frequency_penalty": float64,
-    "metadata": ANY_MAP,
-    "parallel_tool_calls": boolean,
-    "presence_penalty": float64,
-    "previous_response_id": string,
-    "prompt_cache_key": string,
-    "safety_identifier": string,
-    "store": boolean,
-    "user": string,
+_ONLY_HERE: Mapping[str, Any] = {
+    "frequency_penalty": float,
+    "metadata": dict[str, Any],
+    "parallel_tool_calls": bool,
+    "presence_penalty": float,
+    "previous_response_id": str,
+    "prompt_cache_key": str,
+    "safety_identifier": str,
+    "store": bool,
+    "user": str,
 }
 """Fields that Ollama does not read, so that a value of another type is no error, but ignored."""
 
@@ -78,7 +76,7 @@ def continue_from(
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Parse a request. Raises BadRequest."""
-    rest, extras = take_extras(parse_openai(body, RESPONSES))
+    rest, extras = take_extras(parse_openai(body, ResponsesBody))
     data, ignored = _drop_unusable(rest)
     model, instructions = data.get("model", ""), data.get("instructions") or None
     messages = input_messages(data.get("input"))
@@ -146,12 +144,12 @@ def _drop_unusable(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
     data = {name: value for name, value in given.items() if value is not None}
     unusable = [
         name
-        for name, go_type in _ONLY_HERE.items()
-        if name in data and find_error(data[name], go_type) is not None
+        for name, python_type in _ONLY_HERE.items()
+        if name in data and find_error(data[name], python_type)
     ]
     for name in unusable:
         del data[name]
-    known = {*RESPONSES.fields, *_ONLY_HERE, *STANDARD, "tool_choice"}
+    known = {*ResponsesBody.__struct_encode_fields__, *_ONLY_HERE, *STANDARD, "tool_choice"}
     return data, [*unusable, *(name for name in data if name not in known)]
 
 
@@ -218,9 +216,8 @@ def _tools(
 def _function(tool: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return a tool in OpenAI's older form. Raises BadRequest."""
     parameters = tool.get("parameters")
-    error = find_error(parameters, PARAMETERS)
-    if error is not None:
-        raise BadRequest(f"failed to unmarshal tool parameters: {error}")
+    if problem := find_error(parameters, ToolParameters | None):
+        raise BadRequest(f"wrong parameters of the tool '{tool['name'][:80]}': {problem}")
     function = {"name": prefix + tool["name"], "parameters": parameters or {"type": "object"}}
     if tool.get("description") is not None:
         function["description"] = tool["description"]

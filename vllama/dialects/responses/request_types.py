@@ -1,192 +1,182 @@
-"""`POST /v1/responses` as Ollama declares it (`openai/responses.go`).
+"""`POST /v1/responses`, as far as Ollama reads it (its `openai/responses.go`).
 
-vllama takes more kinds of items and of content than Ollama does; the check of those passes over
-them.
+Bodies of these types are checked, and stay as they are. vllama takes more kinds of items and of
+content than Ollama does; the check of those passes over them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from vllama.chat.go_json import check_messages, kind
-from vllama.dialects.go_structs import GoStruct, find_struct, list_of, make_struct
-from vllama.dialects.go_types import GoError, GoType, Walk, find_error
-from vllama.dialects.go_values import Int, anything, described
+from msgspec import Meta, Struct
 
-_Type = make_struct("", type=str, go_shown='struct { Type string "json:\\"type\\"" }')
-_Item = make_struct(
-    "",
-    type=str,
-    role=str,
-    go_shown='struct { Type string "json:\\"type\\""; Role string "json:\\"role\\"" }',
-)
-Text = make_struct("openai.ResponsesTextContent", type=str, text=str)
-OutputText = make_struct("openai.ResponsesOutputTextContent", type=str, text=str)
-Image = make_struct(
-    "openai.ResponsesImageContent", type=str, detail=str, file_id=str, image_url=str
-)
-File = make_struct(
-    "openai.ResponsesFileContent", type=str, file_data=str, file_id=str, file_url=str, filename=str
-)
-Summary = make_struct("openai.ResponsesReasoningSummary", type=str, text=str)
-FunctionCall = make_struct(
-    "openai.ResponsesFunctionCall", id=str, type=str, call_id=str, name=str, arguments=str
-)
-_Output = make_struct("", type=str, call_id=str)
-ReasoningItem = make_struct(
-    "openai.ResponsesReasoningInput",
-    id=str,
-    type=str,
-    summary=list_of(Summary),
-    encrypted_content=str,
-)
+from vllama.chat.bodies import Body, convert
+from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
+from vllama.dialects.ollama.request_types import Int
 
 
-_CONTENT: Mapping[str, GoType] = {
-    "input_text": find_struct(Text),
-    "output_text": find_struct(OutputText),
-    "input_image": find_struct(Image),
-    "input_file": find_struct(File),
-    **dict.fromkeys(("text", "refusal", "summary_text", "input_audio"), anything),
-}
+class _Head(Struct):
+    type: str | None = None
+    role: str | None = None
+
+
+class _Typed(dict[str, Any]):
+    """An object whose type decides which fields it has; a role alone makes it a message."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": "object"}
+    kinds: ClassVar[Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Check an object."""
+        head = convert(value, _Head)
+        name = head.type or ("message" if head.role else "")
+        if name not in cls.kinds:
+            raise ValueError(f"Unknown type '{name[:80]}'")
+        convert(value, cls.kinds[name])
+        return cls()
+
+
+class InputText(Struct):
+    """A text."""
+
+    text: str | None = None
+
+
+class InputImage(Struct):
+    """A picture."""
+
+    detail: str | None = None
+    file_id: str | None = None
+    image_url: str | None = None
+
+
+class InputFile(Struct):
+    """A file."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class InputPart(_Typed):
+    """A part of a message's content."""
+
+    kinds: ClassVar[Mapping[str, Any]] = {
+        "input_text": InputText,
+        "output_text": InputText,
+        "input_image": InputImage,
+        "input_file": InputFile,
+        **dict.fromkeys(("text", "refusal", "summary_text", "input_audio"), Any),
+    }
+
+
+class InputMessage(Struct):
+    """A turn of the conversation."""
+
+    content: str | list[InputPart] | None = None
+
+
+class FunctionCall(Struct):
+    """The call of a function."""
+
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class FunctionOutput(Struct):
+    """What a function returned."""
+
+    call_id: str | None = None
+    output: str | list[InputPart] | None = None
+
+
+class ReasoningItem(Struct):
+    """What the model thought."""
+
+    id: str | None = None
+    summary: list[InputText | None] | None = None
+    encrypted_content: str | None = None
+
+
 _CALLS_OF_SERVERS = (
     "web_search_call", "file_search_call", "computer_call", "computer_call_output",
     "code_interpreter_call", "image_generation_call", "mcp_list_tools", "mcp_call",
 )  # fmt: skip
 
 
-def _check_each(values: Sequence[object], name: str, go_type: GoType) -> None:
-    """Check the values of a list that is decoded one by one. Raises GoError."""
-    for number, value in enumerate(values):
-        error = find_error(value, go_type)
-        if error is not None:
-            raise GoError(f"{name}[{number}]: {error}")
+class InputItem(_Typed):
+    """An item of the input. Calls that OpenAI's servers ran are known, and passed over."""
+
+    kinds: ClassVar[Mapping[str, Any]] = {
+        "message": InputMessage,
+        "function_call": FunctionCall,
+        "function_call_output": FunctionOutput,
+        "reasoning": ReasoningItem,
+        **dict.fromkeys(_CALLS_OF_SERVERS, Any),
+    }
 
 
-def _check_text_or_list(value: object, name: str, go_type: GoType) -> None:
-    """Check a value that is a text or a list. Raises GoError."""
-    if isinstance(value, list):
-        _check_each(value, name, go_type)
-    elif value is not None and not isinstance(value, str):
-        raise GoError(
-            f"{name} must be a string or array: json: cannot unmarshal {kind(value)} "
-            "into Go value of type []json.RawMessage"
-        )
+Input: TypeAlias = str | Annotated[list[InputItem], Meta(max_length=MAX_MESSAGES)]
 
 
-@described({"type": "object"})
-def _check_part(value: object, walk: Walk) -> object:
-    """Check a `ResponsesContent`, which its type tells apart."""
-    find_struct(_Type)(value, walk)
-    if walk.first is None:
-        name = (value.get("type") or "") if isinstance(value, dict) else ""
-        if name not in _CONTENT:
-            raise GoError(f"unknown content type: {name}")
-        _CONTENT[name](value, walk)
-    return value
-
-
-def _check_message(value: dict[str, object], walk: Walk) -> None:
-    _check_text_or_list(value.get("content"), "content", _check_part)
-
-
-def _check_output(value: dict[str, object], walk: Walk) -> None:
-    find_struct(_Output)(value, walk)
-    if walk.first is None:
-        _check_text_or_list(value.get("output"), "output", _check_part)
-
-
-ITEMS: Mapping[str, Callable[[dict[str, object], Walk], object]] = {
-    "message": _check_message,
-    "function_call": find_struct(FunctionCall),
-    "function_call_output": _check_output,
-    "reasoning": find_struct(ReasoningItem),
-    **dict.fromkeys(_CALLS_OF_SERVERS, anything),
-}
-"""The kinds of items in `input`. Calls that OpenAI's servers ran are known, and passed over."""
-
-
-@described({"type": "object"})
-def _check_item(value: object, walk: Walk) -> object:
-    """Check a `ResponsesInputItem`, which its type tells apart; a role makes it a message."""
-    find_struct(_Item)(value, walk)
-    if walk.first is not None:
-        return value
-    fields = value if isinstance(value, dict) else {}
-    name = fields.get("type") or ("message" if fields.get("role") else "")
-    if not name:
-        raise GoError("input item missing required 'type' field")
-    if name not in ITEMS:
-        raise GoError(f'unknown input item type: "{name}"')
-    ITEMS[name](fields, walk)
-    return value
-
-
-@described({"anyOf": [{"type": "string"}, {"type": "array"}]})
-def _check_input(value: object, walk: Walk) -> object:
-    if isinstance(value, list):
-        check_messages(value)
-    _check_text_or_list(value, "input", _check_item)
-    return value
-
-
-class Input:
-    """A text or items, which their types tell apart."""
-
-    go_type: ClassVar[GoType] = _check_input
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-
-class Tool(GoStruct):
+class ResponsesTool(Struct):
     """A tool, or a namespace of tools."""
 
-    go_name = "openai.ResponsesTool"
-    type: str = ""
-    name: str = ""
-    description: str = ""
-    strict: bool = False
-    parameters: dict[str, Any] = {}
-    tools: list[Tool | None] = []
+    type: str | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    parameters: dict[str, Any] | None = None
+    tools: list[ResponsesTool | None] | None = None
 
 
-TextFormat = make_struct(
-    "openai.ResponsesTextFormat",
-    "The form of the text.",
-    type=str,
-    name=str,
-    schema=Any,
-    strict=bool,
-)
-TextOptions = make_struct("openai.ResponsesText", "The form of the text.", format=TextFormat)
-Reasoning = make_struct(
-    "openai.ResponsesReasoning",
-    "How the model thinks.",
-    effort=str,
-    generate_summary=str,
-    summary=str,
-)
-DecisionsBody = make_struct("openai.Request", model=str, input=Input)
-ResponsesBody = make_struct(
-    "openai.ResponsesRequest",
-    model=str,
-    background=bool,
-    conversation=Any,
-    include=list_of(str),
-    input=Input,
-    instructions=str,
-    max_output_tokens=Int,
-    reasoning=Reasoning,
-    temperature=float,
-    text=TextOptions,
-    top_p=float,
-    truncation=str,
-    tools=list_of(Tool),
-    stream=bool,
-)
+class TextFormat(Struct):
+    """The form of the text."""
+
+    type: str | None = None
+    name: str | None = None
+    schema: Any = None
+    strict: bool | None = None
 
 
-DECISIONS = find_struct(DecisionsBody)
-RESPONSES = find_struct(ResponsesBody)
+class TextOptions(Struct):
+    """The form of the text."""
+
+    format: TextFormat | None = None
+
+
+class ResponsesReasoning(Struct):
+    """How the model thinks."""
+
+    effort: str | None = None
+    generate_summary: str | None = None
+    summary: str | None = None
+
+
+class DecisionsBody(Body):
+    """`POST /v1/decisions`, as far as it is the same."""
+
+    model: str | None = None
+    input: Input | None = None
+
+
+class ResponsesBody(DecisionsBody):
+    """`POST /v1/responses`."""
+
+    background: bool | None = None
+    conversation: Any = None
+    include: list[str | None] | None = None
+    instructions: str | None = None
+    max_output_tokens: Int | None = None
+    reasoning: ResponsesReasoning | None = None
+    temperature: float | None = None
+    text: TextOptions | None = None
+    top_p: float | None = None
+    truncation: str | None = None
+    tools: Annotated[list[ResponsesTool | None], Meta(max_length=MAX_TOOLS)] | None = None
+    stream: bool | None = None

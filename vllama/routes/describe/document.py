@@ -12,11 +12,13 @@ import msgspec
 
 from vllama import __version__
 from vllama.base.errors import VllamaError
-from vllama.dialects.go_types import Schema
+from vllama.base.meaning import Schema
+from vllama.chat.bodies import Body as RequestStruct
 from vllama.routes.describe.field_help import explain
 from vllama.routes.describe.fields import (
     EXAMPLE_MODEL,
     MODEL,
+    make_nullable,
     make_object,
     make_word,
     refer,
@@ -121,18 +123,22 @@ class _Writer:
 
     def __init__(self, routes: Collection[Route], *, needs_key: bool) -> None:
         self._needs_key = needs_key
-        types = list(dict.fromkeys([*_list_answer_types(routes), *_ERRORS.values()]))
+        bodies = [route.body for route in routes if route.body]
+        given = [body.type for body in bodies if body.type]
+        types = list(dict.fromkeys([*_list_answer_types(routes), *_ERRORS.values(), *given]))
         described, components = msgspec.json.schema_components(
-            types, ref_template="#/components/schemas/{name}"
+            types,
+            schema_hook=_describe_class,
+            ref_template="#/components/schemas/{name}",
         )
         self._answers = dict(zip(types, described, strict=True))
-        structs: dict[str, Schema] = {}
-        for body in filter(None, (route.body for route in routes)):
-            if body.type is not None:
-                body.type.describe(structs)
-            structs |= {name: refine(structs[name], more) for name, more in body.parts.items()}
-        self._structs = structs
-        self.schemas: dict[str, Any] = {**components, **structs}
+        self.schemas: dict[str, Any] = components
+        lenient = {one.__name__ for one in _list_subclasses(RequestStruct)}
+        for name in lenient & components.keys():
+            components[name] = _make_lenient(components[name])
+        for body in bodies:
+            for name, more in body.parts.items():
+                components[name] = refine(components[name], more)
 
     def describe(self, route: Route, path: str, method: str) -> dict[str, Any]:
         """Return the Operation Object of a method and a path."""
@@ -158,12 +164,12 @@ class _Writer:
         return described
 
     def _describe_body(self, body: Body, path: str) -> dict[str, Any]:
-        known = self._structs[body.type.name] if body.type else {"type": "object"}
+        known = self.schemas[body.type.__name__] if body.type else {"type": "object"}
         text = f"the body of a request to `{path}`"
         schema = refine(known, {"properties": body.fields, "description": text})
         if body.required:
             schema["required"] = list(body.required)
-        name = body.name or (body.type.name if body.type else "")
+        name = body.name or (body.type.__name__ if body.type else "")
         self.schemas[name] = schema
         content: dict[str, Any] = {"schema": refer(name)}
         if body.examples:
@@ -225,6 +231,24 @@ class _Writer:
         """Return the schema of an answer's type, or of several."""
         found = [self._answers[type_] for type_ in _list_types(wanted)]
         return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _describe_class(python_type: Any) -> Schema:
+    schema: Schema = python_type.schema
+    return schema
+
+
+def _list_subclasses(python_type: type[Any]) -> Iterator[type[Any]]:
+    for one in python_type.__subclasses__():
+        yield one
+        yield from _list_subclasses(one)
+
+
+def _make_lenient(schema: Schema) -> Schema:
+    """Return the schema of a struct in which null is absent, and unknown fields are ignored."""
+    fields = {name: make_nullable(one) for name, one in schema["properties"].items()}
+    kept = {name: one for name, one in schema.items() if name != "additionalProperties"}
+    return kept | {"properties": fields}
 
 
 def _name_model(body: Body) -> Body:

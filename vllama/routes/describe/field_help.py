@@ -5,7 +5,7 @@ A field that means something else by its name says so itself, at its type.
 
 from __future__ import annotations
 
-from vllama.dialects.go_types import Schema
+from vllama.base.meaning import Schema
 
 HELP: dict[str, str] = {
     "$defs": "schemas that are referred to",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllama.base.meaning import Schema
 from vllama.chat.inspect import MOST_LAYERS
 from vllama.chat.logprobs import MAX_LOGPROBS
-from vllama.dialects.go_types import Schema, make_enum, make_nullable
-from vllama.dialects.go_values import BASE64, integer
 from vllama.dialects.ollama.options import describe_options
-from vllama.dialects.ollama.request_types import THINK_LEVELS, keep_alive
+from vllama.dialects.ollama.request_types import BASE64, MAX_INT, THINK_LEVELS, Duration
 from vllama.dialects.openai.read import IMAGE_URI
 from vllama.models.names.ref import HUB_HOSTS, HUB_TAG, NAMESPACE, REPO
 from vllama.models.names.ref import MODEL as MODEL_PART
@@ -53,6 +52,26 @@ def refine(schema: Schema, refined: Schema) -> Schema:
     return {**schema, **refined, **({"properties": merged} if merged else {})}
 
 
+def make_enum(*values: str | bool | None) -> Schema:
+    """Return the schema of one of these values; generators of clients want types of one kind."""
+    texts = [value for value in values if isinstance(value, str)]
+    schema: Schema = {"type": "string", "enum": texts}
+    if any(isinstance(value, bool) for value in values):
+        schema = {"anyOf": [{"type": "boolean"}, schema]}
+    return (
+        {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]} if None in values else schema
+    )
+
+
+def make_nullable(schema: Schema) -> Schema:
+    """Return the schema of a value that may be null, which is read as nothing."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "$ref" in schema or "anyOf" in schema:
+        return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
+    return schema
+
+
 def make_object(optional: Mapping[str, Schema] | None = None, /, **required: Schema) -> Schema:
     """Return the schema of an object with these fields."""
     fields = {**required, **(optional or {})}
@@ -88,7 +107,7 @@ IMAGE_URL: Schema = {
 }
 NUMBER: Schema = {"type": ["number", "null"]}
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
-WHOLE_NUMBER: Schema = integer.describe({})
+WHOLE_NUMBER: Schema = {"type": "integer", "minimum": -MAX_INT, "maximum": MAX_INT}
 INTEGER: Schema = make_nullable(WHOLE_NUMBER)
 BOOLEAN: Schema = {"type": ["boolean", "null"]}
 OPTIONS: Schema = describe_options()
@@ -111,7 +130,7 @@ INSPECT: Schema = make_nullable(
 OWN_FIELDS: dict[str, Schema] = {
     "options": OPTIONS,
     "num_ctx": {"type": ["number", "null"]},
-    "keep_alive": make_nullable(keep_alive.describe({})),
+    "keep_alive": make_nullable(Duration.schema),
     "think": make_enum(True, *THINK_LEVELS, None),
     "truncate": {"type": ["boolean", "null"]},
     "shift": {"type": ["boolean", "null"]},

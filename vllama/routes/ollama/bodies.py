@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllama.dialects.go_types import Schema
+from vllama.base.meaning import Schema
 from vllama.dialects.ollama import request_types as requests
 from vllama.routes.describe.fields import (
     EXAMPLE_MODEL,
@@ -13,6 +13,7 @@ from vllama.routes.describe.fields import (
     MODEL,
     NEW_MODEL,
     OPTIONS,
+    OWN_FIELDS,
     PULLED_MODEL,
     TEXT,
     TEXT_OR_NULL,
@@ -24,6 +25,7 @@ from vllama.routes.route import Body, Parameter
 
 _INFERENCE: dict[str, Schema] = {
     "format": FORMAT,
+    "think": OWN_FIELDS["think"],
     "top_logprobs": TOP_LOGPROBS,
     "inspect": INSPECT,
 }
@@ -37,7 +39,7 @@ _TOOL: dict[str, Any] = {
     },
 }
 CHAT = Body(
-    type=requests.CHAT,
+    type=requests.ChatBody,
     fields=_INFERENCE,
     examples={
         "A question": {"messages": [_QUESTION]},
@@ -53,7 +55,7 @@ CHAT = Body(
     },
 )
 GENERATE = Body(
-    type=requests.GENERATE,
+    type=requests.GenerateBody,
     fields=_INFERENCE | {"context": {"items": WHOLE_NUMBER}},
     examples={
         "A prompt": {"prompt": "The capital of Norway is"},
@@ -66,7 +68,7 @@ GENERATE = Body(
     },
 )
 EMBED = Body(
-    type=requests.EMBED,
+    type=requests.EmbedBody,
     fields={
         "input": {
             "description": "a text, or several",
@@ -76,18 +78,18 @@ EMBED = Body(
     examples={"Two texts": {"model": "all-minilm", "input": ["one text", "another"]}},
 )
 LEGACY_EMBED = Body(
-    type=requests.LEGACY_EMBED,
+    type=requests.LegacyEmbedBody,
     examples={"A text": {"model": "all-minilm", "prompt": "one text"}},
 )
 TOKENIZE = Body(
-    type=requests.TOKENIZE,
+    type=requests.TokenizeBody,
     required=("text",),
     fields={"text": TEXT},
     examples={"A text": {"text": "Hello, world"}},
 )
 DETOKENIZE = Body(
     name="DetokenizeRequest",
-    type=requests.TOKENIZE,
+    type=requests.TokenizeBody,
     required=("tokens",),
     fields={"tokens": {"type": "array", "items": WHOLE_NUMBER | {"minimum": 0}}},
     examples={"Three tokens": {"tokens": [19556, 28, 905]}},
@@ -117,7 +119,7 @@ _UPLOADS: Schema = {
     "additionalProperties": _SHA256,
 }
 SHOW = Body(
-    type=requests.SHOW,
+    type=requests.ShowBody,
     required=("model",),
     fields=_name(),
     examples={
@@ -126,14 +128,16 @@ SHOW = Body(
     },
 )
 PULL = Body(
-    type=requests.PULL,
+    type=requests.PullBody,
     required=("model",),
     fields=_name(PULLED_MODEL),
     examples={"A model": {"model": EXAMPLE_MODEL}},
 )
-STOP_PULL = Body(name="StopPullRequest", type=requests.PULL, required=("model",), fields=_name())
+STOP_PULL = Body(
+    name="StopPullRequest", type=requests.PullBody, required=("model",), fields=_name()
+)
 CREATE = Body(
-    type=requests.CREATE,
+    type=requests.CreateBody,
     required=("model",),
     fields={
         **_name(NEW_MODEL),
@@ -156,15 +160,15 @@ CREATE = Body(
     },
 )
 COPY = Body(
-    type=requests.COPY,
+    type=requests.CopyBody,
     required=("source", "destination"),
     fields={"source": MODEL, "destination": NEW_MODEL},
     examples={"A copy": {"source": EXAMPLE_MODEL, "destination": "smol"}},
 )
 DELETE = Body(
-    type=requests.DELETE,
+    type=requests.DeleteBody,
     required=("model",),
     fields=_name(),
     examples={"A model": {"model": "smol"}},
 )
-PUSH = Body(type=requests.PUSH, required=("model",), fields=_name())
+PUSH = Body(type=requests.PushBody, required=("model",), fields=_name())

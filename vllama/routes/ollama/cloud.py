@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.dialects.errors import OllamaError
-from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import Cloud, CloudStatus, Progress, Recommendations
-from vllama.dialects.ollama.request_types import PUSH
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import PushBody
 from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.net.http.request import Request
 from vllama.routes.ollama import bodies
@@ -60,7 +60,7 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 
 async def push(gateway: Gateway, request: Request) -> None:
     """Upload a model: refused, since nobody is signed in."""
-    body = decode_request(await request.body(), PUSH)
+    body = decode_request(await request.body(), PushBody)
     name = need_name(body.model or body.name)
     ModelRef.parse(name)
     try:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from vllama.base import executors
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.chat.go_json import kind
-from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
-from vllama.dialects.ollama.request_types import COPY, CREATE, CreateBody
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import CopyBody, CreateBody
 from vllama.models.create import (
     Recipe,
     check_copy_name,
@@ -56,7 +55,7 @@ SUCCESS = "success"
 
 async def create(gateway: Gateway, request: Request) -> None:
     """Make a model of another one, or of uploaded files."""
-    body = decode_request(await request.body(), CREATE)
+    body = decode_request(await request.body(), CreateBody)
     source, files = body.source, body.files or {}
     adapters, drafts = body.adapters, body.draft_files
     if any(path.startswith("/") or ".." in path.split("/") for path in (*files, *drafts)):
@@ -129,7 +128,7 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     return {
         "parameters": parameters,
         "messages": messages,
-        "license": read_license(body.license),
+        "license": join_license(body.license),
         "notes": tuple(notes),
         **{name: getattr(body, name) or None for name in texts},
     }
@@ -149,15 +148,10 @@ def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], li
     return known, sorted(unknown)
 
 
-def read_license(value: object) -> str | None:
-    """Return one text; a list has several. Raises BadRequest."""
+def join_license(value: str | list[str | None] | None) -> str | None:
+    """Return one text; a list has several."""
     texts = value if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in texts if text is not None):
-        raise BadRequest(
-            f"json: cannot unmarshal {kind(value)} into Go struct field CreateRequest.license "
-            "of type string"
-        )
-    return "\n\n".join(str(text) for text in texts if text) or None
+    return "\n\n".join(text for text in texts if text) or None
 
 
 async def find_base(gateway: Gateway, request: Request, name: str, lines: Lines) -> Bundle:
@@ -193,7 +187,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
 
 async def copy(gateway: Gateway, request: Request) -> None:
     """Give a model a second name."""
-    body = decode_request(await request.body(), COPY)
+    body = decode_request(await request.body(), CopyBody)
     source, destination = body.source, body.destination
     try:
         ModelRef.parse(source)

@@ -18,7 +18,6 @@ from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_ollama_error
-from vllama.dialects.go_structs import decode_request
 from vllama.dialects.ollama.answer_types import (
     FailedModel,
     LoadedModels,
@@ -28,7 +27,8 @@ from vllama.dialects.ollama.answer_types import (
     Success,
     Tags,
 )
-from vllama.dialects.ollama.request_types import DELETE, PULL, SHOW, ShowBody
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import DeleteBody, PullBody, ShowBody
 from vllama.engines.capabilities import find_servers
 from vllama.models.headers.info import (
     build_details,
@@ -159,7 +159,7 @@ def need_name(name: str | None) -> str:
 
 async def show(gateway: Gateway, request: Request) -> None:
     """Describe a model."""
-    body = decode_request(await request.body(), SHOW)
+    body = decode_request(await request.body(), ShowBody)
     name, verbose = need_name(body.model or body.name), body.verbose
     try:
         entry = await gateway.catalog.find(name)
@@ -229,7 +229,7 @@ def shown_as(bundle: Bundle, body: ShowBody) -> Bundle:
 
 async def delete(gateway: Gateway, request: Request) -> None:
     """Delete a model."""
-    body = decode_request(await request.body(), DELETE)
+    body = decode_request(await request.body(), DeleteBody)
     name, force = need_name(body.model or body.name), body.force
     try:
         bundle = await gateway.catalog.bundle(name)
@@ -256,7 +256,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     Clients share a download. It stops when the last one leaves, and the next goes on from there.
     With `background` it needs no client, and the answer comes at once.
     """
-    body = decode_request(await request.body(), PULL)
+    body = decode_request(await request.body(), PullBody)
     name = body.model or body.name
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
@@ -294,7 +294,7 @@ async def stop_pull(gateway: Gateway, request: Request) -> None:
 
     A route of vllama's own. What has been downloaded is kept for the next time.
     """
-    body = decode_request(await request.body(), PULL)
+    body = decode_request(await request.body(), PullBody)
     name = need_name(body.model or body.name)
     pull = gateway.pulls.find(name)
     if pull is None:

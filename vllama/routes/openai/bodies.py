@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from vllama.base.meaning import Schema
 from vllama.dialects.decisions.questions import LETTERS, MAX_LEVELS, MAX_QUESTIONS
-from vllama.dialects.go_types import Schema, make_enum
 from vllama.dialects.ollama.embeddings import ENCODINGS
 from vllama.dialects.openai import request_types as requests
 from vllama.dialects.openai.choices import MAX_CHOICES
 from vllama.dialects.openai.extras import EFFORTS
-from vllama.dialects.responses.request_types import RESPONSES
+from vllama.dialects.responses.request_types import ResponsesBody
 from vllama.routes.describe.fields import (
     BOOLEAN,
     IMAGE_URL,
@@ -22,6 +22,7 @@ from vllama.routes.describe.fields import (
     TOP_LOGPROBS,
     WHOLE_NUMBER,
     make_array,
+    make_enum,
     make_object,
     make_word,
     refer,
@@ -52,10 +53,10 @@ _PART: Schema = {
     ]
 }
 _PARTS = {
-    "openai.Message": make_object(
+    "OpenAIMessage": make_object(
         role=TEXT, content={"anyOf": [TEXT, {"type": "array", "items": _PART}]}
     ),
-    "openai.ToolCall": make_object(function=make_object(name=TEXT)),
+    "OpenAICall": make_object(function=make_object(name=TEXT)),
 }
 _TOOL_CHOICE: Schema = {
     "description": "whether the model may, must or must not call a function, and which",
@@ -69,13 +70,13 @@ _TOOL_CHOICE: Schema = {
     ],
 }
 CHAT = Body(
-    type=requests.CHAT,
+    type=requests.ChatCompletionBody,
     parts=_PARTS,
     required=("messages",),
     fields=_SAMPLING
     | {
-        "messages": make_array(refer("openai.Message")),
-        "tools": {"items": refer("api.Tool")},
+        "messages": make_array(refer("OpenAIMessage")),
+        "tools": {"items": refer("Tool")},
         "top_logprobs": TOP_LOGPROBS,
         "reasoning_effort": _EFFORT,
         "tool_choice": _TOOL_CHOICE,
@@ -88,7 +89,7 @@ CHAT = Body(
     },
 )
 COMPLETION = Body(
-    type=requests.COMPLETION,
+    type=requests.CompletionBody,
     fields=_SAMPLING
     | {
         "logprobs": TOP_LOGPROBS,
@@ -103,7 +104,7 @@ COMPLETION = Body(
     examples={"A prompt": _PROMPT, "Streamed": _PROMPT | {"stream": True}},
 )
 EMBEDDING = Body(
-    type=requests.EMBEDDING,
+    type=requests.EmbeddingBody,
     required=("input",),
     fields={
         **OWN_FIELDS,
@@ -141,8 +142,8 @@ _ITEM: Schema = {
     ]
 }
 RESPONSE = Body(
-    type=RESPONSES,
-    parts={"openai.ResponsesTool": make_object(type=TEXT)},
+    type=ResponsesBody,
+    parts={"ResponsesTool": make_object(type=TEXT)},
     fields={
         **TEXT_FIELDS,
         "input": {
@@ -157,7 +158,7 @@ RESPONSE = Body(
         "parallel_tool_calls": BOOLEAN,
         "presence_penalty": NUMBER,
         "frequency_penalty": NUMBER,
-        "tools": {"items": refer("openai.ResponsesTool")},
+        "tools": {"items": refer("ResponsesTool")},
         "tool_choice": {
             "description": "whether the model may, must or must not call a function, and which",
             "anyOf": [

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vllama.base.clock import now_ns
-from vllama.base.errors import CapabilityMissing
 from vllama.chat.inspect import check_single
 from vllama.chat.reply import EVENT_STREAM
 from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, TextCompletion
@@ -20,12 +19,11 @@ from vllama.dialects.openai.choices import Part, reseed
 from vllama.dialects.openai.completions import (
     TextWriter,
     answer_without_engine,
-    make_list_error,
     parse_completion,
 )
 from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.dialects.openai.request_types import CHAT, COMPLETION
+from vllama.dialects.openai.request_types import ChatCompletionBody, CompletionBody
 from vllama.dialects.openai.write import StreamWriter, WholeWriter
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
@@ -56,7 +54,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
     Fields that only the engine knows are passed on to it.
     """
-    body, extras = take_extras(parse_openai(await request.body(), CHAT))
+    body, extras = take_extras(parse_openai(await request.body(), ChatCompletionBody))
     asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
     check_single(asked.inspect, asked.n)
     entry = await find_v1_model(gateway, asked.model)
@@ -98,20 +96,15 @@ async def completions(gateway: Gateway, request: Request) -> None:
 
     A prompt goes through the model's template; with `raw` it is sent as it is.
     """
-    body, extras = take_extras(parse_openai(await request.body(), COMPLETION))
+    body, extras = take_extras(parse_openai(await request.body(), CompletionBody))
     asked = parse_completion(body)
     check_single(extras.inspect, asked.n * len(asked.prompts))
     truncate = read_truncate(request, extras, default=True)
-    try:
-        entry = await find_text_model(gateway, asked.model)
-        texts = [
-            check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
-            for text in asked.prompts
-        ]
-    except CapabilityMissing:
-        if isinstance(body.get("prompt"), list):  # of which Ollama says nothing else
-            raise make_list_error() from None
-        raise
+    entry = await find_text_model(gateway, asked.model)
+    texts = [
+        check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
+        for text in asked.prompts
+    ]
     need = Need(load=texts[0].load, logprobs=asked.logprobs is not None)
 
     async def use(lease: Lease, upstream: Upstream) -> None:

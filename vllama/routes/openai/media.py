@@ -16,12 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllama.base.errors import BadRequest
+from vllama.chat.bodies import encode_json
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import encode_json
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
-from vllama.dialects.go_types import make_enum
 from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import parse_openai, read_chat
@@ -29,7 +28,7 @@ from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.describe.fields import BINARY, NON_EMPTY, TEXT
+from vllama.routes.describe.fields import BINARY, NON_EMPTY, TEXT, make_enum
 from vllama.routes.inference.demand import size_context
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import (

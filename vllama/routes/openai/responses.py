@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest
-from vllama.chat.go_json import encode_json
+from vllama.chat.bodies import encode_json
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.responses.answer_types import (
     DeletedResponse,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vllama.chat.bodies import encode_json
 from vllama.chat.engine.request_fields import pass_fields
-from vllama.chat.go_json import encode_json
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.request import Call, guess_tokens
 from vllama.dialects.decisions.forms import (
@@ -32,7 +32,7 @@ from vllama.dialects.openai.answer_types import (
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
-from vllama.dialects.responses.request_types import DECISIONS
+from vllama.dialects.responses.request_types import DecisionsBody
 from vllama.engines.base import Mode
 from vllama.models.types import Capability, Format
 from vllama.net.http.departure import unless_gone
@@ -172,7 +172,7 @@ async def systemone(gateway: Gateway, request: Request) -> None:
 
 async def decisions(gateway: Gateway, request: Request) -> None:
     """Answer typed questions with probabilities."""
-    body, extras = take_extras(parse_openai(await request.body(), DECISIONS))
+    body, extras = take_extras(parse_openai(await request.body(), DecisionsBody))
     name = read_model(body)
     entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)

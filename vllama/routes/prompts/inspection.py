@@ -9,8 +9,8 @@ import msgspec
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.units import format_bytes_decimal
+from vllama.chat.bodies import decode_value
 from vllama.chat.engine.traits import Traits
-from vllama.chat.go_json import decode_value
 from vllama.chat.inspect import (
     Inspect,
     Inspected,

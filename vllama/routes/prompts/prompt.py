@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from vllama.base.errors import BadRequest, ContextOverflow, TemplateRefused, TemplateTooCostly
+from vllama.chat.bodies import decode_value, encode_json
 from vllama.chat.conversation import arrange_roles, is_continued, render_continued, should_render
 from vllama.chat.engine.context import (
     IMAGE_TOKENS,
@@ -26,7 +27,6 @@ from vllama.chat.engine.context import (
     take_newest,
 )
 from vllama.chat.engine.traits import Traits, remember_for_traits
-from vllama.chat.go_json import decode_value, encode_json
 from vllama.chat.parsers.thinking import ends_open, is_unfinished
 from vllama.chat.request import Call, Fitting, Message, Think
 from vllama.chat.templates.go_template_prompt import GoTemplate

@@ -21,7 +21,7 @@ from vllama.base import executors
 from vllama.base.clock import now_ns, wait_for
 from vllama.base.outcome import Outcome
 from vllama.base.units import rfc3339_utc
-from vllama.chat.go_json import decode_value
+from vllama.chat.bodies import decode_value
 from vllama.chat.request import Call
 from vllama.net.http.request import Request
 from vllama.observe.captures.folder import CaptureFolder

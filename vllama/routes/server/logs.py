@@ -17,9 +17,8 @@ from msgspec import Struct
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.log_lines import as_text
-from vllama.base.meaning import says
+from vllama.base.meaning import Schema, says
 from vllama.base.units import rfc3339_local
-from vllama.dialects.go_types import Schema
 from vllama.net.http.request import Request
 from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route

@@ -15,9 +15,8 @@ from vllama.accounts.keys.ring import may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.meaning import says
-from vllama.dialects.go_structs import decode_request
-from vllama.dialects.go_values import string
-from vllama.dialects.ollama.request_types import PLAN
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import PlanBody
 from vllama.machine.detect import with_free_memory
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.net.http.request import Request
@@ -122,7 +121,7 @@ async def plan(gateway: Gateway, request: Request) -> None:
     Nothing is downloaded but the header of the model's file. If the model does not fit, the answer
     has an `error` and a `hint` in place of the plan.
     """
-    body = decode_request(await request.body(), PLAN)
+    body = decode_request(await request.body(), PlanBody)
     name = need_name(body.model or body.name)
     request.json(200, await preview(gateway, name, msgspec.structs.asdict(body)))
 
@@ -133,10 +132,10 @@ async def get_plan(gateway: Gateway, request: Request) -> None:
     As POST, with the model and the settings in the query.
     """
     query = {
-        name: text if PLAN.fields.get(name) is string else read_word(text)
+        name: text if name in ("model", "name", "engine") else read_word(text)
         for name, text in request.read_query().items()
     }
-    body = decode_request(json.dumps(query).encode(), PLAN)
+    body = decode_request(json.dumps(query).encode(), PlanBody)
     name = need_name(body.model or body.name)
     request.json(200, await preview(gateway, name, msgspec.structs.asdict(body)))
 
@@ -283,7 +282,7 @@ ROUTES = (
         plan,
         on_nodes=True,
         body=Body(
-            type=PLAN,
+            type=PlanBody,
             required=("model",),
             fields={"model": MODEL, "context_length": _CONTEXT, "gpu_layers": _LAYERS},
             examples={"A model": {"model": EXAMPLE_MODEL}},

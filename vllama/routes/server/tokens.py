@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from vllama.base.errors import BadRequest
 from vllama.base.meaning import says
-from vllama.dialects.go_structs import decode_request
-from vllama.dialects.ollama.request_types import TOKENIZE, TokenizeBody
+from vllama.dialects.ollama.read import decode_request
+from vllama.dialects.ollama.request_types import TokenizeBody
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
@@ -87,7 +87,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
 
 async def read_request(gateway: Gateway, request: Request) -> tuple[str, TokenizeBody, Entry]:
     """Return the name, the body and the model of a request."""
-    body = decode_request(await request.body(), TOKENIZE)
+    body = decode_request(await request.body(), TokenizeBody)
     name = need_name(body.model or body.name)
     return name, body, await find_model(gateway.catalog, name)
 
