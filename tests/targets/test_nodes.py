@@ -35,7 +35,7 @@ from vllama.targets.nodes.node import make_nodes
 from vllama.targets.nodes.watch import Nodes
 
 GB = 10**9
-UPSTREAMS = Upstreams(None)
+UPSTREAMS = Upstreams()
 
 
 def node(name, **fields) -> Candidate:
