@@ -6,14 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from vllama.accounts.keys.key import Scope
 from vllama.accounts.keys.ring import check_scopes
 from vllama.base import executors, private
 from vllama.base.errors import BadRequest, Forbidden
+from vllama.base.meaning import BINARY, Schema, make_integer, says
 from vllama.dialects.openai.batch_types import (
     Batch,
     BatchList,
@@ -26,8 +28,7 @@ from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.request import Request
 from vllama.routes.batches.rows import ENDPOINTS
 from vllama.routes.batches.store import KEPT_S, NotThere, StoredBatch, check_size, make_id
-from vllama.routes.describe.fields import BINARY, NON_EMPTY, WHOLE_NUMBER, make_word
-from vllama.routes.route import Body, Parameter, RouteKind, openai_route
+from vllama.routes.route import Parameter, RouteKind, openai_route
 
 if TYPE_CHECKING:
     from vllama.routes.batches.runner import Batches
@@ -267,52 +268,47 @@ _BATCH = (Parameter("id", "the batch's id, such as `batch_1a2b`"),)
 
 def _page(most: int) -> tuple[Parameter, ...]:
     return (
-        Parameter("limit", "how many are listed", WHOLE_NUMBER | {"minimum": 1, "maximum": most}),
+        Parameter("limit", "how many are listed", make_integer(1, most)),
         Parameter("after", "the id after which the list begins"),
     )
 
 
 _api = partial(openai_route, kind=RouteKind.OWN)
-_FORM = Body(
-    name="openai.FileRequest",
-    required=("file", "purpose"),
-    fields={
-        "file": BINARY | {"description": "the rows: JSON, one request a line"},
-        "purpose": make_word(PURPOSE) | {"description": "what the file is for"},
-    },
-    form=True,
-)
-_NEW: dict[str, Any] = {
-    "input_file_id": NON_EMPTY | {"description": "the file with the rows"},
-    "endpoint": make_word(*ENDPOINTS) | {"description": "the route of all rows"},
-    "completion_window": make_word(WINDOW) | {"description": "how long it may take"},
-    "metadata": {
-        "type": ["object", "null"],
-        "maxProperties": MOST_PAIRS,
-        "propertyNames": {"maxLength": MOST_NAME},
-        "additionalProperties": {"type": "string", "maxLength": MOST_VALUE},
-    },
-    "output_expires_after": {
-        "type": ["object", "null"],
-        "required": ["seconds"],
-        "properties": {
-            "seconds": {
-                "type": "integer",
-                "minimum": LEAST_KEPT_S,
-                "maximum": KEPT_S,
-                "description": "the time in seconds",
-            }
-        },
-        "description": "how long the files with the answers are kept; 30 days at most",
-    },
-}
-_CREATE = Body(
-    name="openai.BatchRequest",
-    required=("input_file_id", "endpoint", "completion_window"),
-    fields=_NEW,
-)
+
+
+class FileForm(Struct):
+    """The rows of a batch."""
+
+    file: Annotated[str, says("the rows: JSON, one request a line", **BINARY)]
+    purpose: Annotated[str, says("the use of the file", const=PURPOSE)]
+
+
+class Expiry(Struct):
+    """The life of a file."""
+
+    seconds: Annotated[int, says("30 days at most", minimum=LEAST_KEPT_S, maximum=KEPT_S)]
+
+
+_PAIRS: Schema = {"maxProperties": MOST_PAIRS, "propertyNames": {"maxLength": MOST_NAME}}
+
+
+class BatchBody(Struct):
+    """A new batch."""
+
+    input_file_id: Annotated[str, says("the file with the rows", minLength=1)]
+    endpoint: Annotated[str, says("the route of all rows", enum=list(ENDPOINTS))]
+    completion_window: Annotated[str, says("how long it may take", const=WINDOW)]
+    metadata: Annotated[
+        dict[str, Annotated[str, says(maxLength=MOST_VALUE)]] | None,
+        says("pairs of texts", **_PAIRS),
+    ] = None
+    output_expires_after: Annotated[
+        Expiry | None, says("how long the files with the responses are kept")
+    ] = None
+
+
 ROUTES = (
-    _api("POST /v1/files", upload, body=_FORM, answer=FileObject, errors=(413,)),
+    _api("POST /v1/files", upload, body=FileForm, form=True, answer=FileObject, errors=(413,)),
     _api(
         "GET /v1/files",
         list_files,
@@ -324,7 +320,7 @@ ROUTES = (
     _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
          media={OCTETS: BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
-    _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
+    _api("POST /v1/batches", create, body=BatchBody, answer=Batch, errors=(404,)),
     _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_page(MOST_BATCHES),
          errors=(404,)),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),

@@ -17,10 +17,9 @@ from msgspec import Struct
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.log_lines import as_text
-from vllama.base.meaning import Schema, says
+from vllama.base.meaning import TEXT, Schema, says
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route
 from vllama.supervise.log_reader import Logbook, Reader
 from vllama.supervise.logs import OWN_LOG, read_number
@@ -41,7 +40,7 @@ class LogAttempt(Struct):
     """The log of one start of an engine."""
 
     attempt: Annotated[int, says("the number of the start")]
-    size: int
+    size: Annotated[int, says("in bytes")]
     written_at: Annotated[str | None, says("when its last line came")]
 
 
@@ -49,7 +48,7 @@ class Log(Struct):
     """A log: vllama's own, or that of a model's engine with its attempts, the oldest first."""
 
     name: str
-    size: int
+    size: Annotated[int, says("in bytes")]
     attempts: Annotated[list[LogAttempt], says("the starts of the engine, the oldest first")]
 
 

@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, ModelNotFound
-from vllama.base.meaning import says
+from vllama.base.meaning import TEXT, says
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route
 
 if TYPE_CHECKING:

@@ -13,13 +13,12 @@ from vllama.accounts.usage.entries import check_day
 from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden
-from vllama.base.meaning import says
+from vllama.base.meaning import TEXT, make_integer, make_word, says
 from vllama.dialects.events import EndedRow, EventData, RequestRow
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
-from vllama.routes.describe.fields import TEXT, WHOLE_NUMBER, make_word
 from vllama.routes.events.changes import TOPICS
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
@@ -246,7 +245,7 @@ ROUTES = (
         tells=True,
         parameters=(
             Parameter("before", "the id of a request; those that ended before it", TEXT),
-            Parameter("limit", "how many", WHOLE_NUMBER | {"minimum": 1, "maximum": MAX_LISTED}),
+            Parameter("limit", "how many", make_integer(1, MAX_LISTED)),
         ),
         answer=EndedRequests,
     ),
