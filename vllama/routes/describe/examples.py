@@ -47,8 +47,6 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "CopyBody": {"A copy": {"source": MODEL, "destination": "smol"}},
     "DeleteBody": {"A model": {"model": "smol"}},
-    "WebSearchBody": {"A question": {"query": "height of the Eiffel tower", "max_results": 3}},
-    "WebFetchBody": {"A page": {"url": "https://example.com"}},
     "ChatCompletionBody": {
         "A question": _QUESTION,
         "Streamed": _QUESTION | {"stream": True, "max_tokens": 50},
