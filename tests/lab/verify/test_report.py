@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from vllama.lab.commands.verify import COLUMNS, report, shorten, table
 from vllama.lab.compare import compare
 from vllama.lab.judge import judge_engines, percent
-from vllama.lab.verify_report import COLUMNS, report, shorten, table
 from vllama.observe.captures.answer import Answer, Token
 
 
