@@ -117,7 +117,7 @@ def bench(
         "rows": rows,
     }
     if file:
-        from vllama.lab.bench.picture import draw_chart
+        from vllama.lab.bench.findings import draw_chart
 
         write(file, draw_chart(found, names, f"{order.model}: {' and '.join(names)}"))
     if as_json:

@@ -145,10 +145,7 @@ def describe(capture: Capture, replays: Sequence[Replay], judgement: Judgement) 
         "id": capture.id,
         "captured": describe_answer(reading, describe_engine(capture), capture.times.total_s),
         "replays": [
-            {
-                **asdict(one.judgement),
-                **describe_answer(one.reading, one.engine, one.capture.times.total_s),
-            }
+            asdict(one.judgement) | describe_answer(one.reading, one.engine, one.total_s)
             for one in replays
         ],
     }
@@ -190,7 +187,7 @@ def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, wher
             describe_engine(capture),
             capture.times.total_s,
         ),
-        *(list_cells(one.reading, one.engine, one.capture.times.total_s) for one in replays),
+        *(list_cells(one.reading, one.engine, one.total_s) for one in replays),
     ]
     numbers = [f" {number}" if len(replays) > 1 else "" for number in range(1, len(replays) + 1)]
     columns = ("", "CAPTURED", *(f"REPLAYED{number}" for number in numbers))
