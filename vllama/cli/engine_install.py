@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from vllama.base.errors import EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.output import ask, can_ask, confirm, is_terminal, say_aside, show_warning
-from vllama.cli.progress import open_display
+from vllama.cli.output import ask, can_ask, confirm, say_aside, show_warning
+from vllama.cli.progress import open_display, show_installer
 from vllama.models.types import PullEvent
 
 if TYPE_CHECKING:
@@ -49,22 +48,13 @@ def describe_offer(offer: Offer) -> list[str]:
 def install_with_progress(offer: Offer) -> Installation:
     """Install with bars or lines on stderr. Raises VllamaError; Ctrl-C ends it in order."""
     from vllama.engines.install import install
-    from vllama.machine.environments.installer import Reader
 
-    reader, fancy = Reader(), is_terminal(sys.stderr)
     with open_display() as display:
 
         def tell(text: str, done_bytes: int | None, total_bytes: int | None) -> None:
             display(PullEvent(status=text, total_bytes=total_bytes, completed_bytes=done_bytes))
 
-        def on_line(line: str) -> None:
-            news = reader.read(line)
-            if news is None or (news.minor and not fancy):
-                return
-            total, done = (None, None) if news.minor else (news.total_bytes, news.done_bytes)
-            display(PullEvent(status=news.text, total_bytes=total, completed_bytes=done))
-
-        return asyncio.run(install(offer, on_line=on_line, tell=tell))
+        return asyncio.run(install(offer, on_line=show_installer(display), tell=tell))
 
 
 def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:

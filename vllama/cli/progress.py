@@ -52,6 +52,22 @@ def open_display() -> PullDisplay:
     return _Bars() if is_terminal(sys.stderr) else _Lines()
 
 
+def show_installer(display: PullDisplay) -> Callable[[str], None]:
+    """Return a function that shows the lines of an installer; small steps only on a terminal."""
+    from vllama.machine.environments.installer import Reader
+
+    reader, fancy = Reader(), is_terminal(sys.stderr)
+
+    def show(line: str) -> None:
+        news = reader.read(line)
+        if news is None or (news.minor and not fancy):
+            return
+        total, done = (None, None) if news.minor else (news.total_bytes, news.done_bytes)
+        display(PullEvent(status=news.text, total_bytes=total, completed_bytes=done))
+
+    return show
+
+
 def pull_with_progress(settings: Config, model: str, *, insecure: bool = False) -> None:
     """Download a model to this machine. Raises VllamaError, and Abort if Ctrl-C has ended it."""
     with open_display() as display:

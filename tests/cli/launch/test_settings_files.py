@@ -26,7 +26,7 @@ def edit(path: Path, value: object = 1) -> Edit:
 
 
 def write(keeper: Keeper, *edits: Edit) -> None:
-    keeper.write([change for change in map(plan, edits) if change.is_one])
+    keeper.write([change for change in map(plan, edits) if change.differs])
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -85,7 +85,7 @@ def test_lines_for_a_file_with_comments(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text("{} // mine")
     change = plan(edit(path))
-    assert (change.is_one, change.lines) == (False, '{\n  "key": 1\n}\n')
+    assert (change.differs, change.lines) == (False, '{\n  "key": 1\n}\n')
     path.write_text('{"key": 1} // mine')
     assert plan(edit(path)).lines == ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,10 +14,10 @@ from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings, local_library, local_quantiser
 from vllama.cli.options import AsJson, model_argument, option, yes_option
 from vllama.cli.output import require_agreement, say, say_aside, show_json
-from vllama.cli.progress import PullDisplay, open_display
+from vllama.cli.progress import open_display, show_installer
 from vllama.config import Config
 from vllama.config.parse import whole_path
-from vllama.models.types import Bundle, PullEvent
+from vllama.models.types import Bundle
 
 if TYPE_CHECKING:
     from vllama.models.convert.job import ConversionJob
@@ -86,7 +85,7 @@ def convert(
                     quantiser,
                     env=build_child_env(config.environ()),
                     tell=display,
-                    on_line=_installer(display),
+                    on_line=show_installer(display),
                     update=update,
                 )
             )
@@ -123,26 +122,6 @@ def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> 
             f"{format_bytes_decimal(tool)}{more if sys.platform.startswith('linux') else ''}"
         )
     require_agreement("Go on?", yes=yes, cannot="cannot ask whether to fetch that")
-
-
-def _installer(display: PullDisplay) -> Callable[[str], None]:
-    """Return a function that shows the installer's lines."""
-    from vllama.machine.environments.installer import Reader
-
-    reader = Reader()
-
-    def on_line(line: str) -> None:
-        told = reader.read(line)
-        if told is not None:
-            display(
-                PullEvent(
-                    status=told.text,
-                    total_bytes=told.total_bytes,
-                    completed_bytes=told.done_bytes,
-                )
-            )
-
-    return on_line
 
 
 def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:

@@ -76,11 +76,14 @@ def requests(
         return
     capture = find(name, folder, settings)
     if as_json:
-        show_whole(capture)
+        from vllama.observe.captures.format import encode_capture
+
+        say(encode_capture(capture).decode().rstrip("\n"))
     elif as_curl:
         show_curl(capture, settings)
     elif raw:
-        show_raw(capture)
+        sys.stdout.buffer.write(capture.answer.content)
+        sys.stdout.buffer.flush()
     else:
         show_readable(capture)
 
@@ -135,19 +138,6 @@ def list_cells(one: Summary) -> tuple[str, ...]:
         f"{one.times.total_s:.2f}",
         NOTHING if one.times.first_token_s is None else f"{one.times.first_token_s:.2f}",
     )
-
-
-def show_whole(capture: Capture) -> None:
-    """Print the capture as its file has it."""
-    from vllama.observe.captures.format import encode_capture
-
-    say(encode_capture(capture).decode().rstrip("\n"))
-
-
-def show_raw(capture: Capture) -> None:
-    """Write the answer's own bytes."""
-    sys.stdout.buffer.write(capture.answer.content)
-    sys.stdout.buffer.flush()
 
 
 def show_curl(capture: Capture, settings: Config) -> None:
