@@ -125,20 +125,6 @@ def test_rights_and_links_stay(tmp_path: Path, keeper: Keeper) -> None:
     assert (link.is_symlink(), real.read_text()) == (True, "{}")
 
 
-def test_a_file_that_somebody_else_changed_since(tmp_path: Path, keeper: Keeper) -> None:
-    path = tmp_path / "settings.json"
-    path.write_text("{}")
-    write(keeper, edit(path))
-    path.write_text('{"theirs": 1}')
-    assert keeper.state() == "changed since"
-    write(keeper, edit(path, 2))
-    assert keeper.state() == "written"
-    path.write_text('{"theirs": 2}')
-    (copy,) = keeper.restore()
-    assert path.read_text() == "{}"
-    assert copy.read_text() == '{"theirs": 2}'
-
-
 def test_a_file_that_is_gone_since(tmp_path: Path, keeper: Keeper) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text("{}")
