@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vllama.base.errors import ConfigError
-from vllama.doctor.check import Check, Once, failed, ok, run, warning
+from vllama.doctor.check import Check, Once, failure, ok, run, warning
 
 pytestmark = pytest.mark.slow  # processes of their own
 
@@ -51,7 +51,7 @@ def test_one_that_fails_itself_takes_no_other_down() -> None:
     found = run([Check(name="wrong", ask=wrong), Check(name="known", ask=known)])
     assert found == [
         ("wrong", warning("this check failed itself (KeyError: 'x')")),
-        ("known", failed("cannot do it: reason", "do that")),
+        ("known", failure("cannot do it: reason", "do that")),
     ]
 
 

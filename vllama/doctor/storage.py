@@ -21,8 +21,7 @@ from vllama.accounts.usage.store import (
 )
 from vllama.base.errors import VllamaError
 from vllama.base.units import format_bytes_decimal as size
-from vllama.doctor.check import Finding, ok, skipped, warning
-from vllama.doctor.check import failed as failure
+from vllama.doctor.check import Finding, failure, ok, skipped, warning
 from vllama.supervise.leftovers import list_leftovers
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 
 def doctor(as_json: AsJson = False) -> int:
     """Find what keeps models from running here."""
-    from vllama.doctor.check import failed
+    from vllama.doctor.check import failure
 
     try:
         settings = config.load({}, config.environ())
     except ConfigError as error:  # everything else can be checked without them
-        unread = failed(error.message, error.hint)
+        unread = failure(error.message, error.hint)
         return examine(Config(), engines_only=False, as_json=as_json, first=[("settings", unread)])
     return examine(settings, engines_only=False, as_json=as_json)
 
