@@ -19,7 +19,7 @@ class Readmission:
     def __init__(self) -> None:
         self.waiting: list[Returning] = []
         self.admitted: Returning | None = None
-        self.is_one_by_one = False
+        self.differs_by_one = False
         self.ended: set[Endpoint] = set()
         """Engines whose end answers have noticed: the scheduler may not yet know of it."""
 
@@ -32,7 +32,7 @@ class Readmission:
             self.waiting.remove(self.admitted)
             self.admitted.turn.set()
         else:
-            self.is_one_by_one = False
+            self.differs_by_one = False
 
 
 class Returning:
@@ -49,7 +49,7 @@ class Returning:
         self.deaths += 1
         self._gate.ended.add(endpoint)
         if self._gate.admitted is None:  # else it is known whose doing it was
-            self._gate.is_one_by_one |= self.deaths > 1
+            self._gate.differs_by_one |= self.deaths > 1
         return self._gate.admitted is self
 
     def knows_end_of(self, endpoint: Endpoint) -> bool:
@@ -71,7 +71,7 @@ class Returning:
 
     def pass_on(self) -> None:
         """Let the next one come: something new has come of this one."""
-        if not self._gate.is_one_by_one:
+        if not self._gate.differs_by_one:
             self.leave()
 
     def leave(self) -> None:

@@ -486,10 +486,10 @@ def test_every_tool(tool: Integration, tmp_path: Path) -> None:
     if tool.edits is not None:
         assert tool.after
         for change in map(plan, tool.edits(ANY, places(tmp_path))):
-            assert change.is_one
+            assert change.differs
             change.path.parent.mkdir(parents=True, exist_ok=True)
             change.path.write_bytes(change.after or b"")
-        assert not any(change.is_one for change in map(plan, tool.edits(ANY, places(tmp_path))))
+        assert not any(change.differs for change in map(plan, tool.edits(ANY, places(tmp_path))))
 
 
 def test_where_programs_are(tmp_path: Path) -> None:

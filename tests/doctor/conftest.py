@@ -7,7 +7,7 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
-from tests.admin.doctor.facts import Ollama
+from tests.doctor.facts import Ollama
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.admin.doctor.facts import CPU, GPU, statuses
-from vllama.admin.doctor import engines
+from tests.doctor.facts import CPU, GPU, statuses
+from vllama.doctor import engines
 from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, Origin, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.machine.environments.layout import Step, mark_complete

@@ -1,8 +1,8 @@
-"""A server of one's own: started by a Python program, and gone when the program is done with it.
+"""The Python API: `Server` and `serve` run a server, `resolve`, `plan` and `pull` are about models.
 
-It is `vllama serve` in a process of its own, so that neither can hold up the other. It runs under
-the guard that engines have (`vllama.supervise.guard`): nothing outlives this process, however it
-ends. It listens on a free port of loopback unless a port is named.
+A server of a program's own is `vllama serve` in a process of its own, so that neither can hold up
+the other. It runs under the guard that engines have (`vllama.supervise.guard`): nothing outlives
+this process, however it ends. It listens on a free port of loopback unless a port is named.
 """
 
 from __future__ import annotations
@@ -24,9 +24,86 @@ from vllama import config
 from vllama.base import executors, removed
 from vllama.base.errors import ConfigError, ServeFailed
 from vllama.base.spelling import suggest
+from vllama.config import Config
+from vllama.config.parse import whole_path
 from vllama.config.settings import BY_FIELD
+from vllama.models.library import Library, open_library
+from vllama.models.names.ref import ModelRef
+from vllama.models.remote import make_too_large_error
+from vllama.models.types import Bundle, Progress
+from vllama.plan.choose import list_loadable_formats
+from vllama.plan.ladder import make_first_plan
+from vllama.plan.preview import FitsHere, Resolved, resolve_name
+from vllama.plan.quant_fallback import list_forms_here
+from vllama.plan.types import Need, Plan
+from vllama.server.preflight import gather_facts
 from vllama.supervise.guard import Command, Guard, GuardFailed
 from vllama.supervise.spec import Grace
+
+__all__ = ["Resolved", "Server", "plan", "pull", "resolve", "serve"]
+
+
+def resolve(model: str, **settings: Any) -> Resolved:
+    """Return what `model` stands for, without downloading it: on this disk, else on the hub.
+
+    `settings` are those of `vllama serve` by field (`context_length=8192`). Raises InvalidModelRef,
+    ModelNotFound, NoPlan, NotEnoughMemory, Offline, SourceError.
+    """
+    settings_ = config.load(settings, config.environ())
+    return resolve_name(_library(settings_), gather_facts(settings_), whole_path(model))
+
+
+def plan(model: str, **settings: Any) -> Plan:
+    """Return how `serve` would run `model`: engine, context, memory, and the reasons.
+
+    Reads the header of a model that is not here from the hub, a few MB at most. Raises what
+    `resolve` raises.
+    """
+    settings_ = config.load(settings, config.environ())
+    library, facts = _library(settings_), gather_facts(settings_)
+    found = resolve_name(library, facts, whole_path(model))
+    if found.resolution is None:
+        info = library.info(found.bundle)
+        return make_first_plan(
+            facts, found.bundle, info, Need(), lambda: list_forms_here(library, found.bundle)
+        )
+    if found.resolution.shortage is not None:
+        raise make_too_large_error(
+            ModelRef.parse(whole_path(model)),
+            found.resolution,
+            found.resolution.shortage,
+            to_load=True,
+        )
+    return make_first_plan(facts, found.bundle, library.remote.look_into(found.resolution), Need())
+
+
+def pull(
+    model: str,
+    *,
+    progress: Progress = lambda event: None,
+    cancel: threading.Event | None = None,
+    **settings: Any,
+) -> Bundle:
+    """Download `model`, or go on with a download that was stopped; return what is on the disk.
+
+    `progress` gets a `PullEvent` now and then; setting `cancel` stops it, and what is there is
+    kept. Raises what `resolve` raises, and Cancelled, DiskFull.
+    """
+    settings_ = config.load(settings, config.environ())
+    facts = gather_facts(settings_)
+    return _library(settings_).remote.pull(
+        whole_path(model),
+        formats=list_loadable_formats(facts),
+        fits=FitsHere(facts),
+        progress=progress,
+        cancel=cancel,
+    )
+
+
+def _library(settings: Config) -> Library:
+    config.prepare_environment()
+    return open_library(config.models_settings(settings))
+
 
 GRACE = Grace(term_s=15.0, second_term_s=10.0)
 SPAWN_LIMIT_S = 30.0

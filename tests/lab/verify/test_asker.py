@@ -1,9 +1,9 @@
-"""What is sent to an engine, and what happens where it tells no log probabilities."""
+"""Prompts of a file, what is sent to an engine, and what if it tells no log probabilities."""
 
 import pytest
 
-from vllama.base.errors import BadRequest, UpstreamError
-from vllama.lab.asker import PATH, TOP, Asker
+from vllama.base.errors import BadRequest, ConfigError, UpstreamError
+from vllama.lab.asker import BUILT_IN, PATH, TOP, Asker, parse_prompts
 
 
 class Wire:
@@ -59,3 +59,38 @@ def test_an_engine_without_log_probabilities_is_asked_once():
 def test_other_refusals_are_told(reply, kind):
     with pytest.raises(kind):
         Asker(Wire(reply).post, "m", 7).ask("x")
+
+
+@pytest.mark.parametrize(
+    ("data", "prompts"),
+    [
+        (b"one\n\n two \r\n", ("one", " two ")),
+        (b'["a\\nb", "c"]', ("a\nb", "c")),
+        (b'{"prompt": "a", "id": 1}\n\n"b"\n', ("a", "b")),
+        (b"\xef\xbb\xbfone", ("one",)),
+        ("a\u2028b".encode(), ("a\u2028b",)),
+    ],
+)
+def test_forms_of_prompts(data, prompts):
+    assert parse_prompts(data, "file") == prompts
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "there are none"),
+        (b"[]", "there are none"),
+        (b"[1]", "number 1 has no text"),
+        (b'{"prompt": "a"}\n{"text": "b"}', "number 2 has no text"),
+        (b'["a"', "Expecting"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_is_no_list_of_prompts(data, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse_prompts(data, "mine.txt")
+    assert "'mine.txt'" in caught.value.message
+
+
+def test_the_built_in_ones_differ():
+    assert len(set(BUILT_IN)) == len(BUILT_IN) >= 8

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 
-from vllama.admin.doctor.check import Finding, ok, skipped, warning
-from vllama.admin.doctor.check import failed as failure
 from vllama.base.errors import NoPlan
+from vllama.doctor.check import Finding, failure, ok, skipped, warning
 from vllama.engines.base import Installation, Origin, SearchPaths
 from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.admin.doctor.facts import CPU, GIB, GPU, H100, statuses
-from vllama.admin.doctor import machine
-from vllama.admin.doctor.check import Finding, Status, ok, warning
+from tests.doctor.facts import CPU, GIB, GPU, H100, statuses
+from vllama.doctor import machine
+from vllama.doctor.check import Finding, Status, ok, warning
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
 from vllama.machine.nvidia import can_run, find_torch_cuda, parse_banner

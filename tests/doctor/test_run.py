@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vllama.admin.doctor.check import Check, Once, failed, ok, run, warning
 from vllama.base.errors import ConfigError
+from vllama.doctor.check import Check, Once, failure, ok, run, warning
 
 pytestmark = pytest.mark.slow  # processes of their own
 
@@ -51,7 +51,7 @@ def test_one_that_fails_itself_takes_no_other_down() -> None:
     found = run([Check(name="wrong", ask=wrong), Check(name="known", ask=known)])
     assert found == [
         ("wrong", warning("this check failed itself (KeyError: 'x')")),
-        ("known", failed("cannot do it: reason", "do that")),
+        ("known", failure("cannot do it: reason", "do that")),
     ]
 
 
@@ -96,7 +96,7 @@ def test_settings_that_cannot_be_read_are_one_finding_of_many(tmp_path: Path) ->
 def test_a_driver_that_hangs_does_not_hold_it_up(tmp_path: Path) -> None:
     """The check that waits is told as such within its limit, and the program ends."""
     code = (
-        "import sys, time; from vllama.admin.doctor import check\n"
+        "import sys, time; from vllama.doctor import check\n"
         "found = check.run([check.Check(name='GPU', ask=lambda: time.sleep(600), limit_s=0.2)])\n"
         "print(found[0][1].text)"
     )

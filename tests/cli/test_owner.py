@@ -15,7 +15,7 @@ from vllama.base import private
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 SERVICE = 64_000
 OTHER = 64_001
 

@@ -15,15 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.lacking import lacking
-from vllama.admin.service import (
-    Service,
-    install,
-    make_launchd_service,
-    make_systemd_service,
-    make_unit,
-    quote,
-    uninstall,
-)
 from vllama.base.errors import (
     ConfigError,
     EngineMissing,
@@ -32,8 +23,20 @@ from vllama.base.errors import (
     PortTaken,
     VllamaError,
 )
+from vllama.cli.commands.service import (
+    Service,
+    install,
+    make_launchd_service,
+    make_systemd_service,
+    quote,
+    uninstall,
+)
 
 COMMAND = ["/usr/bin/true", "serve", "--model", "a b", "--alias", 'say "hi" 100% $HOME']
+
+
+def make(*, system: bool, config: Path = Path("/home/me/.config")) -> Service:
+    return make_systemd_service(COMMAND, system=system, config=config, stop_timeout_s=60)
 
 
 def analyse(*words: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +49,7 @@ def analyse(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("system", [True, False])
 def test_systemd_takes_the_unit(tmp_path: Path, system: bool) -> None:
     unit = tmp_path / "vllama.service"
-    unit.write_text(make_unit(COMMAND, system=system, stop_timeout_s=60))
+    unit.write_text(make(system=system).text)
     done = analyse("verify", "--man=no", str(unit))
     # it reads the units of this machine, too, and complains of theirs
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
@@ -57,13 +60,13 @@ def test_the_service_of_the_machine_may_use_gpus() -> None:
         name for name in ("render", "video") if name in {one.gr_name for one in grp.getgrall()}
     ]
     for system, wanted in ((True, groups), (False, [])):
-        lines = make_unit(COMMAND, system=system, stop_timeout_s=60).splitlines()
+        lines = make(system=system).text.splitlines()
         found = [line for line in lines if line.startswith("SupplementaryGroups=")]
         assert found == ([f"SupplementaryGroups={' '.join(wanted)}"] if wanted else [])
 
 
 def test_only_a_wrong_setting_ends_the_service_for_good() -> None:
-    lines = make_unit(COMMAND, system=True, stop_timeout_s=60).splitlines()
+    lines = make(system=True).text.splitlines()
     assert {"Restart=on-failure", "RestartSec=10", "StartLimitIntervalSec=0"} <= set(lines)
     finals = [line for line in lines if line.startswith("RestartPreventExitStatus=")]
     assert finals == ["RestartPreventExitStatus=2"]
@@ -87,7 +90,7 @@ def test_launchd_is_not_told_of_a_wrong_setting(tmp_path: Path) -> None:
 def test_the_unit_of_the_machine_is_confined(tmp_path: Path) -> None:
     """systemd's own measure: 10 is a service that may do everything."""
     unit = tmp_path / "vllama.service"
-    unit.write_text(make_unit(COMMAND, system=True, stop_timeout_s=60))
+    unit.write_text(make(system=True).text)
     if int(analyse("--version").stdout.split()[1]) < 250:
         pytest.skip("this systemd-analyze cannot judge a file that is not installed")
     words = ("security", "--offline=true", "--json=short")
@@ -120,7 +123,7 @@ def test_the_agent_is_a_property_list() -> None:
         home=Path("/Users/me"),
         log=Path("/Users/me/vllama.log"),
         search_path="/opt/homebrew/bin:/usr/bin",
-        stop_limit_s=30,
+        stop_timeout_s=60,
     )
     agent = plistlib.loads(made.text.encode())
     assert agent["ProgramArguments"] == COMMAND
@@ -137,17 +140,12 @@ def with_program(folder: Path, code: int = 0) -> Service:
         f'#!/bin/sh\necho "$@" >> {folder}/calls\necho no such bus >&2\nexit {code}\n'
     )
     program.chmod(0o755)
-    made = make_systemd_service(COMMAND, system=False, config=folder / "config", stop_limit_s=30)
+    made = make(system=False, config=folder / "config")
 
     def replaced(words: tuple[str, ...]) -> tuple[str, ...]:
         return (str(program), *words[1:])
 
-    return replace(
-        made,
-        start=tuple(map(replaced, made.start)),
-        stop=replaced(made.stop),
-        forget=tuple(map(replaced, made.forget)),
-    )
+    return replace(made, start=tuple(map(replaced, made.start)), stop=replaced(made.stop))
 
 
 def test_installed_twice_and_removed(tmp_path: Path) -> None:
@@ -159,16 +157,12 @@ def test_installed_twice_and_removed(tmp_path: Path) -> None:
     assert uninstall(made) is True
     assert not made.file.exists()
     assert uninstall(made) is False
-    started = [
-        "--user daemon-reload",
-        "--user enable vllama.service",
-        "--user restart vllama.service",
-    ]
-    ended = ["--user disable --now vllama.service", "--user daemon-reload"]
-    assert (tmp_path / "calls").read_text().splitlines() == [*started, *started, *ended]
+    started = ["--user enable vllama.service", "--user restart vllama.service"]
+    ended = "--user disable --now vllama.service"
+    assert (tmp_path / "calls").read_text().splitlines() == [*started, *started, ended]
 
 
 def test_what_the_manager_says_is_the_error(tmp_path: Path) -> None:
-    with pytest.raises(VllamaError, match="daemon-reload': no such bus") as caught:
+    with pytest.raises(VllamaError, match=r"enable vllama\.service': no such bus") as caught:
         install(with_program(tmp_path, code=1))
     assert caught.value.hint == "see why: systemctl --user status vllama"

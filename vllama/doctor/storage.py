@@ -19,10 +19,9 @@ from vllama.accounts.usage.store import (
     UsageStore,
     is_damage,
 )
-from vllama.admin.doctor.check import Finding, ok, skipped, warning
-from vllama.admin.doctor.check import failed as failure
 from vllama.base.errors import VllamaError
 from vllama.base.units import format_bytes_decimal as size
+from vllama.doctor.check import Finding, failure, ok, skipped, warning
 from vllama.supervise.leftovers import list_leftovers
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def warning(text: str, hint: str | None = None) -> Finding:
     return Finding(status=Status.WARNING, text=text, hint=hint)
 
 
-def failed(text: str, hint: str | None = None) -> Finding:
+def failure(text: str, hint: str | None = None) -> Finding:
     """Find something that keeps models from running."""
     return Finding(status=Status.FAILED, text=text, hint=hint)
 
@@ -102,7 +102,7 @@ def _wait(check: Check, asked: Future[list[Finding]], limit_s: float) -> list[Fi
     try:
         return asked.result(limit_s)
     except VllamaError as error:
-        return [failed(error.message, error.hint)]
+        return [failure(error.message, error.hint)]
     except Exception as error:  # a check must not take the others down
         if not asked.done():
             return [warning(f"no answer within {check.limit_s:g} s")]

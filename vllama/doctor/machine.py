@@ -9,10 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from vllama.admin.doctor.check import Finding, ok, skipped, warning
-from vllama.admin.doctor.check import failed as failure
 from vllama.base.errors import SourceError, describe_connection_error
 from vllama.base.units import format_bytes_binary as size
+from vllama.doctor.check import Finding, failure, ok, skipped, warning
 from vllama.engines.base import DiscoveredEngines
 from vllama.machine.detect import free_ram_bytes
 from vllama.machine.environments.layout import list_site_packages

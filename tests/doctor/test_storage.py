@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.admin.doctor.facts import statuses
+from tests.doctor.facts import statuses
 from tests.ports import free_port
 from vllama.accounts.usage.store import UsageStore
-from vllama.admin.doctor import machine, storage
-from vllama.admin.doctor.check import Status, ok
 from vllama.base.errors import BadModelFile
+from vllama.doctor import machine, storage
+from vllama.doctor.check import Status, ok
 from vllama.models.types import Skipped
 
 
