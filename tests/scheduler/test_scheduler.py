@@ -28,7 +28,7 @@ from vllama.base.errors import (
 )
 from vllama.engines.base import Mode
 from vllama.plan.types import Need
-from vllama.scheduler.fair_queue import Flow
+from vllama.scheduler.turns import Flow
 from vllama.scheduler.views import Phase
 from vllama.supervise.spec import Diagnosis, State
 

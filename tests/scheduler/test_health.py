@@ -9,7 +9,7 @@ import pytest
 from tests.scheduler.world import World, in_loop, model, reach, settle, use
 from vllama.net.upstream.connection import Progress
 from vllama.plan.types import Need
-from vllama.scheduler.hang_detection import HangDetector
+from vllama.scheduler.health import HangDetector
 from vllama.supervise.tree import Activity
 
 CHAT = Need()
