@@ -11,7 +11,7 @@ import pytest
 from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, reach, use
 from vllama.base.errors import EngineStartFailed
 from vllama.dialects.events import Mark, MarkKind
-from vllama.scheduler.marks import MAX_MARKS, Marks
+from vllama.scheduler.state import MAX_MARKS, Marks
 from vllama.supervise.spec import Attempt
 
 

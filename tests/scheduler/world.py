@@ -13,7 +13,7 @@ from vllama.engines.base import Memory
 from vllama.net.upstream.connection import Progress
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
-from vllama.scheduler.hooks import Hooks, Limits, Measured
+from vllama.scheduler.hooks import Hooks, Limits, Measured, save_nothing
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
@@ -184,9 +184,16 @@ class World:
             needs=self.needs,
             measure=self.measure,
             record_memory=self.remember,
+            replan=self.replan,
+            report_progress=lambda plan, progress: None,
+            report_load=lambda plan, again: None,
             read_progress=lambda endpoint: self.answers.get(endpoint.port, {}),
             abort_answers=lambda endpoint, cause, _: self.cut.append((endpoint.port, cause)),
+            probe=self.probe,
+            find_trouble=lambda endpoint: "",
             make_sleeper=self.sleeper,
+            on_instance_end=lambda: None,
+            before_end=save_nothing,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -203,6 +210,12 @@ class World:
             )  # fmt: skip
             plan = replace(plan, memory=memory)
         return plan
+
+    async def replan(self, wanted, need, failed):
+        raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
+
+    async def probe(self, endpoint, model, mode):
+        return None
 
     def needs(self, plan):
         return {"gpu0" if plan.memory.on_gpu else "ram": plan.memory.total_bytes}

@@ -22,10 +22,9 @@ from vllama.scheduler.health import HealthMonitor, Recovery
 from vllama.scheduler.hooks import Hooks, Limits
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix
 from vllama.scheduler.leasing import Loads, wait_in_queue
-from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.room import Room
-from vllama.scheduler.state import STOPPING, Table
+from vllama.scheduler.state import STOPPING, Marks, Table
 from vllama.scheduler.turns import Flow
 from vllama.scheduler.views import (
     FailureView,
