@@ -145,7 +145,7 @@ class Library:
 
     def _add_draft(self, bundle: Bundle, name: str) -> Bundle:
         """Return a model with the draft model `name`, or as it is if that cannot draft for it."""
-        from vllama.models.resolve.drafts import check_draft  # only where one is wanted
+        from vllama.models.companions import check_draft  # only where one is wanted
 
         key = (bundle.key, name)
         try:
