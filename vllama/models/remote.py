@@ -23,8 +23,7 @@ from vllama.models.stores.packaged import PACKAGED
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
-    from vllama.models.resolve.memory_fit import Fits
-    from vllama.models.resolve.search import Resolution
+    from vllama.models.resolve.search import Fits, Resolution
     from vllama.models.sources.hf import HuggingFace
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _NAMES_SHOWN = 8
@@ -139,7 +138,7 @@ class Remote:
     ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why; nothing is fetched.
 
-        With `fits` memory chooses among the forms (`resolve.memory_fit`). Raises what `pull`
+        With `fits` memory chooses among the forms (`plan.form_choice`). Raises what `pull`
         raises, except NotEnoughMemory, which is the resolution's `shortage`; ModelNotFound for
         names that the hub has no part in.
         """
@@ -159,7 +158,6 @@ class Remote:
         return self._open_source().search(text, limit)
 
     def _resolve(self, ref: ModelRef, formats: Sequence[Format], fits: Fits | None) -> Resolution:
-        from vllama.models.resolve.memory_fit import choose_fitting
         from vllama.models.resolve.search import iterate_resolutions
 
         alias = self._stored.find_alias(ref)
@@ -178,7 +176,7 @@ class Remote:
 
             return list_family_sizes(ref)
 
-        return choose_fitting(search, fits, read, family, named=hub.has_tag)
+        return fits.choose(search, read, family, named=hub.has_tag)
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
