@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
+from inspect import Signature, signature
 
 from tests.facts import INFO, MIB, bundle, facts
 from tests.manual_clock import ManualClock
@@ -283,6 +284,26 @@ def in_loop(test):
     return run
 
 
+def in_world(kind=World, **settings):
+    """Run an async test that gets a world, made with `settings`, and its running scheduler."""
+
+    def decorate(test):
+        @wraps(test)
+        def run(*args, **kwargs):
+            asyncio.run(run_within(*args, **kwargs))
+
+        async def run_within(*args, **kwargs):
+            world = kind(**settings)
+            async with world.running() as scheduler:
+                await test(world, scheduler, *args, **kwargs)
+
+        _, _, *fixtures = signature(test).parameters.values()
+        run.__signature__ = Signature(fixtures)  # of the others pytest knows nothing
+        return run
+
+    return decorate
+
+
 async def reach(condition):
     """Let things happen until they have."""
     while not condition():  # noqa: ASYNC110 (an event for everything that may be waited for?)
@@ -314,6 +335,11 @@ async def as_time_passes(world, work):
 async def use(scheduler, name="m", keep_alive_s=None):
     """Ask for a model and give it back."""
     scheduler.release(await scheduler.acquire(model(name), Need(), keep_alive_s))
+
+
+def request(scheduler, name="m", need=Need()):  # noqa: B008 (frozen)
+    """Begin to ask for a model; return the task, which gets the lease."""
+    return asyncio.ensure_future(scheduler.acquire(model(name), need, None))
 
 
 def phases(scheduler):
