@@ -32,8 +32,9 @@ from vllama.models.names.ref import ModelRef
 from vllama.models.remote import make_too_large_error
 from vllama.models.types import Bundle, Progress
 from vllama.plan.choose import list_loadable_formats
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.ladder import make_first_plan
-from vllama.plan.preview import FitsHere, Resolved, resolve_name
+from vllama.plan.preview import Resolved, resolve_name
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.types import Need, Plan
 from vllama.server.preflight import gather_facts

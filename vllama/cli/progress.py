@@ -83,7 +83,7 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
 
     from vllama.base.threads import begin
     from vllama.plan.choose import list_loadable_formats
-    from vllama.plan.preview import FitsHere
+    from vllama.plan.form_choice import FitsHere
     from vllama.server.preflight import gather_facts
 
     library = local_library(settings)

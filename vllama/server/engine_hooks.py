@@ -32,7 +32,6 @@ from vllama.plan.types import Facts, Need, Plan
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse
 from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper, save_nothing
-from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
@@ -270,4 +269,4 @@ class EngineHooks:
             return None
         if self._replicas(plan) > 1:
             return None  # replicas share one set of routes, and would have to sleep together
-        return EngineSleeper(engine)
+        return Sleeper(engine)

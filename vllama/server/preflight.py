@@ -22,7 +22,7 @@ from vllama.machine.types import Accelerator, Vendor
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.not_found import make_no_repository_error
+from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts

@@ -22,7 +22,7 @@ from vllama.net.relay import Relay
 from vllama.net.resumption import Resumer
 from vllama.routes.batches.lane import is_row
 from vllama.routes.route import Route
-from vllama.scheduler.fair_queue import Flow
+from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
     from vllama.routes.recording.answer_recorder import AnswerRecorder

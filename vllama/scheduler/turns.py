@@ -1,20 +1,30 @@
-"""The queue of one model: taken in turn between clients, in order of arrival within each.
+"""Whose turn it is: in the queue of a model, and after the death of an engine.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) in which every request costs the same. Each
-flow, the requests of one client, has a virtual time, at which its next request starts. The flow
-with the least one is served, and its time advances by 1 / weight. A flow that has had nothing to do
-starts at the virtual time of the request that was served last, so nobody saves up turns.
+`FairQueue` is taken in turn between clients, in order of arrival within each. It is start-time fair
+queueing (Goyal, Vin and Cheng, 1996) in which every request costs the same. Each flow, the requests
+of one client, has a virtual time, at which its next request starts. The flow with the least one is
+served, and its time advances by 1 / weight. A flow that has had nothing to do starts at the virtual
+time of the request that was served last, so nobody saves up turns.
 
 From this follows the bound: before the k-th waiting request of a flow with weight w is served, a
 flow with weight v is served at most k * v / w + 1 times, however many requests it has.
+
+`Readmission` orders the answers that the death of an engine has interrupted. One of them may have
+caused the death, so they come back one at a time, oldest first, those without a token last. The
+next is admitted when the one before has got something new. After a second death that meets one of
+them, each runs to its end before the next. One that is being readmitted when the engine dies again
+is the cause: all others had gone on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import deque
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
+
+from vllama.supervise.spec import Endpoint
 
 Item = TypeVar("Item")
 
@@ -131,3 +141,74 @@ class FairQueue(Generic[Item]):
                 for name, start in self._starts.items()
                 if name in self._waiting or start > self._now
             }
+
+
+class Readmission:
+    """The interrupted answers of one instance."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Returning] = []
+        self.admitted: Returning | None = None
+        self.is_one_by_one = False
+        self.ended: set[Endpoint] = set()
+        """Engines whose end answers have noticed: the scheduler may not yet know of it."""
+
+    def admit(self) -> None:
+        """Let the next answer be asked for again, if none is."""
+        if self.admitted is not None:
+            return
+        if self.waiting:
+            self.admitted = min(self.waiting, key=lambda one: (one.is_empty, one.began_ns))
+            self.waiting.remove(self.admitted)
+            self.admitted.turn.set()
+        else:
+            self.is_one_by_one = False
+
+
+class Returning:
+    """An interrupted answer, which began at `began_ns`. `deaths` of engines have met it."""
+
+    def __init__(self, gate: Readmission, began_ns: int) -> None:
+        self._gate, self.began_ns = gate, began_ns
+        self.is_empty = True
+        self.deaths = 0
+        self.turn = asyncio.Event()
+
+    def note_death(self, endpoint: Endpoint) -> bool:
+        """Note that its engine has ended; return whether that was the doing of this answer."""
+        self.deaths += 1
+        self._gate.ended.add(endpoint)
+        if self._gate.admitted is None:  # else it is known whose doing it was
+            self._gate.is_one_by_one |= self.deaths > 1
+        return self._gate.admitted is self
+
+    def knows_end_of(self, endpoint: Endpoint) -> bool:
+        """Whether an interrupted answer has noticed that an engine has ended."""
+        return endpoint in self._gate.ended
+
+    async def wait_for_turn(self) -> None:
+        """Wait until it may be asked for again; it may be that already."""
+        if self._gate.admitted is self:
+            return
+        self.turn.clear()
+        self._gate.waiting.append(self)
+        self._gate.admit()
+        try:
+            await self.turn.wait()
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+
+    def pass_on(self) -> None:
+        """Let the next one come: something new has come of this one."""
+        if not self._gate.is_one_by_one:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let the next one come: this one has ended, or waits no more."""
+        gate = self._gate
+        if self in gate.waiting:
+            gate.waiting.remove(self)
+        if gate.admitted is self:
+            gate.admitted = None
+            gate.admit()

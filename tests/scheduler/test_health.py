@@ -1,15 +1,14 @@
 """Engines that hang: the judgement as tables, and what is done about it."""
 
-import asyncio
 import math
 from dataclasses import replace
 
 import pytest
 
-from tests.scheduler.world import World, in_loop, model, reach, settle, use
+from tests.scheduler.world import World, in_loop, in_world, model, reach, request, settle, use
 from vllama.net.upstream.connection import Progress
 from vllama.plan.types import Need
-from vllama.scheduler.hang_detection import HangDetector
+from vllama.scheduler.health import HangDetector
 from vllama.supervise.tree import Activity
 
 CHAT = Need()
@@ -101,52 +100,48 @@ def test_idle_long_ago_does_not_count_against_a_stream_among_others():
     assert when_s >= 610 + 2 * S
 
 
-@in_loop
-async def test_a_hung_engine_is_cut_restarted_and_the_next_request_served():
-    world = World(hang_s=S)
-    async with world.running() as scheduler:
-        lease = await scheduler.acquire(model("m"), CHAT, None)
-        (process,) = world.processes
-        process.done = Activity(cpu_s=3.0)
-        world.answer(process, (True, 7))
-        for _ in range(9):
-            world.clock.advance(STEP_S)
-            await scheduler.check_health()
-            if process.causes:
-                break
-        assert len(process.causes) == 1
-        assert world.cut[0][0] == 1
-        assert "in the middle of an answer" in world.cut[0][1]
-        world.answer(process)
-        scheduler.release(lease)
-        again = asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None))
-        await settle()
-        assert not again.done()
-        process.open()
-        scheduler.release(await again)
-
-
-@in_loop
-async def test_only_silence_is_asked_about():
-    world = World(hang_s=S)
-    asked = []
-    async with world.running() as scheduler:
-        scheduler.release(await scheduler.acquire(model("m"), CHAT, None))
-        (process,) = world.processes
-
-        async def answers(endpoint, limit_s):
-            asked.append(endpoint)
-            return True
-
-        process.check_health = answers
-        for mark in range(5):
-            world.answer(process, (True, mark))
-            world.clock.advance(STEP_S)
-            await scheduler.check_health()
-        assert not asked
+@in_world(hang_s=S)
+async def test_a_hung_engine_is_cut_restarted_and_the_next_request_served(world, scheduler):
+    lease = await scheduler.acquire(model("m"), CHAT, None)
+    (process,) = world.processes
+    process.done = Activity(cpu_s=3.0)
+    world.answer(process, (True, 7))
+    for _ in range(9):
         world.clock.advance(STEP_S)
         await scheduler.check_health()
-        assert len(asked) == 1
+        if process.causes:
+            break
+    assert len(process.causes) == 1
+    assert world.cut[0][0] == 1
+    assert "in the middle of an answer" in world.cut[0][1]
+    world.answer(process)
+    scheduler.release(lease)
+    again = request(scheduler)
+    await settle()
+    assert not again.done()
+    process.open()
+    scheduler.release(await again)
+
+
+@in_world(hang_s=S)
+async def test_only_silence_is_asked_about(world, scheduler):
+    asked = []
+    await use(scheduler)
+    (process,) = world.processes
+
+    async def answers(endpoint, limit_s):
+        asked.append(endpoint)
+        return True
+
+    process.check_health = answers
+    for mark in range(5):
+        world.answer(process, (True, mark))
+        world.clock.advance(STEP_S)
+        await scheduler.check_health()
+    assert not asked
+    world.clock.advance(STEP_S)
+    await scheduler.check_health()
+    assert len(asked) == 1
 
 
 @in_loop
@@ -171,14 +166,12 @@ async def test_another_limit_counts_at_once(before_s):
         await reach(advance_and_read)
 
 
-@in_loop
-async def test_hangs_that_are_not_looked_for_any_more():
-    world = World(hang_s=0.01)
-    async with world.running() as scheduler:
-        await use(scheduler, "m", math.inf)
-        scheduler.set_limits(replace(world.limits, hang_s=math.inf))
-        world.processes[0].alive = False
-        for _ in range(3):
-            world.clock.advance(1000)
-            await scheduler.check_health()
-        assert not world.processes[0].causes
+@in_world(hang_s=0.01)
+async def test_hangs_that_are_not_looked_for_any_more(world, scheduler):
+    await use(scheduler, "m", math.inf)
+    scheduler.set_limits(replace(world.limits, hang_s=math.inf))
+    world.processes[0].alive = False
+    for _ in range(3):
+        world.clock.advance(1000)
+        await scheduler.check_health()
+    assert not world.processes[0].causes

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts
 from vllama.base.errors import BadModelFile, Offline, SourceError, VllamaError
 from vllama.models.resolve.candidates import Candidate
-from vllama.models.resolve.memory_fit import choose_fitting
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Format, ModelInfo, Repository, SourceFile, Variant
-from vllama.plan.preview import FitsHere
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.types import RESERVE_BYTES
 
 # Llama 3.1 8B: a cache of 512 MiB and buffers of some 340 MiB with 4096 tokens
@@ -78,7 +77,7 @@ def choose(
     machine = replace(platform, ram_total_bytes=int(usable_gib * GIB) + RESERVE_BYTES)
     here = facts(machine, installed, **preferences)
     search = iter(found or (resolution(repository("o/Llama-8B-GGUF", SIZES)),))
-    return choose_fitting(search, FitsHere(here), read, lambda: family, named=named)
+    return FitsHere(here).choose(search, read, lambda: family, named=named)
 
 
 def unread(_: Resolution) -> ModelInfo:
@@ -190,7 +189,7 @@ def test_the_end_of_the_search_is_no_error_of_its_own() -> None:
         raise SourceError("cannot ask the hub")
 
     machine = facts(replace(CPU, ram_total_bytes=4 * GIB + RESERVE_BYTES))
-    found = choose_fitting(search(), FitsHere(machine), header, lambda: (), named=False)
+    found = FitsHere(machine).choose(search(), header, lambda: (), named=False)
     assert found.shortage is not None
 
 

@@ -1,7 +1,8 @@
-"""Detection of engines that hang. Traffic proves that an engine is alive; silence is examined.
+"""The health of engines: those that hang are found, those that fail get no requests for a while.
 
-`HangDetector` judges one endpoint and is pure; `HealthMonitor` measures, probes and acts. With S
-for `hang_s`, an engine counts as hung when
+Traffic proves that an engine is alive; silence is examined. `HangDetector` judges one endpoint and
+is pure; `HealthMonitor` measures, probes and acts. With S for `hang_s`, an engine counts as hung
+when
 
 * its health check has failed and it has sent no byte for S seconds; or
 * an answer that has begun has been silent for S seconds while the engine was idle (no CPU time, no
@@ -15,26 +16,34 @@ silent because its client does not read is not judged.
 
 The answers of a hung engine end with the cause, and the engine is restarted as after a crash. Of a
 server elsewhere nothing can be measured: an answer that has begun and is silent for S ends alone.
+
+Where several endpoints have a model, requests go to the others when one has failed, until a probe
+of it succeeds (`Recovery`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from vllama.base import executors
 from vllama.base.clock import wait_for
+from vllama.base.errors import UpstreamError, VllamaError
 from vllama.net.upstream.connection import Progress
 from vllama.supervise.spec import Endpoint
 from vllama.supervise.tree import Activity
+from vllama.targets.choice import PROBED_MOST_S, Breakers, describe_failure
 
 if TYPE_CHECKING:
     from vllama.scheduler.hooks import Hooks, Part
-    from vllama.scheduler.instance import Instance
+    from vllama.scheduler.instance import Instance, Key
     from vllama.scheduler.state import Table
 
+log = logging.getLogger(__name__)
 
 CHECKS = 6  # in each `hang_s`
 MIN_PROBE_S = 1.0
@@ -192,3 +201,81 @@ class HealthMonitor:
         cause = f"{endpoint.title} hangs: {cause}"  # logged by whoever ends the engine for it
         self._hooks.abort_answers(endpoint, cause, None)
         part.declare_unhealthy(endpoint, cause)
+
+
+TICK_S = 0.25
+BUSY_STATUS, SLOW_STATUS = 429, 504
+
+
+class Recovery:
+    """Opens the breakers of endpoints, and closes them after a probe."""
+
+    def __init__(self, table: Table, hooks: Hooks) -> None:
+        self._table = table
+        self._hooks = hooks
+        self._breakers: Breakers[tuple[Key, Endpoint]] = Breakers(table.clock)
+        self._group: asyncio.TaskGroup | None = None
+        self._failing: set[tuple[Key, Endpoint]] = set()  # each has a task that probes it
+
+    def find_trouble(self, key: Key, endpoint: Endpoint) -> str:
+        """Return why `endpoint` gets no requests for an instance; empty if it is healthy."""
+        if reason := self._breakers.find_reason((key, endpoint)):
+            return f"{endpoint.title} gets no requests until a probe succeeds: {reason}"
+        if trouble := self._hooks.find_trouble(endpoint):
+            return f"{endpoint.title} gets no requests: {trouble}"
+        return ""
+
+    def note_failure(self, instance: Instance, endpoint: Endpoint, error: VllamaError) -> None:
+        """Give `endpoint` no requests until a probe succeeds.
+
+        A single engine here gets them all the same, so nothing is noted of it.
+        """
+        places = instance.process.endpoints if instance.process else ()
+        if not endpoint.is_elsewhere and len(places) < 2:
+            return
+        target = (instance.key, endpoint)
+        if not self._breakers.find_reason(target):
+            log.warning("%s at %s fails: %s", endpoint.title, endpoint.url, error.message)
+        answer = error if isinstance(error, UpstreamError) else UpstreamError("")
+        self._breakers.note_failure(
+            target,
+            slow=answer.status == SLOW_STATUS,
+            reason=describe_failure(error),
+            most_s=PROBED_MOST_S,
+            wait_s=answer.retry_after_s if answer.status == BUSY_STATUS else 0.0,
+        )
+        if target not in self._failing and self._group is not None:
+            self._failing.add(target)
+            # a fresh context: a probe is no part of the request that has failed
+            probing = self._recover(target)
+            self._group.create_task(probing, name=f"probe {instance.key}", context=Context())
+
+    async def run(self) -> None:
+        """Probe what fails until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+
+    async def _recover(self, target: tuple[Key, Endpoint]) -> None:
+        """Probe a target after each of its pauses, until it is well or gone."""
+        key, endpoint = target
+        while True:
+            await asyncio.sleep(TICK_S)
+            instance = self._table.instances.get(key)
+            if instance is None or instance.find_part(endpoint) is None:
+                if instance is None or not endpoint.is_elsewhere:
+                    break  # an engine here that is restarted has another endpoint
+            elif instance.traits is not None and self._breakers.admit(target):
+                model = endpoint.model or instance.traits.model_name or instance.bundle.name
+                error = await self._hooks.probe(endpoint, model, key.mode)
+                if error is None:
+                    log.info("%s at %s answers again", endpoint.title, endpoint.url)
+                    break
+                self.note_failure(instance, endpoint, error)
+        self._breakers.note_success(target)
+        self._failing.discard(target)
+        if instance is not None:
+            instance.wake.set()  # requests may wait for the room that it has
