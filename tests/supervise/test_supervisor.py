@@ -67,7 +67,7 @@ def test_ready_serves_with_its_own_key_and_stops(lab: Lab) -> None:
     assert proc.measure_footprint().ram_bytes == 0
     (attempt,) = proc.attempts
     assert attempt.exit is not None and attempt.exit.code == -signal.SIGTERM
-    assert attempt.exit.was_ready and attempt.diagnosis is None
+    assert attempt.diagnosis is None
     assert attempt.ready_s is not None and attempt.ended_s is not None
     assert f"serving on 127.0.0.1:{lab.endpoints[0].port}" in attempt.exit.output
     assert not list(lab.run_dir.glob("*"))

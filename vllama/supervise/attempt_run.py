@@ -118,7 +118,7 @@ class AttemptRun:
         await finish(in_thread("run-file", self._write_run_file))
         await _wait_for_first(self.child.exited, *ends)
 
-    def exit(self, *, was_ready: bool, stalled: bool = False) -> Exit:
+    def exit(self, *, stalled: bool = False) -> Exit:
         """Return how the process ended, if it has, and its last lines so far."""
         self._tailer.finish()
         ring = self._tailer.ring
@@ -127,7 +127,6 @@ class AttemptRun:
             output=ring.tail(OUTPUT_LINES),
             first_error=ring.first_error,
             stalled=stalled,
-            was_ready=was_ready,
             oom=None if self._oom_kills is None else count_oom_kills() != self._oom_kills,
         )
 

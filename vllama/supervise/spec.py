@@ -148,7 +148,6 @@ class Exit:
     output: tuple[str, ...] = ()
     first_error: str | None = None
     stalled: bool = False
-    was_ready: bool = False
     oom: bool | None = None
 
 
