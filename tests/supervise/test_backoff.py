@@ -48,9 +48,7 @@ def test_after_failed_starts(retryable: bool, delays_s: list[float | None]) -> N
         (False, [0.0, 0.0, None]),  # a stranger did it, which says nothing of the next start
     ],
 )
-def test_one_that_was_killed_is_tried_again(
-    oom: bool | None, delays_s: list[float | None]
-) -> None:
+def test_one_that_was_killed_is_tried_again(oom: bool | None, delays_s: list[float | None]) -> None:
     restarts = Restarts(POLICY)
     for delay_s in delays_s:
         found = restarts.after_failed_start(retryable=False, killed=True, oom=oom)

@@ -18,7 +18,7 @@ from tests.dialects.test_ollama_write import chat, generate
 from tests.dialects.test_openai_write import PLAIN, VLLM
 from vllama.chat.request import Call
 from vllama.net.fast_path import RewritePath
-from vllama.net.http.head_cache import Head
+from vllama.net.http.heads import Head
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.relay_types import RelayState

@@ -23,7 +23,7 @@ from vllama.net.http.framing import FRAME, make_first_lines
 
 if TYPE_CHECKING:
     from vllama.net.http.connection import Client
-    from vllama.net.http.head_cache import Head
+    from vllama.net.http.heads import Head
 
 MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as much memory again
 BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops

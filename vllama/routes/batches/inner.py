@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from vllama.base.errors import EngineCrashed
-from vllama.net.http.head_cache import Head
+from vllama.net.http.heads import Head
 from vllama.net.http.request import RESUMED_HEADER, Request
 
 if TYPE_CHECKING:
