@@ -178,7 +178,7 @@ class SupervisedProcess(Status):
         log_path = open_log(self._log_dir, self.name, now_s=now_s)
         self._history.begin(self._number, log_path)
         self._logs = LogRing()
-        port.before_spawn(hold=spec.hold_port)
+        port.before_spawn()
         self._run = await AttemptRun.begin(
             spec,
             log_path=log_path,
