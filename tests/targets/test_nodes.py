@@ -28,7 +28,7 @@ from vllama.base.errors import BadRequest, ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
 from vllama.routes.asked import complete_name, read_json
-from vllama.server.preflight import check_node_traffic
+from vllama.server.preflight import check_nodes
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
 from vllama.targets.nodes.node import make_nodes
@@ -169,10 +169,10 @@ def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
 def test_a_file_without_certificates_is_refused(tmp_path) -> None:
     file = tmp_path / "nodes.pem"
     with pytest.raises(ConfigError, match="No such file"):
-        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
+        check_nodes(Config(node_certs=file))
     file.write_text("nothing")
     with pytest.raises(ConfigError, match="it has no certificate"):
-        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
+        check_nodes(Config(node_certs=file))
 
 
 @pytest.mark.slow
@@ -228,10 +228,10 @@ def wait_for_answer(head: Server) -> dict[str, str]:
 def test_the_key_does_not_cross_the_internet_unencrypted(words, public) -> None:
     config = Config(**words)
     if not public:
-        check_node_traffic(config)
+        check_nodes(config)
         return
     with pytest.raises(ConfigError, match="could be read on the way"):
-        check_node_traffic(config)
+        check_nodes(config)
 
 
 class Cluster:
