@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.loops import in_loop
 from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S, Lab, until
 from vllama.base.errors import Busy, CoolingDown, EngineCrashed, EngineMissing, EngineStartFailed
@@ -367,20 +368,18 @@ def test_an_error_of_the_launch_tells_what_may_avoid_it(lab: Lab) -> None:
     lab.play(lab.process(launch=launch), script)
 
 
-def test_a_bug_in_the_launch_is_told_to_owner_and_callers(lab: Lab) -> None:
+@in_loop
+async def test_a_bug_in_the_launch_is_told_to_owner_and_callers(lab: Lab) -> None:
     def launch(endpoint: Endpoint, attempt: int) -> LaunchSpec:
         raise ZeroDivisionError("a bug")
 
-    async def main() -> None:
-        proc = lab.process(launch=launch)
-        with pytest.raises(ZeroDivisionError):
-            await proc.run()
-        with pytest.raises(EngineStartFailed, match="a bug"):
-            await proc.ensure_ready()
-        with pytest.raises(RuntimeError):
-            await proc.run()
-
-    asyncio.run(main())
+    proc = lab.process(launch=launch)
+    with pytest.raises(ZeroDivisionError):
+        await proc.run()
+    with pytest.raises(EngineStartFailed, match="a bug"):
+        await proc.ensure_ready()
+    with pytest.raises(RuntimeError):
+        await proc.run()
 
 
 def test_stop_of_a_tree_that_ignores_term(lab: Lab) -> None:
@@ -417,17 +416,15 @@ def test_stop_while_starting(lab: Lab) -> None:
     assert proc.state is State.STOPPED
 
 
-def test_stop_before_run(lab: Lab) -> None:
-    async def main() -> None:
-        proc = lab.process()
-        await proc.stop()
-        await proc.run()
-        with pytest.raises(Busy):
-            await proc.ensure_ready()
-        await proc.stop()
-        assert proc.state is State.STOPPED and not proc.attempts
-
-    asyncio.run(main())
+@in_loop
+async def test_stop_before_run(lab: Lab) -> None:
+    proc = lab.process()
+    await proc.stop()
+    await proc.run()
+    with pytest.raises(Busy):
+        await proc.ensure_ready()
+    await proc.stop()
+    assert proc.state is State.STOPPED and not proc.attempts
 
 
 @pytest.mark.parametrize("moment", ["at once", "starting", "ready"])

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from tests.cable import Cable
+from tests.loops import in_loop
 from tests.ports import free_port
 from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import FAKE, LIMIT_S, Server
@@ -134,7 +135,8 @@ def test_what_no_dialect_can_read_is_a_bad_request(body) -> None:
         read_json(body)
 
 
-def test_a_node_is_followed_as_long_as_it_is_one() -> None:
+@in_loop
+async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
     nodes = Nodes(UPSTREAMS, local=None, key="k")
 
     async def list_followed() -> set[str]:
@@ -143,17 +145,14 @@ def test_a_node_is_followed_as_long_as_it_is_one() -> None:
         names = {task.get_name() for task in asyncio.all_tasks()}
         return {name for name in names if name.startswith("node ")}
 
-    async def run() -> None:
-        running = asyncio.create_task(nodes.run())
-        nodes.use(["http://box:1", "http://other:1"])
-        box = nodes.nodes["box"]
-        assert await list_followed() == {"node box", "node other"}
-        nodes.use(["http://other:1"])
-        assert await list_followed() == {"node other"}
-        assert box.trouble == "it is no node of this cluster any more"
-        running.cancel()
-
-    asyncio.run(run())
+    running = asyncio.create_task(nodes.run())
+    nodes.use(["http://box:1", "http://other:1"])
+    box = nodes.nodes["box"]
+    assert await list_followed() == {"node box", "node other"}
+    nodes.use(["http://other:1"])
+    assert await list_followed() == {"node other"}
+    assert box.trouble == "it is no node of this cluster any more"
+    running.cancel()
 
 
 def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
