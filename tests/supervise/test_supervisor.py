@@ -114,7 +114,7 @@ def test_early_exit_fails_at_once_with_last_lines_and_cause(lab: Lab) -> None:
     (attempt,) = proc.attempts
     assert attempt.exit is not None and attempt.exit.code == 3
     assert attempt.exit.output == ("hello", "ValueError: no such quantisation", "bye")
-    assert proc.logs.tail(1) == ("bye",)
+    assert proc.output().tail(1) == ("bye",)
     assert attempt.log_path.read_text().endswith("bye\n")
 
 

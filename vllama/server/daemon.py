@@ -38,8 +38,7 @@ from vllama.routes.batches.store import BatchStore
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.activity import History
-from vllama.routes.events.changes import Changes, Disk
-from vllama.routes.events.hub import Hub
+from vllama.routes.events.hub import Changes, Hub
 from vllama.routes.in_use import InUse
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
@@ -185,13 +184,13 @@ class Daemon:
         gateway, config = self._gateway, self._in_use.config
         if config.debug_log_requests:
             gateway.request_log = RequestLog(config.log_dir / "requests")
-        activity, disk = gateway.activity, Disk(gateway.catalog)
+        activity, catalog = gateway.activity, gateway.catalog
         history = History(gateway.scheduler, activity, self._in_use.facts.platform)
         kept = gateway.slot_cache.store if gateway.slot_cache is not None else None
         changes = Changes(
-            gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk, kept
+            gateway.scheduler, gateway.running, activity, gateway.pulls, history, catalog, kept
         )
-        gateway.events = Hub(changes, history, disk)
+        gateway.events = Hub(changes, history, catalog)
         gateway.complete()
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:

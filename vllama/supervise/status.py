@@ -133,11 +133,6 @@ class Status:
         """Why it last ended unexpectedly."""
         return self._history.diagnosis
 
-    @property
-    def logs(self) -> LogRing:
-        """The latest lines of the latest attempt."""
-        return self._logs
-
     def output(self) -> LogRing:
         """Return the lines of the latest attempt, including all that have been written so far.
 
