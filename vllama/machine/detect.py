@@ -13,7 +13,7 @@ import psutil
 from vllama.base.threads import begin
 from vllama.base.units import format_bytes_binary
 from vllama.machine import apple, cpu, linux_gpus, nvidia
-from vllama.machine.probe import Findings, run_command
+from vllama.machine.probe import Findings
 from vllama.machine.types import Accelerator, Platform
 
 PROBE_LIMIT_S = 3.0
@@ -169,8 +169,8 @@ def read_gpu_uses() -> GpuUses:
     smi = nvidia.find_smi()
     if smi is None:
         return {}
-    argv = [smi, f"--query-gpu={USE_QUERY}", "--format=csv,noheader,nounits"]
-    return parse_gpu_uses(run_command(argv, timeout_s=PROBE_LIMIT_S).text)
+    found = nvidia.ask_smi(smi, f"--query-gpu={USE_QUERY}", timeout_s=PROBE_LIMIT_S)
+    return parse_gpu_uses(found.text)
 
 
 def parse_gpu_uses(text: str) -> GpuUses:
