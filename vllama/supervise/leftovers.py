@@ -76,13 +76,7 @@ class RunFile:
     """The file `<run_dir>/<engine pid>-<name>.json` of a running engine."""
 
     def __init__(
-        self,
-        run_dir: Path,
-        *,
-        name: str,
-        pid: int,
-        argv: Sequence[str],
-        scratch: Path | None = None,
+        self, run_dir: Path, *, name: str, pid: int, argv: Sequence[str], scratch: Path
     ) -> None:
         self.path = run_dir / f"{pid}-{slug(name)}.json"
         self._name = name
@@ -102,7 +96,7 @@ class RunFile:
             engine=next((one for one in found if one.pid == self._pid), None),
             descendants=[one for one in found if one.pid != self._pid],
             argv=self._argv,
-            scratch=str(self._scratch) if self._scratch else None,
+            scratch=str(self._scratch),
         )
         private.make_folder(self.path.parent)
         private.replace(self.path, msgspec.json.encode(record))
@@ -136,7 +130,8 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
             continue
         if _end(record, term_s):
             ended.append(record.name)
-        remove_scratch(Path(record.scratch) if record.scratch else None)
+        if record.scratch:
+            remove_scratch(Path(record.scratch))
         path.unlink(missing_ok=True)
     return ended
 
@@ -189,7 +184,7 @@ def make_scratch_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=usual if fits else "/tmp"))
 
 
-def remove_scratch(folder: Path | None) -> None:
+def remove_scratch(folder: Path) -> None:
     """Remove a scratch folder if it exists; a folder with another name is not ours, and is kept."""
-    if folder is not None and folder.name.startswith(SCRATCH):
+    if folder.name.startswith(SCRATCH):
         shutil.rmtree(folder, ignore_errors=True)

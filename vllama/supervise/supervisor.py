@@ -49,8 +49,8 @@ class SupervisedProcess(Status):
         policy: RestartPolicy,
         log_dir: Path,
         clock: Clock,
-        run_dir: Path | None = None,
-        on_progress: Callable[[str], None] | None = None,
+        run_dir: Path,
+        on_progress: Callable[[str], None],
     ) -> None:
         """Prepare; `launch` is called for every attempt with a new port and a new random key.
 
