@@ -7,6 +7,7 @@ from functools import wraps
 from inspect import Signature, signature
 
 from tests.facts import INFO, MIB, bundle, facts
+from tests.loops import in_loop as in_loop
 from tests.manual_clock import ManualClock
 from vllama.base.errors import EngineCrashed, EngineStartFailed
 from vllama.chat.engine.traits import Traits
@@ -272,16 +273,6 @@ class World:
                 assert process.stops or process.state is State.FAILED, "a process was left running"
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             assert not rest, f"tasks left: {rest}"
-
-
-def in_loop(test):
-    """Run an async test."""
-
-    @wraps(test)
-    def run(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def in_world(kind=World, **settings):

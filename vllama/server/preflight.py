@@ -27,6 +27,7 @@ from vllama.models.settings import ModelsSettings, ModelTables
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
 from vllama.scheduler.memory import open_draft_records
+from vllama.supervise.probe import trust_only
 
 
 def gather_facts(config: Config) -> Facts:
@@ -89,8 +90,14 @@ def close_folders(config: Config) -> Iterator[str]:
             yield f"'{folder}' could be read by other users of this machine; now it cannot"
 
 
-def check_node_traffic(config: Config) -> None:
-    """Raise ConfigError if the key between nodes would cross a public network unencrypted."""
+def check_nodes(config: Config) -> None:
+    """Raise ConfigError if other machines must not be talked to as the settings say.
+
+    The key between nodes would cross a public network unencrypted, or their certificates cannot be
+    read.
+    """
+    if config.node_certs:
+        trust_only(str(config.node_certs))
     if config.nodes:
         urls = [urlsplit(url) for url in config.nodes]
         public = [url.hostname or "" for url in urls if url.scheme == "http"]

@@ -30,7 +30,7 @@ from vllama.scheduler.hooks import Limits
 from vllama.server.engine_hooks import Planner
 from vllama.server.preflight import (
     check_engine,
-    check_node_traffic,
+    check_nodes,
     check_upstreams,
     list_unknown_links,
     with_preload,
@@ -167,7 +167,7 @@ class Reloader:
             engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
             check_upstreams(config)
         if config.nodes != old.nodes:
-            check_node_traffic(config)
+            check_nodes(config)
             read_node_key(config)
         facts = replace(facts, found=engines, settings=config)
         check_engine(config, facts)

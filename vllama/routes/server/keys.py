@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from vllama.accounts.keys import store
-from vllama.accounts.keys.fields import KeyRow, describe_key, read_fields
 from vllama.accounts.keys.key import NAME_PATTERN, Key, Scope, make_secret
+from vllama.accounts.keys.store import KeyRow, describe_key, read_fields
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden
 from vllama.base.meaning import says

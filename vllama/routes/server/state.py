@@ -19,7 +19,7 @@ from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
-from vllama.routes.events.changes import TOPICS
+from vllama.routes.events.hub import TOPICS
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
 if TYPE_CHECKING:

@@ -1,10 +1,4 @@
-"""The heads of requests: their content, their refusal, and a cache of parsed heads.
-
-A client sends the same head with every request, except for the length of the body. The calls of the
-parser for the head and each header are a tenth of the cost of a short request, so known heads are
-not parsed again. Only a request that arrives in one read, and whose body has a length and no other
-framing, is looked up or cached.
-"""
+"""The heads of requests: their content, their target, and why one is refused."""
 
 from __future__ import annotations
 
@@ -12,17 +6,9 @@ from typing import NamedTuple
 
 import httptools
 
-MAX_CACHED = 512
-MAX_HEADERS = (
-    1000  # in one head: each header costs memory, beyond the limit on the size of the head
-)
+MAX_HEADERS = 1000
+"""In one head: each header costs memory, beyond the limit on the size of the head."""
 PERCENT = b"%"[0]  # a number, which `in` finds faster: see chat/event_template.py
-MAX_HEAD_BYTES = 4096
-_END = b"\r\n\r\n"
-_LENGTH = b"ength: "
-_NAME = b"\r\ncontent-l"  # the bytes before `_LENGTH`, in lower case
-_MAX_DIGITS = 9
-_NOT_CACHED = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class Head(NamedTuple):
@@ -110,58 +96,3 @@ def read_target(target: bytes) -> tuple[str, bytes, bytes]:
     from urllib.parse import unquote_to_bytes  # rarely needed, and slow to import
 
     return unquote_to_bytes(path).decode("utf-8", "replace"), authority, query
-
-
-class ReadParts(NamedTuple):
-    """A read that looks like a whole request; `key` is its head without the `digits`."""
-
-    key: bytes
-    digits: bytes
-    body: bytes
-
-
-def split_read(read: bytes) -> ReadParts | None:
-    """Split a read into its parts; None if it cannot be exactly one request."""
-    end = read.find(_END) + 4
-    if not 4 <= end <= MAX_HEAD_BYTES:
-        return None
-    at = read.find(_LENGTH, 0, end)
-    if at < 0:
-        return ReadParts(read, b"", b"") if end == len(read) else None
-    at += 7
-    stop = read.find(b"\r\n", at, end)
-    digits = read[at:stop]
-    if not digits.isdigit() or len(digits) > _MAX_DIGITS or int(digits) != len(read) - end:
-        return None
-    return ReadParts(read[:at] + read[stop:end], digits, read[end:])
-
-
-class HeadCache:
-    """The cache of parsed heads, emptied when it is full."""
-
-    def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
-
-    def get(self, parts: ReadParts) -> Head | None:
-        """Return the head as the parser would, or None if it is not cached."""
-        head = self._heads.get(parts.key)
-        if head is None or not parts.digits:
-            return head
-        method, path, version, keep_alive, headers, query = head
-        headers = headers | {b"content-length": parts.digits}
-        return Head(method, path, version, keep_alive, headers, query)
-
-    def add(self, parts: ReadParts, head: Head) -> None:
-        """Cache a parsed head, if equal bytes always have the same meaning."""
-        headers = head.headers
-        if not _NOT_CACHED.isdisjoint(headers):
-            return
-        if headers.get(b"content-length", b"") != parts.digits:
-            return
-        if parts.digits:
-            before = parts.key[: parts.key.find(_LENGTH)]
-            if before[-len(_NAME) :].lower() != _NAME:
-                return
-        if len(self._heads) >= MAX_CACHED:
-            self._heads.clear()
-        self._heads[parts.key] = head
