@@ -10,7 +10,6 @@ from tests.facts import INFO, bundle
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.chat.engine.request import map_role
 from vllama.engines.base import Installation, Mode, Settings
-from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
@@ -187,7 +186,7 @@ def test_every_engine_declares_what_the_core_reads():
         assert engine.title
         assert set(engine.formats) <= set(Format)
         assert engine.refuses is not None
-        if isinstance(engine, Attachable):
+        if engine.attaches:
             continue
         installation = PROGRAM if engine is VLLM else PYTHON
         spec = launch(engine, installation)

@@ -300,8 +300,6 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(CHILD_LIFE_S)
         elif path == "/slots":
             self.answer(200, self.server.table)
-        elif path == "/is_sleeping":
-            self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
             card = {"id": options.model, "object": "model", "created": 0}
             card["owned_by"] = options.owner

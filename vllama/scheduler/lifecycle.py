@@ -16,7 +16,7 @@ import msgspec
 
 from vllama.base.errors import EngineError, EngineStartFailed, ShuttingDown, VllamaError
 from vllama.dialects.events import MarkKind
-from vllama.engines.capabilities import Sleeping
+from vllama.engines.base import Engine
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
@@ -332,7 +332,7 @@ LIMIT_S = 120.0
 class EngineSleeper:
     """The `Sleeper` of an engine that has routes for it."""
 
-    def __init__(self, engine: Sleeping) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def sleep(self, endpoint: Endpoint) -> bool:
