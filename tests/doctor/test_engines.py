@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.doctor.facts import CPU, GPU, statuses
+from tests.fake_engine.vllama_fake import FakeEngine
 from vllama.doctor import engines
-from vllama.engines.base import DiscoveredEngines, Installation, Missing, Mode, Origin, SearchPaths
+from vllama.engines.base import DiscoveredEngines, Installation, Missing, Origin, SearchPaths
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.machine.environments.layout import Step, mark_complete
 from vllama.machine.types import Platform
@@ -19,20 +20,15 @@ from vllama.models.settings import UpstreamSettings
 from vllama.plan.types import Facts
 
 
-class Painter:
-    """As much of an engine as is looked at."""
-
-    aliases, formats, title, modes = (), ("gguf",), "Painter", tuple(Mode)
-
-    def __init__(self, name: str, score: int) -> None:
-        self.name = name
-        self._score = score
+@dataclass(frozen=True)
+class Painter(FakeEngine):
+    score: int = 0
 
     def preference(self, platform):
-        return self._score, "it is fast"
+        return self.score, "it is fast"
 
 
-ENGINES = {"fast": Painter("fast", 9), "slow": Painter("slow", 5)}
+ENGINES = {"fast": Painter(name="fast", score=9), "slow": Painter(name="slow", score=5)}
 SLOW = Installation(engine="slow", version="1.0", offloads=False, origin=Origin.OWN)
 NO_FAST = Missing(engine="fast", reason="it is not installed", hint="get it")
 

@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from vllama.base.errors import NoPlan
 from vllama.doctor.check import Finding, failure, ok, skipped, warning
 from vllama.engines.base import Installation, Origin, SearchPaths
-from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env
 from vllama.engines.install import find_missing_programs
 from vllama.engines.locate import NOT_INSTALLED
-from vllama.engines.recipe import get_recipe
 from vllama.machine.environments.layout import MARKER, find_existing, get_python
 from vllama.machine.probe import run_command
 from vllama.plan.choose import choose_engine, is_obtainable, rank_engines, write_advice
@@ -33,7 +31,7 @@ def chosen(facts: Facts) -> Iterator[Finding]:
         yield failure(error.message, error.hint)
         return
     engine, installation = found.engines[choice.engine], choice.installation
-    where = "" if isinstance(engine, Attachable) else f", from {installation.origin}"
+    where = "" if engine.attaches else f", from {installation.origin}"
     yield ok(f"{engine.title} {installation.version}{where}")
     for better, _, reason in rank_engines(facts):
         if better.name == choice.engine or facts.settings.engine:
@@ -57,7 +55,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
     there = [facts.found.engines[name] for name in facts.found.installations]
     asked = False
     for engine in there:
-        if not isinstance(engine, Attachable):
+        if not engine.attaches:
             continue
         endpoints, path = engine.attach()
         for endpoint in endpoints:
@@ -75,7 +73,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
 
 def gpu_build(facts: Facts, choice: Choice) -> str:
     """Return how to get a build of the engine that uses the GPU, as far as its recipe knows one."""
-    suiting = get_recipe(facts.found.engines[choice.engine]).wheels_for(facts.platform)
+    suiting = facts.found.engines[choice.engine].install.wheels_for(facts.platform)
     if not suiting:
         return "install a build of it with GPU support, and name it in engine_paths"
     install = f"vllama engines install {choice.engine}"
@@ -93,7 +91,7 @@ def unusable(facts: Facts) -> Iterator[Finding]:
         yield failure(reason, "update or remove that package")
     for name, absent in facts.found.missing.items():
         engine = facts.found.engines[name]
-        if absent.reason != NOT_INSTALLED and not isinstance(engine, Attachable):
+        if absent.reason != NOT_INSTALLED and not engine.attaches:
             yield warning(f"{engine.title}: {absent.reason}", absent.hint)
 
 
@@ -142,7 +140,7 @@ def start(facts: Facts, name: str, environ: Mapping[str, str]) -> Iterator[Findi
 
 def check_command(facts: Facts, name: str, installation: Installation) -> list[str]:
     """Return the command that shows whether it starts: the recipe's, else `--version`."""
-    for wheels in get_recipe(facts.found.engines[name]).wheels_for(facts.platform):
+    for wheels in facts.found.engines[name].install.wheels_for(facts.platform):
         if not wheels.check:
             continue
         program, *rest = wheels.check

@@ -19,7 +19,6 @@ from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
 from vllama.dialects.ollama.options import resolve_options
-from vllama.engines.capabilities import Inspecting
 from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.names.variants import CONFIG_FILES
@@ -200,7 +199,7 @@ class Catalog:
         config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
         return InspectRules(
             most_bytes=config.inspect_limit_bytes,
-            engines=tuple(each.title for each in engines if isinstance(each, Inspecting)),
+            engines=tuple(each.title for each in engines if each.inspects),
         )
 
     def _find(self, name: str) -> Bundle:

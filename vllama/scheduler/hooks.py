@@ -14,7 +14,7 @@ from typing import Protocol
 from vllama.base.errors import EngineError
 from vllama.chat.engine.traits import Traits
 from vllama.dialects.ollama.answer_types import LoadProgress
-from vllama.engines.capabilities import Sleeping
+from vllama.engines.base import Engine
 from vllama.models.types import Bundle
 from vllama.net.upstream.connection import Progress
 from vllama.plan.ladder import Failed
@@ -196,7 +196,7 @@ class Process(Protocol):
 class Sleeper:
     """How an engine that has routes for it is put to sleep and woken."""
 
-    def __init__(self, engine: Sleeping) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def sleep(self, endpoint: Endpoint) -> bool:

@@ -25,7 +25,6 @@ from vllama.base.errors import NoPlan
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.config import Config, environ, named_file, read_node_key
 from vllama.config.address import reachable_host, url
-from vllama.engines.capabilities import Attachable, find_servers
 from vllama.machine.detect import describe
 from vllama.net.http.server import Server
 from vllama.net.upstream.pool import Upstreams
@@ -88,7 +87,7 @@ class Daemon:
         gateway.meter = open_meter(config.data_dir, metrics, clock)
         gateway.catalog = Catalog(in_use, clock)
         gateway.upstreams = Upstreams()
-        gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
+        gateway.watch = UpstreamMonitor(*in_use.facts.found.find_servers(), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)
         gateway.batches = make_batches(config, gateway)
@@ -263,7 +262,7 @@ class Daemon:
         with contextlib.suppress(NoPlan):
             choice = choose_engine(self._in_use.facts)
             engine = self._in_use.facts.found.engines[choice.engine]
-            if not isinstance(engine, Attachable):  # whether it answers is not known yet
+            if not engine.attaches:  # whether it answers is not known yet
                 lines.append(f"engine: {engine.title} {choice.installation.version}")
         return lines
 

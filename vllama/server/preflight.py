@@ -15,7 +15,6 @@ from vllama.base.threads import begin
 from vllama.config import Config, environ, list_upstreams
 from vllama.config.address import SCHEME_PORTS, is_public, leads_to, list_listening
 from vllama.engines.base import Installation
-from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import discover_engines, make_search_paths
 from vllama.machine.detect import detect
 from vllama.machine.types import Accelerator, Vendor
@@ -67,7 +66,7 @@ def suppose_gpus(facts: Facts, count: int, memory_bytes: int) -> Facts:
     )
     installed, found = {}, facts.found
     for name, engine in found.engines.items():
-        if wheels := get_recipe(engine).wheels_for(platform):
+        if wheels := engine.install.wheels_for(platform):
             installed[name] = Installation(
                 engine=name,
                 version=wheels[0].oldest_version,

@@ -19,7 +19,6 @@ from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings, read_node_key
 from vllama.config.report import Changes, compare_settings
-from vllama.engines.capabilities import find_servers
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
@@ -194,7 +193,7 @@ class Reloader:
                 scheduler.unload(bundle, "its draft model has changed")
         scheduler.set_limits(make_limits(facts), library.renew)
         if moved:
-            gateway.watch.use(*find_servers(facts.found))
+            gateway.watch.use(*facts.found.find_servers())
         self._planner.forget()
         log_context.set_level(debug=config.debug)
 

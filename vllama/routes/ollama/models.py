@@ -30,7 +30,6 @@ from vllama.dialects.ollama.answer_types import (
 )
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import DeleteBody, PullBody, ShowBody
-from vllama.engines.capabilities import find_servers
 from vllama.models.headers.info import (
     build_details,
     describe_template,
@@ -123,7 +122,7 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     model = bundle.upstream
     if model is None or model.shown is None:
         return {}
-    for endpoint in find_servers(gateway.facts.found, bundle)[0]:
+    for endpoint in gateway.facts.found.find_servers(bundle)[0]:
         name = endpoint.model or bundle.hub_id
         try:
             async with asyncio.timeout(ELSEWHERE_S):
