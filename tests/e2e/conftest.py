@@ -3,12 +3,15 @@
 What a trained model says is nobody's promise: tests that need words have the models of `counting`.
 """
 
+import http.client
 import importlib.util
 import os
 import shutil
 import sys
 from pathlib import Path
 
+import ollama
+import openai
 import pytest
 
 from tests.e2e.counting import SMILE, write_counting_gguf
@@ -20,6 +23,8 @@ ENGINE = ("--engine", "llama-server")
 LLAMA_CPP_PYTHON = pytest.param("llama-cpp-python", marks=pytest.mark.other_engines)
 """An engine that compiles for minutes, and so is tested by `make test-engines`."""
 COUNTS = "counts"
+PATIENCE_S = 1200
+"""Two cores may be slow with some engines, and others at work on them."""
 SMILES = "smiles"
 
 
@@ -68,3 +73,39 @@ def real(counting, tmp_path_factory):
         server.take(counting)
         server.wait_for("ready: http")
         yield server
+
+
+class Patient(Server):
+    """A server whose engine may take long."""
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="session")
+def server(real):
+    """Return the server that the clients below talk to; modules with one of their own have that."""
+    return real
+
+
+@pytest.fixture(scope="module")
+def name(server) -> str:
+    """Return the name of the only model that is loaded."""
+    (row,) = server.get("/api/ps")["models"]
+    return row["name"]
+
+
+@pytest.fixture
+def client(server):
+    """Return Ollama's client."""
+    client = ollama.Client(host=server.url, timeout=PATIENCE_S)
+    yield client
+    client._client.close()
+
+
+@pytest.fixture
+def v1(server):
+    """Return OpenAI's client."""
+    url = f"{server.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="x", max_retries=0, timeout=PATIENCE_S) as client:
+        yield client

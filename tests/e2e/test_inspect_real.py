@@ -62,12 +62,6 @@ def server(environment, folder, tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="module")
-def name(server) -> str:
-    (row,) = server.get("/api/ps")["models"]
-    return row["name"]
-
-
 def ask(server, name: str, given: str | list, inspect, tokens: int = 4):
     """Ask about a prompt as it is, or a conversation; return the text and what was collected."""
     text = {"messages": given} if isinstance(given, list) else {"prompt": given, "raw": True}

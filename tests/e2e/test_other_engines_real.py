@@ -5,7 +5,6 @@ The engines that the variable TEST_ENGINES names, in their environments below
 first start. One server an engine, which serves the tests as they stand.
 """
 
-import http.client
 import json
 import os
 import signal
@@ -15,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ollama
-import openai
 import psutil
 import pytest
 
-from tests.e2e.conftest import weights
+from tests.e2e.conftest import Patient, weights
 from tests.e2e.counting import NUMBERS, WILD, write_counting_gguf
 from tests.lacking import lacking
-from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.other_engines, pytest.mark.timeout(1500)]
 
@@ -71,13 +68,6 @@ CASES = (
 )
 WANTED = os.environ.get("TEST_ENGINES", "transformers mlx-lm tinygrad").split()
 START_S = 1200 if "max" in WANTED else 300
-
-
-class Patient(Server):
-    """A server whose engine may take long: two cores, and others at work on them."""
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
 
 
 def environment(engine: str) -> Path:
@@ -134,27 +124,6 @@ def server(case, model, tmp_path_factory):
         running.wait_for(r"(?m)^ready: |^Error: ", START_S)
         assert "ready: http" in running.output, running.output
         yield running
-
-
-@pytest.fixture(scope="module")
-def name(server) -> str:
-    (row,) = server.get("/api/ps")["models"]
-    return row["name"]
-
-
-@pytest.fixture
-def client(server):
-    client = ollama.Client(host=server.url, timeout=START_S)
-    yield client
-    client._client.close()
-
-
-@pytest.fixture
-def v1(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=START_S
-    ) as client:
-        yield client
 
 
 # -- answers ----------------------------------------------------------------------------------

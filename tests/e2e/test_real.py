@@ -21,14 +21,6 @@ NUMBERS = [token.strip() for token in TOKENS]
 QUESTION = [{"role": "user", "content": "Why is the sky blue? Answer in one sentence."}]
 
 
-@pytest.fixture
-def client(real):
-    """Return the official Python client."""
-    with_client = ollama.Client(host=real.url)
-    yield with_client
-    with_client._client.close()
-
-
 def test_the_official_client_lists_and_shows(client):
     models = {model.model: model for model in client.list().models}
     assert models[MODEL].details.parameter_size == "134.52M"

@@ -2,7 +2,6 @@
 
 import hashlib
 
-import ollama
 import pytest
 
 from tests.e2e.conftest import COUNTS, MODEL
@@ -41,14 +40,6 @@ def made(real):
     yield create
     for name in names:
         real.request("DELETE", "/api/delete", {"model": name})
-
-
-@pytest.fixture
-def client(real):
-    """Return the official Python client."""
-    with_client = ollama.Client(host=real.url)
-    yield with_client
-    with_client._client.close()
 
 
 @pytest.mark.parametrize("template", [CHATML, TURNS])

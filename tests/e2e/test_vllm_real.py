@@ -4,7 +4,6 @@ A start takes half a minute on a quiet machine, so one server serves most of the
 in which they stand; the last ones end it.
 """
 
-import http.client
 import json
 import os
 import re
@@ -15,11 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import ollama
-import openai
 import psutil
 import pytest
 
-from tests.e2e.conftest import weights
+from tests.e2e.conftest import Patient, weights
 from tests.e2e.counting import NUMBERS, write_counting_gguf
 from tests.lacking import lacking
 from tests.routes.test_ollama_chat import until
@@ -82,13 +80,6 @@ Call one with <tool_call>{\\"name\\": <name>, \\"arguments\\": <object>}</tool_c
 {% endif %}"""
 
 
-class Patient(Server):
-    """A server whose engine may take long: two cores, and others at work on them."""
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
-
-
 @pytest.fixture(scope="module")
 def environment() -> Path:
     """Return the folder of an environment with vLLM (and gguf and accelerate, for the model)."""
@@ -132,25 +123,6 @@ def server(environment, model, tmp_path_factory):
         running.wait_for(r"(?m)^ready: |^Error: ", START_S)
         assert "ready: http" in running.output, running.output
         yield running
-
-
-@pytest.fixture(scope="module")
-def name(server) -> str:
-    (row,) = server.get("/api/ps")["models"]
-    return row["name"]
-
-
-@pytest.fixture
-def client(server):
-    client = ollama.Client(host=server.url, timeout=START_S)
-    yield client
-    client._client.close()
-
-
-@pytest.fixture
-def v1(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
-        yield client
 
 
 def engines(server: Server) -> list[psutil.Process]:

@@ -25,7 +25,6 @@ from vllama.config.settings import BY_FIELD, SETTINGS, Config
 
 if TYPE_CHECKING:
     from vllama.models.settings import ModelsSettings, UpstreamSettings
-    from vllama.observe.tracing.setup import TracingSettings
 
 ANSWERING = (
     "engine", "context_length", "max_tokens", "gpu_layers", "threads", "num_parallel", "replicas",
@@ -37,6 +36,7 @@ __all__ = [
     "SETTINGS",
     "Config",
     "Setting",
+    "choose_collector",
     "default_file",
     "describe_answering",
     "environ",
@@ -47,7 +47,6 @@ __all__ = [
     "named_file",
     "prepare_environment",
     "read_node_key",
-    "tracing_settings",
 ]
 
 
@@ -114,21 +113,19 @@ def describe_answering(config: Config) -> dict[str, str]:
     }
 
 
-def tracing_settings(config: Config, environ: Mapping[str, str]) -> TracingSettings | None:
-    """Build the slice of `tracing`; None if no traces are wanted.
+def choose_collector(config: Config, environ: Mapping[str, str]) -> str | None:
+    """Return where traces are sent; None if none are wanted.
 
     OpenTelemetry's variables hold as its specification has them (OTLP exporter configuration):
-    where they name the collector, the library reads them itself.
+    where they name the collector (""), the library reads them itself.
     """
-    from vllama.observe.tracing.setup import TracingSettings
-
     given = environ.get
     exporters = [name.strip() for name in given("OTEL_TRACES_EXPORTER", "otlp").split(",")]
     off = given("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters
     ours = config.sources.get("otlp_endpoint") != "OTEL_EXPORTER_OTLP_ENDPOINT"
     if config.otlp_endpoint and ours:
         url = f"{config.otlp_endpoint.rstrip('/')}/v1/traces"
-        return None if off else TracingSettings(url=url, required=True)
+        return None if off else url
     if off or not (config.otlp_endpoint or given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return None
-    return TracingSettings(url=None, required=False)
+    return ""

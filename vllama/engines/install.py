@@ -279,10 +279,10 @@ async def _install_archive(archive: Archive, folder: Path, tell: Tell) -> None:
         remove_packages(folder)
 
 
-async def check_installation(chosen: Offer, *, environ: Mapping[str, str] | None = None) -> str:
+async def check_installation(chosen: Offer) -> str:
     """Return why an installed engine does not start, empty if it does."""
     try:
-        await try_command(chosen.folder, chosen.wheels.check, environ=environ)
+        await try_command(chosen.folder, chosen.wheels.check)
     except EnvironmentFailed as error:
         return error.message
     return ""

@@ -91,7 +91,7 @@ class _Wanted:
         version = _read_version(sites, self.distributions)
         python = get_python(folder)
         programs = find_existing(folder) or folder / "bin"
-        search = os.pathsep.join(map(str, (programs, folder / "bin", folder / "Scripts", folder)))
+        search = os.pathsep.join(map(str, (programs, folder / "bin", folder)))
         program = shutil.which(self.executable, path=search) if self.executable else None
         if version or program:
             yield PackageLocation(

@@ -69,11 +69,11 @@ def find_libc() -> tuple[str, str]:
     return libc_ver()
 
 
-def find_misfit(archive: Archive, libc: tuple[str, str] | None = None) -> str:
+def find_misfit(archive: Archive) -> str:
     """Return why the programs of an archive cannot run on this system, empty if they can."""
     if archive.glibc is None:
         return ""
-    name, version = find_libc() if libc is None else libc
+    name, version = find_libc()
     needed = ".".join(map(str, archive.glibc))
     if name != "glibc":
         return f"it needs glibc {needed}, which this system does not use"

@@ -25,11 +25,11 @@ from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
 from vllama.config import (
     Config,
+    choose_collector,
     environ,
     keys_file,
     models_settings,
     read_node_key,
-    tracing_settings,
 )
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
@@ -149,7 +149,7 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     library = open_library(with_preload(models_settings(config), config.model))
     library.local.sweep()
     check_model(library, config.model)
-    tracing = open_tracing(tracing_settings(config, environ()))
+    tracing = open_tracing(choose_collector(config, environ()))
     in_use.now = replace(in_use.now, facts=facts, library=library)
     return Daemon(gateway, reporter, load, tracing)
 

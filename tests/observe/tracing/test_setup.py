@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.observe.tracing import setup
-from vllama.observe.tracing.setup import Tracing, TracingSettings, open_tracing
+from vllama.observe.tracing.setup import Tracing, open_tracing
 
 URL = "http://127.0.0.1:4318"
 
@@ -41,25 +41,21 @@ def test_a_collector_that_does_not_answer_keeps_no_server_from_stopping(monkeypa
     collector.answers.set()
 
 
-def read(*flags: str, **environ: str) -> TracingSettings | None:
+def read(*flags: str, **environ: str) -> str | None:
     given = {"otlp_endpoint": flags[0]} if flags else {}
     loaded = config.load(given, {"HOME": "/nowhere", **environ})
-    return config.tracing_settings(loaded, environ)
+    return config.choose_collector(loaded, environ)
 
 
 @pytest.mark.parametrize(
     ("flags", "environ", "expected"),
     [
         ((), {}, None),
-        ((URL,), {}, TracingSettings(url=f"{URL}/v1/traces", required=True)),
-        ((f"{URL}/",), {}, TracingSettings(url=f"{URL}/v1/traces", required=True)),
-        ((), {"VLLAMA_OTLP_ENDPOINT": URL}, TracingSettings(url=f"{URL}/v1/traces", required=True)),
-        ((), {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, TracingSettings(url=None, required=False)),
-        (
-            (),
-            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL},
-            TracingSettings(url=None, required=False),
-        ),
+        ((URL,), {}, f"{URL}/v1/traces"),
+        ((f"{URL}/",), {}, f"{URL}/v1/traces"),
+        ((), {"VLLAMA_OTLP_ENDPOINT": URL}, f"{URL}/v1/traces"),
+        ((), {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, ""),
+        ((), {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL}, ""),
         ((URL,), {"OTEL_SDK_DISABLED": "TRUE"}, None),
         ((), {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_EXPORTER": "none"}, None),
         ((URL,), {"OTEL_TRACES_EXPORTER": "console, otlp"}, ...),
@@ -73,9 +69,9 @@ def test_flags_and_the_variables_of_opentelemetry(flags, environ, expected):
 def test_a_missing_library_is_an_error_only_where_traces_were_asked_for(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError) as error:
-        open_tracing(TracingSettings(url=URL, required=True))
+        open_tracing(URL)
     assert "pip install opentelemetry-sdk" in error.value.sentence()
-    assert open_tracing(TracingSettings(url=None, required=False)) is None
+    assert open_tracing("") is None
     assert "cannot send traces" in caplog.text
     assert open_tracing(None) is None
 
@@ -111,7 +107,7 @@ def test_a_collector_that_takes_none_costs_one_line(kind, limit_s, reason, caplo
         elif kind == "closed":
             server.server_close()
         url = f"http://me:secret@127.0.0.1:{server.server_port}/v1/traces"
-        tracing = open_tracing(TracingSettings(url=url, required=True))
+        tracing = open_tracing(url)
         for _ in range(2):
             send_span(tracing)
         tracing.close()
@@ -125,11 +121,11 @@ def test_a_collector_that_takes_none_costs_one_line(kind, limit_s, reason, caplo
 def test_batches_are_as_the_variables_of_opentelemetry_say(monkeypatch, caplog):
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     with pytest.raises(ConfigError, match="cannot send traces"):  # less than a batch
-        open_tracing(TracingSettings(url=URL, required=True))
+        open_tracing(URL)
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
-    tracing = open_tracing(TracingSettings(url="http://127.0.0.1:1/v1/traces", required=True))
+    tracing = open_tracing("http://127.0.0.1:1/v1/traces")
     for _ in range(100):  # what does not fit is lost, and nobody waits
         tracing._tracer.start_span("x").end()
     tracing.close()

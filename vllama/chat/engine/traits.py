@@ -50,7 +50,6 @@ class Tokenizer:
     tokenize_path: str
     detokenize_path: str
     input_field: str = "input"
-    tokens_field: str = "tokens"
     text_field: str = "text"
     drops_control: bool = False
     special_field: str | None = None

@@ -119,7 +119,7 @@ def _base(settings: Config, library: Library, name: str) -> Bundle:
 def _smaller(settings: Config, library: Library, base: Bundle, quant: str) -> Bundle:
     """Return `base` quantised to `quant`. Raises VllamaError."""
     from vllama.engines.child_env import build_child_env
-    from vllama.models.convert.requantise import requantise
+    from vllama.models.convert.job import requantise
 
     with open_display() as display:
         return asyncio.run(

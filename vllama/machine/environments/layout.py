@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +25,12 @@ class Step:
 
 def get_python(folder: Path) -> Path:
     """Return where an environment has its Python."""
-    windows = folder / "Scripts" / "python.exe"
-    return windows if sys.platform == "win32" else folder / "bin" / "python"
+    return folder / "bin" / "python"
 
 
 def list_site_packages(folder: Path) -> list[Path]:
     """Return where an environment has its packages; nothing if it is not there."""
-    return [*sorted(folder.glob("lib/python3*/site-packages")), *folder.glob("Lib/site-packages")]
+    return sorted(folder.glob("lib/python3*/site-packages"))
 
 
 def find_version(folder: Path) -> tuple[int, int] | None:

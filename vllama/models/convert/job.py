@@ -1,6 +1,8 @@
-"""A conversion that `prepare` has decided on: what it starts from, and how it is carried out.
+"""Conversions, from what they start from to the model that is kept.
 
-The steps are: pull, install the converter, convert, quantise, keep.
+`vllama convert` does what `prepare` has decided on; the steps are: pull, install the converter,
+convert, quantise, keep. `create` with `quantize`, or of safetensors, first makes the base that it
+builds on, by a converter that is installed already (nobody can be asked there).
 """
 
 from __future__ import annotations
@@ -8,36 +10,43 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest, ModelNotFound, NoPlan
+from vllama.base.errors import BadModelFile, BadRequest, EngineMissing
 from vllama.models.convert.tools import (
+    DIRECT,
     FETCHED_BYTES,
     INSTALLED_BYTES,
     Quantiser,
+    choose_intermediate,
     estimate_size,
     find_converter,
     install_converter,
 )
-from vllama.models.convert.work import ConvertedFiles, Workshop, keep
+from vllama.models.convert.work import ConvertedFiles, Workshop, keep, move_to_store
 from vllama.models.convert.workspace import (
     check_folder,
     check_free_space,
+    link_files,
     open_workspace,
     sync_and_hash,
 )
+from vllama.models.create import choose_quant
 from vllama.models.disk import get_free_bytes
-from vllama.models.names.quant import parse_quant_tag
-from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.library import Library
+from vllama.models.names.ref import Kind, ModelRef, path_stem
+from vllama.models.stores.folder import make_safetensors_bundle
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
-    from vllama.models.library import Library
     from vllama.models.resolve.search import Resolution
+
+FindQuantiser = Callable[[], Quantiser]
+SAFETENSORS = (Format.SAFETENSORS,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +192,6 @@ def count_bytes_to_fetch(
     return job.pulled_bytes, 0 if job.via is None or installed else FETCHED_BYTES
 
 
-SAFETENSORS = (Format.SAFETENSORS,)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
     """What a name stands for. `bundle` None: it has to be pulled, as `pull_name`.
@@ -205,64 +211,79 @@ class Original:
         return self.plain.display
 
 
-def find_original(library: Library, name: str) -> Original:
-    """Find what `name` means: a path, a model of this disk, or one to be pulled.
+async def requantise(
+    library: Library,
+    base: Bundle,
+    quant: str,
+    find_quantiser: FindQuantiser,
+    *,
+    env: Mapping[str, str],
+    tell: Progress,
+    name: str | None = None,
+) -> Bundle:
+    """Return `base` with weights of the type `quant`, its files in our store.
 
-    Raises InvalidModelRef, ModelNotFound, BadRequest.
+    They are an upload like any other until a model is created of them. `find_quantiser` is called
+    if one is needed; `name` is what safetensors are called in their GGUF. Raises BadModelFile,
+    DiskFull, EngineMissing, VllamaError.
     """
-    ref = ModelRef.parse(name)
-    if ref.kind is Kind.PATH:
-        return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
-    hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
-    quant = parse_quant_tag((hub or ref).tag)
-    if hub is None or hub.hub_id is None:
-        bundle = library.find(name)
-        return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
-    plain = ModelRef.of_hub(hub.hub_id, revision=hub.revision)
-    here = next(
-        (
-            bundle
-            for bundle in library.list()
-            if bundle.format is Format.SAFETENSORS
-            and (bundle.hub_id or "").lower() == hub.hub_id.lower()
-            and bundle.revision == hub.revision
-        ),
-        None,
-    )
-    if here is None and hub.has_tag:
-        here = _gguf(library, name)
-    if here is not None and here.hub_id:
-        plain = ModelRef.of_hub(here.hub_id, revision=hub.revision)  # in the hub's own spelling
-    gguf = here is not None and here.format is Format.GGUF
-    return Original(
-        plain=plain, pull_name=plain.display, quant=None if gguf else quant, bundle=here
-    )
-
-
-def make_no_safetensors_error(name: str, error: NoPlan) -> NoPlan:
-    """Say of a hub model without safetensors that it cannot be converted."""
-    return NoPlan(
-        f"cannot convert '{name}': there are no safetensors of it ({error.message})",
-        hint=f"pull it as it is: vllama pull {name}",
-    )
-
-
-def check_format(bundle: Bundle) -> None:
-    """Refuse what is neither GGUF nor safetensors on this disk. Raises BadRequest."""
-    if bundle.format is Format.REMOTE:
-        raise BadRequest(
-            f"cannot convert '{bundle.name}': its files are on another server",
-            hint="run vllama convert there",
+    info = await executors.storage.run(library.info, base)
+    has, converter, task = info.quant or base.quant or "F16", None, "quantize"
+    if base.format is not Format.GGUF:
+        name = name or (base.hub_id or path_stem(base.path)).rpartition("/")[2]
+        converter = find_converter(library.local.root)
+        if converter is None:
+            raise EngineMissing(
+                f"cannot convert '{name}': llama.cpp's converter is not installed",
+                hint="on the server's machine run "
+                f"'vllama convert FOLDER -q {quant}': it installs it",
+            )
+        check_folder(base.path, name)
+        has, task = quant if quant in DIRECT else choose_intermediate(info.quant), "convert"
+    name = name or base.name
+    steps = {has, quant} if converter else {quant}
+    sizes = {step: estimate_size(info, step) for step in steps}
+    parent = library.local.blobs.folder
+    check_free_space(parent, sum(sizes.values()), f"{task} '{name}'")
+    quantiser = None if converter and has == quant else find_quantiser()
+    with open_workspace(parent) as folder:
+        workshop = Workshop(
+            folder=folder, tell=tell, env=env, converter=converter, quantiser=quantiser
         )
+        made = await workshop.make(base.path, quant, name=name, has=has, sizes=sizes)
+        return await executors.storage.run(move_to_store, library.local, made, base)
 
 
-def _gguf(library: Library, name: str) -> Bundle | None:
-    """Return the GGUF of exactly that quantisation, if it is here."""
-    try:
-        return library.find(name)
-    except ModelNotFound:
-        return None
+async def convert_uploads(
+    library: Library,
+    name: str,
+    files: Sequence[tuple[str, Path]],
+    quant: str | None,
+    find_quantiser: FindQuantiser,
+    *,
+    env: Mapping[str, str],
+    tell: Progress,
+) -> Bundle:
+    """Return the GGUF of uploaded safetensors: (name in their folder, where it lies).
 
-
-def _named(stem: str) -> ModelRef:
-    return ModelRef(kind=Kind.LIBRARY, text=stem, model=stem)
+    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantise`.
+    """
+    if odd := next((name for name, _ in files if Path(name).name != name), None):
+        raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
+    with open_workspace(library.local.blobs.folder) as folder:
+        shown = await executors.storage.run(link_files, files, folder / "upload")
+        base = await executors.storage.run(make_safetensors_bundle, shown)
+        try:
+            info = await executors.storage.run(library.info, base)
+            wanted = choose_quant(library, base, quant) or choose_intermediate(info.quant)
+            return await requantise(
+                library,
+                base,
+                wanted,
+                find_quantiser,
+                name=name.partition(":")[0].rpartition("/")[2],
+                env=env,
+                tell=tell,
+            )
+        except BadModelFile as error:
+            raise BadRequest(error.message, hint=error.hint) from error

@@ -9,16 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.base.errors import BadRequest, NoPlan
-from vllama.models.convert.job import (
-    SAFETENSORS,
-    ConversionJob,
-    ConversionOptions,
-    Original,
-    check_format,
-    find_original,
-    make_no_safetensors_error,
-)
+from vllama.base.errors import BadRequest, ModelNotFound, NoPlan
+from vllama.models.convert.job import SAFETENSORS, ConversionJob, ConversionOptions, Original
 from vllama.models.convert.tools import (
     DEFAULT,
     DIRECT,
@@ -28,12 +20,12 @@ from vllama.models.convert.tools import (
 )
 from vllama.models.convert.workspace import check_weights
 from vllama.models.create import check_new_name
-from vllama.models.names.quant import UNQUANTISED
-from vllama.models.names.ref import ModelRef
-from vllama.models.types import Capability, Format, ModelInfo
+from vllama.models.library import Library
+from vllama.models.names.quant import UNQUANTISED, parse_quant_tag
+from vllama.models.names.ref import Kind, ModelRef
+from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
 if TYPE_CHECKING:
-    from vllama.models.library import Library
     from vllama.models.resolve.search import Resolution
 
 
@@ -50,7 +42,10 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
         try:
             found = library.remote.look_up(original.pull_name, formats=SAFETENSORS)
         except NoPlan as error:
-            raise make_no_safetensors_error(name, error) from error
+            raise NoPlan(
+                f"cannot convert '{name}': there are no safetensors of it ({error.message})",
+                hint=f"pull it as it is: vllama pull {name}",
+            ) from error
         repository = found.repository
         spelled = ModelRef.of_hub(repository.hub_id, revision=repository.branch)  # as the hub does
         original = replace(original, plain=spelled, pull_name=spelled.display)
@@ -132,3 +127,58 @@ def _result(output: str | None, original: Original, quant: str) -> str | Path:
     if path.is_dir():
         raise BadRequest(f"cannot write '{output}': it is a folder")
     return path
+
+
+def find_original(library: Library, name: str) -> Original:
+    """Find what `name` means: a path, a model of this disk, or one to be pulled.
+
+    Raises InvalidModelRef, ModelNotFound, BadRequest.
+    """
+    ref = ModelRef.parse(name)
+    if ref.kind is Kind.PATH:
+        return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
+    hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
+    quant = parse_quant_tag((hub or ref).tag)
+    if hub is None or hub.hub_id is None:
+        bundle = library.find(name)
+        return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
+    plain = ModelRef.of_hub(hub.hub_id, revision=hub.revision)
+    here = next(
+        (
+            bundle
+            for bundle in library.list()
+            if bundle.format is Format.SAFETENSORS
+            and (bundle.hub_id or "").lower() == hub.hub_id.lower()
+            and bundle.revision == hub.revision
+        ),
+        None,
+    )
+    if here is None and hub.has_tag:
+        here = _gguf(library, name)
+    if here is not None and here.hub_id:
+        plain = ModelRef.of_hub(here.hub_id, revision=hub.revision)  # in the hub's own spelling
+    gguf = here is not None and here.format is Format.GGUF
+    return Original(
+        plain=plain, pull_name=plain.display, quant=None if gguf else quant, bundle=here
+    )
+
+
+def check_format(bundle: Bundle) -> None:
+    """Refuse what is neither GGUF nor safetensors on this disk. Raises BadRequest."""
+    if bundle.format is Format.REMOTE:
+        raise BadRequest(
+            f"cannot convert '{bundle.name}': its files are on another server",
+            hint="run vllama convert there",
+        )
+
+
+def _gguf(library: Library, name: str) -> Bundle | None:
+    """Return the GGUF of exactly that quantisation, if it is here."""
+    try:
+        return library.find(name)
+    except ModelNotFound:
+        return None
+
+
+def _named(stem: str) -> ModelRef:
+    return ModelRef(kind=Kind.LIBRARY, text=stem, model=stem)

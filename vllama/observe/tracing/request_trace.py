@@ -86,13 +86,11 @@ class RequestTrace:
             self._stage.end(now_ns())
             self._stage = None
 
-    def add_within_stage(
-        self, name: str, start_ns: int, end_ns: int, attributes: Attributes
-    ) -> None:
-        """Add a span that is already over to the present stage."""
+    def add_load(self, start_ns: int, end_ns: int, attributes: Attributes) -> None:
+        """Add the span of a load that is already over to the present stage."""
         context = set_span_in_context(self._stage, self._remote) if self._stage else self._context
         span = self._tracer.start_span(
-            name, context, attributes=_known(attributes), start_time=start_ns
+            "load", context, attributes=_known(attributes), start_time=start_ns
         )
         span.end(end_ns)
 

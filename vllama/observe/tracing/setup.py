@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import wait
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllama import __version__
@@ -29,19 +28,6 @@ SERVICE = "vllama"
 CLOSE_LIMIT_S = 3.0
 SENDERS = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
 """The loggers of what sends spans."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracingSettings:
-    """The part of the settings that this package is given.
-
-    `url` receives the traces; None leaves it to OpenTelemetry's variables. `required`: it is an
-    error if OpenTelemetry is not installed; otherwise only a warning, because such variables may
-    be meant for other programs.
-    """
-
-    url: str | None
-    required: bool
 
 
 trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
@@ -102,13 +88,14 @@ class Tracing:
         wait([begin(self._provider.shutdown)], CLOSE_LIMIT_S)
 
 
-def open_tracing(settings: TracingSettings | None) -> Tracing | None:
-    """Return the traces of a server; None if they are off.
+def open_tracing(url: str | None) -> Tracing | None:
+    """Return the traces of a server, sent to `url` ("": where OpenTelemetry's variables say).
 
-    Raises ConfigError if they are wanted and OpenTelemetry is not installed, or its variables
-    contradict each other.
+    None if they are off. Raises ConfigError if OpenTelemetry's variables contradict each other, or
+    if it is not installed. With its variables alone that is only a warning, because they may be
+    meant for other programs.
     """
-    if settings is None:
+    if url is None:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -120,7 +107,7 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
             "cannot send traces: OpenTelemetry is not installed",
             hint="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         )
-        if settings.required:
+        if url:
             raise missing from error
         log.warning("%s", missing.sentence())
         return None
@@ -129,7 +116,7 @@ def open_tracing(settings: TracingSettings | None) -> Tracing | None:
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     try:
-        processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.url))
+        processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=url or None))
     except ValueError as error:
         raise ConfigError(
             f"cannot send traces: {error}", hint="correct OpenTelemetry's variables (OTEL_BSP_…)"

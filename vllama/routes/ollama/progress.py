@@ -21,7 +21,7 @@ from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.ollama import answer_types
 from vllama.engines.child_env import build_child_env
 from vllama.engines.llamacpp.quantiser import find_quantiser
-from vllama.models.convert.requantise import convert_uploads, requantise
+from vllama.models.convert.job import convert_uploads, requantise
 from vllama.models.create import choose_quant
 from vllama.models.names.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent

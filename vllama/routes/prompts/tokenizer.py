@@ -181,7 +181,7 @@ async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) 
     route = traits.tokenizer
     if route is None:
         raise BadRequest("cannot use 'context': the engine has no tokenizer route")
-    body: dict[str, object] = {route.tokens_field: list(tokens)}
+    body: dict[str, object] = {"tokens": list(tokens)}
     if traits.model_name:
         body["model"] = traits.model_name
     try:

@@ -91,8 +91,7 @@ def leave_queue(lease: Lease) -> None:
     loaded = instance.ready_s >= lease.began_s - lease.queued_s and plan is not None
     if loaded and plan is not None:
         ready_ns = EPOCH_NS + int(instance.ready_s * 1e9)
-        trace.add_within_stage(
-            "load",
+        trace.add_load(
             ready_ns - int(instance.load_s * 1e9),
             ready_ns,
             {
@@ -122,5 +121,5 @@ def fail_queue(error: VllamaError) -> None:
     if (trace := setup.trace.get()) is not None:
         failure = {"error.type": error.kind, "exception.message": error.message}
         if isinstance(error, EngineStartFailed):
-            trace.add_within_stage("load", trace.stage_from_ns, now_ns(), failure)
+            trace.add_load(trace.stage_from_ns, now_ns(), failure)
         trace.end_stage(failure)
