@@ -84,7 +84,10 @@ def measure(folder: Path, mib: int, rounds: int, cap: float | None) -> None:
 
         def pull(connections: int) -> tuple[float, float]:
             settings = ModelsSettings(
-                hf_cache_dir=cache, hf_endpoint=hub.url, download_connections=connections
+                hf_cache_dir=cache,
+                data_dir=folder / "data",
+                hf_endpoint=hub.url,
+                download_connections=connections,
             )
             hf = HuggingFace(settings)
             found = hf.resolve("o/r")

@@ -8,7 +8,6 @@ import pytest
 from tests.tiny import make_weights
 from vllama.base.errors import BadRequest
 from vllama.models.create import Recipe, create
-from vllama.models.library import open_library
 from vllama.models.modelfile import format_modelfile
 
 CONFIG = {
@@ -30,11 +29,6 @@ def make(folder, *, parameters=1000, vocab=VOCAB, tokenizer="tokenizer.json", **
         (folder / tokenizer).write_text(json.dumps({"model": {"vocab": vocab}}))
     (folder / "model.safetensors").write_bytes(make_weights(parameters))
     return folder
-
-
-@pytest.fixture
-def library(settings, tmp_path):
-    return open_library(replace(settings, data_dir=tmp_path / "data"))
 
 
 @pytest.fixture

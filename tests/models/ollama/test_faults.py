@@ -316,7 +316,7 @@ def test_after_a_kill_no_byte_comes_twice(
         "from vllama.models.settings import ModelsSettings\n"
         "hub, models, name = sys.argv[1:]\n"
         "settings = ModelsSettings(hf_cache_dir=Path(hub), package_dirs=(), part_bytes=65536,\n"
-        "    ollama_dirs=(Path(models),))\n"
+        "    data_dir=Path(hub) / 'data', ollama_dirs=(Path(models),))\n"
         "open_library(settings).remote.pull(name)\n"
     )
     where = [str(settings.hf_cache_dir), str(settings.ollama_dirs[0])]

@@ -35,11 +35,9 @@ def commits(hub: StandInHub, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def opened(
-    commits: dict[str, str], with_settings: Callable[..., ModelsSettings], tmp_path: Path
+    commits: dict[str, str], with_settings: Callable[..., ModelsSettings]
 ) -> Callable[..., Library]:
-    return lambda **changes: open_library(
-        with_settings(**{"data_dir": tmp_path / "data", **changes})
-    )
+    return lambda **changes: open_library(with_settings(**changes))
 
 
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "a commit"])

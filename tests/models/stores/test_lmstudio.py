@@ -26,6 +26,7 @@ def library(tmp_path: Path, root: Path) -> Library:
     return open_library(
         ModelsSettings(
             hf_cache_dir=tmp_path / "hub",
+            data_dir=tmp_path / "data",
             package_dirs=(),
             lmstudio_dirs=(tmp_path / "older", root),
             hf_offline=True,
