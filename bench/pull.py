@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.hub import StandInHub
 from tests.ports import free_port
-from vllama.models.download.fetch import Fetcher
+from vllama.models.download.fetch import fetch_variant
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
 
@@ -84,14 +84,16 @@ def measure(folder: Path, mib: int, rounds: int, cap: float | None) -> None:
 
         def pull(connections: int) -> tuple[float, float]:
             settings = ModelsSettings(
-                hf_cache_dir=cache, hf_endpoint=hub.url, connections=connections
+                hf_cache_dir=cache,
+                data_dir=folder / "data",
+                hf_endpoint=hub.url,
+                download_connections=connections,
             )
             hf = HuggingFace(settings)
             found = hf.resolve("o/r")
-            fetcher = Fetcher(hf, settings)
-            stop = threading.Event()
+            variant, stop = found.variants[0], threading.Event()
             took = timed(
-                lambda: fetcher.fetch(found, found.variants[0], lambda event: None, stop),
+                lambda: fetch_variant(hf, settings, found, variant, lambda event: None, stop),
                 resource.RUSAGE_SELF,
             )
             shutil.rmtree(cache)

@@ -68,7 +68,6 @@ INFO = ModelInfo(
 LLAMA_CPP_HERE = Installation(
     engine=LLAMA_CPP.name, version="0.3.36", python=Path("/env/bin/python"), offloads=False
 )
-LLAMA_SERVER_HERE = Installation(engine="llama-server", version="b1", executable=Path("/ls"))
 LLAMA_CPP_GPU = Installation(
     engine=LLAMA_CPP.name, version="0.3.36", python=Path("/env/bin/python"), offloads=True
 )

@@ -7,7 +7,10 @@ See docs/reference/hub.md#a-test-model-from-nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,18 @@ TEMPLATE = (
 )
 
 _MADE: dict[tuple[object, ...], bytes] = {}
+
+
+def make_weights(*shape: int, about: Mapping[str, str] | None = None) -> bytes:
+    """Make the content of a safetensors file with one tensor, in BF16."""
+    size = 2 * math.prod(shape)
+    header: dict[str, object] = {
+        "w": {"dtype": "BF16", "shape": list(shape), "data_offsets": [0, size]}
+    }
+    if about:
+        header["__metadata__"] = about
+    raw = json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + bytes(size)
 
 
 def write_tiny_gguf(

@@ -81,7 +81,6 @@ class HubRepo:
     disabled: bool = False
     tags: tuple[str, ...] = ()
     downloads: int = 0
-    likes: int = 0
     pipeline_tag: str | None = "text-generation"
     library_name: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)  # gguf, safetensors, config, cardData
@@ -132,7 +131,6 @@ class HubRepo:
             "private": self.private,
             "gated": self.gated,
             "downloads": self.downloads,
-            "likes": self.likes,
             "tags": list(self.tags),
             "pipeline_tag": self.pipeline_tag,
             "library_name": self.library_name,
@@ -142,17 +140,11 @@ class HubRepo:
 
     def matches(self, query: Mapping[str, list[str]]) -> bool:
         """Apply the filters of `GET /api/models`."""
-        apps = {"ollama": "gguf", "llama.cpp": "gguf", "lmstudio": "gguf", "vllm": "safetensors"}
         words = " ".join(query.get("search", [])).lower().split()
         labels = {*self.tags, self.pipeline_tag, self.library_name}
         filters = [item for entry in query.get("filter", []) for item in entry.split(",")]
-        filters += [apps.get(app, app) for app in query.get("apps", [])]
-        filters += query.get("pipeline_tag", [])
-        author = query.get("author", [""])[0]
-        return (
-            all(word in self.id.lower() for word in words)
-            and all(item in labels for item in filters)
-            and (not author or self.id.split("/")[0] == author)
+        return all(word in self.id.lower() for word in words) and all(
+            item in labels for item in filters
         )
 
     def tree(self, commit: str, folder: str, recursive: bool) -> list[dict[str, Any]]:

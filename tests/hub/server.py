@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tests.hub.faults import Fault, FaultHook, Logged
-from tests.hub.repos import Content, HubFile, HubRepo, tree_entry
+from tests.hub.repos import Content, HubFile, HubRepo
 
 
 class StandInHub:
@@ -159,9 +159,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._serve()
 
-    def do_POST(self) -> None:
-        self._serve()
-
     def _serve(self) -> None:
         self.hub = self.server.hub
         self.hub.count(1)
@@ -172,8 +169,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.count(-1)
 
     def _serve_logged(self) -> None:
-        length = int(self.headers.get("content-length") or 0)
-        self.body = self.rfile.read(length) if length else b""
         parts = urlsplit(self.path)
         self.route, self.query = unquote(parts.path), parse_qs(parts.query)
         hook = self.hub.fault
@@ -398,29 +393,11 @@ class _Hub(_Handler):
             case "tree":
                 recursive = self.query.get("recursive", ["false"])[0].lower() == "true"
                 self._page(repo.tree(commit, "/".join(parts[4:]), recursive))
-            case "paths-info":
-                self._paths_info(repo, commit)
-            case "refs":
-                branches = [
-                    {"name": name, "ref": f"refs/heads/{name}", "targetCommit": target}
-                    for name, target in repo.refs.items()
-                ]
-                self.answer(
-                    200, {"branches": branches, "tags": [], "converts": [], "pullRequests": []}
-                )
             case "auth-check":
                 if self._may_fetch(repo):
                     self.answer(200, {})
             case _:
                 self.answer(404, {"error": "Not Found"})
-
-    def _paths_info(self, repo: HubRepo, commit: str) -> None:
-        if "json" in self.headers.get("content-type", ""):
-            paths = json.loads(self.body)["paths"]
-        else:
-            paths = parse_qs(self.body.decode()).get("paths", [])
-        files = repo.snapshots[commit]
-        self.answer(200, [tree_entry(path, files[path]) for path in paths if path in files])
 
     def _list(self) -> None:
         allowed = self.hub.tokens.get(self.token or "", set())
@@ -429,8 +406,7 @@ class _Hub(_Handler):
             for repo in self.hub.repos.values()
             if repo.matches(self.query) and (not repo.private or repo.id in allowed)
         ]
-        key = self.query.get("sort", ["downloads"])[0]
-        repos.sort(key=lambda repo: -repo.likes if key == "likes" else -repo.downloads)
+        repos.sort(key=lambda repo: -repo.downloads)
         expand = self.query.get("expand", [])
         full = bool(expand) or "full" in self.query
         self._page(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.hub import StandInHub
 from tests.tiny import write_tiny_gguf
+from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import PullEvent
 
@@ -44,6 +45,7 @@ def settings(tmp_path: Path, hub: StandInHub) -> ModelsSettings:
     """Settings for the stand-in hub with small parts and short waits."""
     return ModelsSettings(
         hf_cache_dir=tmp_path / "cache",
+        data_dir=tmp_path / "data",
         hf_endpoint=hub.url,
         package_dirs=(),
         part_bytes=64 * 1024,
@@ -52,6 +54,11 @@ def settings(tmp_path: Path, hub: StandInHub) -> ModelsSettings:
         attempts=3,
         backoff_s=0.01,
     )
+
+
+@pytest.fixture
+def library(settings: ModelsSettings) -> Library:
+    return open_library(settings)
 
 
 class Events:

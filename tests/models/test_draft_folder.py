@@ -1,14 +1,13 @@
 """Draft models among safetensors: which are taken, what is kept of them, what is counted."""
 
 import json
-import struct
 from dataclasses import replace
 
 import pytest
 
+from tests.tiny import make_weights
 from vllama.base.errors import BadRequest
 from vllama.models.create import Recipe, create
-from vllama.models.library import open_library
 from vllama.models.modelfile import format_modelfile
 
 CONFIG = {
@@ -28,17 +27,8 @@ def make(folder, *, parameters=1000, vocab=VOCAB, tokenizer="tokenizer.json", **
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
     if tokenizer:
         (folder / tokenizer).write_text(json.dumps({"model": {"vocab": vocab}}))
-    end = 2 * parameters
-    header = {"w": {"dtype": "BF16", "shape": [parameters], "data_offsets": [0, end]}}
-    raw = json.dumps(header).encode()
-    content = struct.pack("<Q", len(raw)) + raw + bytes(end)
-    (folder / "model.safetensors").write_bytes(content)
+    (folder / "model.safetensors").write_bytes(make_weights(parameters))
     return folder
-
-
-@pytest.fixture
-def library(settings, tmp_path):
-    return open_library(replace(settings, data_dir=tmp_path / "data"))
 
 
 @pytest.fixture

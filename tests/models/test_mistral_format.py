@@ -1,13 +1,13 @@
 """Models in Mistral's own format: their files, what is read of them, and who serves them."""
 
 import json
-import struct
 from dataclasses import replace
 
 import pytest
 
 from tests.engines.others import ALL
 from tests.facts import CPU, bundle
+from tests.tiny import make_weights
 from vllama.base.errors import BadModelFile
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.engines.vllm.arguments import choose_formats, choose_tool_parser
@@ -38,18 +38,12 @@ USUAL = ("config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
 SECOND = "model-00002-of-00002.safetensors"
 
 
-def weights(count: int = 1000) -> bytes:
-    header = {"w": {"dtype": "BF16", "shape": [count], "data_offsets": [0, 2 * count]}}
-    raw = json.dumps(header).encode()
-    return struct.pack("<Q", len(raw)) + raw + bytes(2 * count)
-
-
 def write_mistral_folder(path):
     """Make the folder of a model in Mistral's format, and return it."""
     path.mkdir()
     (path / "params.json").write_text(json.dumps(PARAMS))
     (path / "tekken.json").write_text("{}")
-    (path / "consolidated.safetensors").write_bytes(weights())
+    (path / "consolidated.safetensors").write_bytes(make_weights(1000))
     return path
 
 
@@ -105,7 +99,7 @@ def test_a_folder_is_read(folder):
 
 def test_a_folder_with_both_forms_is_one_of_the_usual_form(folder):
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
-    (folder / "model.safetensors").write_bytes(weights(7))
+    (folder / "model.safetensors").write_bytes(make_weights(7))
     info = read_folder(folder)
     assert (info.architecture, info.parameter_count) == ("llama", 7)
     assert not info.mistral_weights
@@ -118,7 +112,7 @@ def test_the_shards_of_an_index_are_the_weights(folder):
     (folder / "consolidated.safetensors").unlink()
     shards = [f"consolidated-{n:05d}-of-00002.safetensors" for n in (1, 2)]
     for name in shards:
-        (folder / name).write_bytes(weights())
+        (folder / name).write_bytes(make_weights(1000))
     index = {"weight_map": {"a": shards[0], "b": shards[1]}}
     (folder / "consolidated.safetensors.index.json").write_text(json.dumps(index))
     assert [path.name for path in list_weight_files(folder)] == shards

@@ -364,6 +364,16 @@ def test_embedding_is_a_mode_of_its_own():
     assert settings.mode is Mode.EMBED
 
 
+def test_a_context_for_vectors_is_lowered_until_its_batch_fits():
+    known = facts(replace(CPU, ram_total_bytes=2 * GIB), (LLAMA_CPP_HERE,))
+    wide = replace(INFO, vocab_size=128_256, context_length=32_768)  # a batch is its whole context
+    contexts = [
+        make_plan(known, bundle(), wide, Need(mode=mode)).settings.context_length
+        for mode in (Mode.CHAT, Mode.EMBED)
+    ]
+    assert contexts == [4096, 2048]
+
+
 def adapted(number: int):
     return bundle(adapters=tuple(Path(f"/models/{n}.gguf") for n in range(number)))
 

@@ -30,10 +30,10 @@ from vllama.plan.choose import make_plan
 from vllama.plan.ladder import (
     MOST,
     Failed,
-    command,
-    last_word,
     list_fallbacks,
+    make_command_line,
     make_first_plan,
+    make_last_error,
     make_next_plan,
 )
 from vllama.plan.quant_fallback import list_other_forms, names_form
@@ -143,7 +143,7 @@ def test_fewer_requests_at_once_come_before_a_smaller_file():
 def test_a_gpu_engine_runs_shorter_then_with_fewer_then_without_graphs():
     known = here(H100, installed=(VLLM_HERE,))
     plans = [one.plan for one in climb(known, Fault.MEMORY, what=bundle(**FOLDER))]
-    lines = [command(known, plan) for plan in plans]
+    lines = [make_command_line(known, plan) for plan in plans]
 
     def value(line, flag):
         return line[line.index(flag) + 1]
@@ -169,7 +169,7 @@ def test_another_engine_reads_the_same_files():
 def test_an_engine_that_was_named_stays(name, fault):
     tried = climb(here(CPU, LLAMA_SERVER_HERE, engine=name), fault, forms=FORMS)
     assert len({one.plan.engine for one in tried}) == 1
-    error = last_word(here(CPU, LLAMA_SERVER_HERE, engine=name), tried)
+    error = make_last_error(here(CPU, LLAMA_SERVER_HERE, engine=name), tried)
     assert "not changed, since asked for: the engine" in error.message
 
 
@@ -178,14 +178,14 @@ def test_a_context_that_was_asked_for_stays(preferred, need):
     known = here(CPU, LLAMA_SERVER_HERE, context_length=preferred)
     tried = climb(known, Fault.MEMORY, need=need)
     assert {one.plan.settings.context_length for one in tried} == {4096}
-    assert "since asked for: the context of 4096 tokens" in last_word(known, tried).message
+    assert "since asked for: the context of 4096 tokens" in make_last_error(known, tried).message
 
 
 def test_requests_at_once_that_were_asked_for_stay():
     known = here(CPU, LLAMA_SERVER_HERE, num_parallel=8)
     tried = climb(known, Fault.MEMORY)
     assert {one.plan.settings.parallel for one in tried if one.plan.engine == SERVER} == {8}
-    assert "8 requests at once" in last_word(known, tried).message
+    assert "8 requests at once" in make_last_error(known, tried).message
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_quantisation_in_the_name_stays(name, asked):
     tried = climb(here(), Fault.MEMORY, what=what, forms=FORMS)
     assert ("s.gguf" in {one.plan.bundle.path.name for one in tried}) is not asked
     assert {one.plan.bundle.name for one in tried} == {name}
-    assert "use other:Q2_K, which is here" in str(last_word(here(), tried, FORMS).hint)
+    assert "use other:Q2_K, which is here" in str(make_last_error(here(), tried, FORMS).hint)
 
 
 def test_the_last_word_has_the_first_cause_and_what_was_tried():
@@ -213,7 +213,7 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
     second = fallen(make_next_plan(known, Need(), [first]), Fault.ARCHITECTURE, "cause B")
     third = make_next_plan(known, Need(), [first, second])
     assert "the second failed: cause B" in third.instead
-    error = last_word(known, [first, second, fallen(third, None, "cause C")])
+    error = make_last_error(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
         "cannot start m: cause A; tried then: a context of 2048 tokens instead of 4096 (cause B); "
         f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title} (cause C)"
@@ -223,18 +223,18 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
 
 def test_an_engine_that_stands_in_nobody_s_way_is_not_spoken_of():
     known = here(engine="llama.cpp")
-    assert "asked for" not in last_word(known, climb(known, Fault.ARCHITECTURE)).message
+    assert "asked for" not in make_last_error(known, climb(known, Fault.ARCHITECTURE)).message
 
 
 def test_a_failure_that_nothing_is_known_of_keeps_its_words():
-    error = last_word(here(engine="llama.cpp"), climb(here(engine="llama.cpp"), None))
+    error = make_last_error(here(engine="llama.cpp"), climb(here(engine="llama.cpp"), None))
     assert (error.message, error.hint) == (f"cannot start m: {CAUSE}", "do")
 
 
 def test_an_engine_that_could_be_installed_is_offered():
-    hint = str(last_word(here(), climb(here(), Fault.ARCHITECTURE)).hint)
+    hint = str(make_last_error(here(), climb(here(), Fault.ARCHITECTURE)).hint)
     assert LLAMA_SERVER.title in hint and "vllama engines install" in hint
-    assert "engines install" not in str(last_word(here(), climb(here(), Fault.MEMORY)).hint)
+    assert "engines install" not in str(make_last_error(here(), climb(here(), Fault.MEMORY)).hint)
 
 
 @pytest.mark.parametrize(
@@ -290,15 +290,16 @@ def test_it_ends_never_repeats_itself_and_keeps_what_was_asked_for(
         if plan.engine == first.engine:
             assert plan.settings.context_length <= first.settings.context_length
     assert len(failed) <= MOST + 1
-    commands = [command(known, one.plan) for one in failed]
+    commands = [make_command_line(known, one.plan) for one in failed]
     assert len(set(commands)) == len(commands)
-    assert last_word(known, failed, FORMS).message.startswith(f"cannot start m: {CAUSE}")
+    assert make_last_error(known, failed, FORMS).message.startswith(f"cannot start m: {CAUSE}")
 
 
 def test_a_cpu_engine_runs_eagerly_already():
     here_now = here(installed=(replace(VLLM_HERE, offloads=False),))
     lines = [
-        command(here_now, one.plan) for one in climb(here_now, Fault.MEMORY, what=bundle(**FOLDER))
+        make_command_line(here_now, one.plan)
+        for one in climb(here_now, Fault.MEMORY, what=bundle(**FOLDER))
     ]
     told = [(line[line.index("--max-model-len") + 1], line[line.index("--max-num-seqs") + 1])
             for line in lines]  # fmt: skip

@@ -27,7 +27,12 @@ from vllama.supervise.spec import Diagnosis, Fault
 def library(tmp_path):
     write_tiny_gguf(tmp_path / "Tiny-F16.gguf", n_ctx=2048, n_layer=64, template=None)
     write_tiny_gguf(tmp_path / "Tiny-Q4_0.gguf", n_ctx=2048, template=None)
-    settings = ModelsSettings(hf_cache_dir=tmp_path / "hf", folders=(tmp_path,), package_dirs=())
+    settings = ModelsSettings(
+        hf_cache_dir=tmp_path / "hf",
+        data_dir=tmp_path / "data",
+        folders=(tmp_path,),
+        package_dirs=(),
+    )
     return open_library(settings)
 
 

@@ -70,11 +70,8 @@ class Library:
 
     @property
     def local(self) -> LocalStore:
-        """The store of the models created here. Raises VllamaError if there is none."""
-        for store in self.stored.stores:
-            if isinstance(store, LocalStore):
-                return store
-        raise VllamaError("cannot keep models: no data folder is set")
+        """The store of the models created here."""
+        return next(store for store in self.stored.stores if isinstance(store, LocalStore))
 
     def find(self, name: str, *, may_pull: bool = True) -> Bundle:
         """Return the model called `name`, with its settings; raise InvalidModelRef, ModelNotFound.
@@ -257,8 +254,7 @@ def open_library(settings: ModelsSettings) -> Library:
 
         upstreams = UpstreamStore(settings.upstreams, settings.tables)
         stores = (upstreams, *stores)
-    if settings.data_dir is not None:
-        stores = (LocalStore(settings.data_dir, stores), *stores)
+    stores = (LocalStore(settings.data_dir, stores), *stores)
 
     def open_source() -> HuggingFace:
         from vllama.models.sources.hf import HuggingFace

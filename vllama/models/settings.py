@@ -294,7 +294,7 @@ def find_root(url: str) -> str:
 class ModelsSettings:
     """Where models lie, and how the hub and registries are asked.
 
-    Fields that are called like a setting have its value. `data_dir` None: nothing is kept.
+    Fields that are called like a setting have its value.
     `hf_token` None lets huggingface_hub use the login that `hf auth login` stored. `tables` are the
     settings of single models. `package_dirs` are the folders searched for models in Python
     packages; None means `sys.path`. `ollama_dirs` are stores of Ollama's: all are read, the first
@@ -305,7 +305,7 @@ class ModelsSettings:
     """
 
     hf_cache_dir: Path
-    data_dir: Path | None = None
+    data_dir: Path
     hf_endpoint: str | None = None
     hf_token: str | None = None
     hf_offline: bool = False

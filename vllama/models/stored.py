@@ -13,7 +13,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,11 +175,10 @@ FILE_NAME = "pulled.json"
 
 
 class PulledNames:
-    """The names noted in `folder`; None notes them for this process only."""
+    """The names noted in `folder`."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._path = folder / FILE_NAME if folder else None
-        self._memory: Mapping[str, tuple[str, str]] = {}
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
 
     def note(self, ref: ModelRef, bundle: Bundle) -> Bundle:
         """Record the bundle of a name; return the bundle under the name to show."""
@@ -221,14 +220,10 @@ class PulledNames:
 
     def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the file against other pulls and removals. Raises VllamaError."""
-        if self._path is None:
-            return nullcontext()
         lock = self._path.with_name(f".{self._path.name}.lock")
         return lock_data(lock, f"note the name in '{self._path}'")
 
     def _read(self) -> Mapping[str, tuple[str, str]]:
-        if self._path is None:
-            return self._memory
         try:
             entries = json.loads(self._path.read_bytes())
             return {str(name): (str(pair[0]), str(pair[1])) for name, pair in entries.items()}
@@ -236,7 +231,4 @@ class PulledNames:
             return {}
 
     def _write(self, entries: Mapping[str, tuple[str, str]]) -> None:
-        if self._path is None:
-            self._memory = dict(entries)
-            return
         write_whole(self._path, json.dumps(entries, indent=1).encode())

@@ -91,16 +91,8 @@ def tune_by_overhead(
         usable = share_bytes(facts, on_gpu=on_gpu)
 
         def fits(length: int) -> bool:
-            memory = estimate_model_memory(
-                info,
-                length,
-                engine.overhead,
-                every_row=False,
-                on_gpu=on_gpu,
-                cache_type=settings.kv_cache_type,
-                flash=settings.flash_attention,
-                slots=slots,
-            )
+            shorter = replace(settings, context_length=length)
+            memory = estimate_memory(engine, info, shorter, on_gpu=on_gpu, slots=slots)
             return memory.total_bytes <= usable
 
         fitting = find_largest_context(context, engine.overhead.context_multiple, fits)

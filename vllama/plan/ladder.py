@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.base.units import format_amounts
@@ -114,17 +115,17 @@ def make_next_plan(
         return None
     if facts.found.engines[last.plan.engine].attaches:
         return None
-    tried = [command(facts, one.plan) for one in failed]
-    for step in steps(facts, last, forms):
+    tried = [make_command_line(facts, one.plan) for one in failed]
+    for step in iterate_steps(facts, last, forms):
         try:
             plan = make_plan(step.facts, *step.form, need)
         except (NoPlan, BadModelFile):
             continue
-        if command(facts, plan) in tried:
+        if make_command_line(facts, plan) in tried:
             continue
         words = step.words
         if plan.engine != last.plan.engine:
-            words = f"{title(facts, plan)} instead of {title(facts, last.plan)}"
+            words = f"{find_title(facts, plan)} instead of {find_title(facts, last.plan)}"
         number = NUMBERS[len(failed)]
         instead = (
             f"{number} plan: {words}, because the {NUMBERS[len(failed) - 1]} failed: "
@@ -134,7 +135,7 @@ def make_next_plan(
     return None
 
 
-def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
+def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
     """Yield the steps that suit the last failure, gentlest first."""
     plan, fault = last.plan, last.diagnosis.fault
     engine = facts.found.engines[plan.engine]
@@ -177,12 +178,12 @@ def steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
         yield step(f"another engine than {engine.title}", replace(relief, without=without))
 
 
-def title(facts: Facts, plan: Plan) -> str:
+def find_title(facts: Facts, plan: Plan) -> str:
     """Return a plan's engine, for people."""
     return facts.found.engines[plan.engine].title
 
 
-def command(facts: Facts, plan: Plan) -> tuple[str, ...]:
+def make_command_line(facts: Facts, plan: Plan) -> tuple[str, ...]:
     """Return the command line of a plan, which tells whether two plans are the same."""
     engine = facts.found.engines[plan.engine]
     endpoint = Endpoint(port=0)
@@ -198,25 +199,25 @@ def list_fallbacks(
     """
     told: dict[Fault, tuple[str, ...]] = {}
     for fault, words in WORDS.items():
-        failed = [failure(plan, fault, words)]
+        failed = [suppose_failure(plan, fault, words)]
         while (then := make_next_plan(facts, need, failed, forms)) is not None:
-            failed.append(failure(then, fault, words))
+            failed.append(suppose_failure(then, fault, words))
         if rest := failed[1:]:
-            told[fault] = tuple(doing(one.plan) for one in rest)
+            told[fault] = tuple(describe_step(one.plan) for one in rest)
     return told
 
 
-def failure(plan: Plan, fault: Fault, cause: str) -> Failed:
+def suppose_failure(plan: Plan, fault: Fault, cause: str) -> Failed:
     """Return the failure of a plan, supposed or real."""
     return Failed(plan=plan, message=cause, diagnosis=Diagnosis(cause=cause, fault=fault))
 
 
-def doing(plan: Plan) -> str:
+def describe_step(plan: Plan) -> str:
     """Return what a plan that is not the first does otherwise."""
     return plan.instead.partition(": ")[2].partition(", because the ")[0]
 
 
-def last_word(
+def make_last_error(
     facts: Facts, failed: Sequence[Failed], forms: Sequence[Form] = ()
 ) -> EngineStartFailed:
     """Return the error of a model that no plan has loaded.
@@ -227,21 +228,22 @@ def last_word(
     first = failed[0]
     facts = facts.of(first.plan.bundle)
     parts = [first.message]
-    if rest := failed[1:]:
+    if len(failed) > 1:
         tried = [
-            f"{doing(one.plan)} ({'the same' if one.diagnosis == before else one.diagnosis.cause})"
-            for one, before in zip(rest, [one.diagnosis for one in failed], strict=False)
+            f"{describe_step(now.plan)} "
+            f"({'the same' if now.diagnosis == before.diagnosis else now.diagnosis.cause})"
+            for before, now in pairwise(failed)
         ]
         parts.append(f"tried then: {'; '.join(tried)}")
-    hints = [first.diagnosis.hint, *offers(facts, failed, forms)]
+    hints = [first.diagnosis.hint, *list_offers(facts, failed, forms)]
     return EngineStartFailed(
-        "; ".join((*parts, *kept(facts, failed))),
+        "; ".join((*parts, *list_kept(facts, failed))),
         hint="; or ".join(hint for hint in hints if hint)
         or f"read the engine's log: vllama logs {first.plan.bundle.name}",
     )
 
 
-def kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
+def list_kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
     """Return what no step may change, as far as it stood in the way of one."""
     faults = {one.diagnosis.fault for one in failed} & WORDS.keys()
     plan, settings = failed[-1].plan, facts.settings
@@ -261,7 +263,7 @@ def kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
     return [f"not changed, since asked for: {', '.join(asked)}"] if asked else []
 
 
-def offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> list[str]:
+def list_offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> list[str]:
     """Return what could be tried if it were here, or asked for."""
     faults, first = {one.diagnosis.fault for one in failed}, failed[0].plan
     found, offered = facts.found, []

@@ -23,7 +23,7 @@ from vllama.machine.detect import with_free_memory
 from vllama.machine.visible import show_only
 from vllama.models.headers.info import describe_template
 from vllama.models.types import Bundle, ModelInfo
-from vllama.plan.ladder import Failed, last_word, make_first_plan, make_next_plan
+from vllama.plan.ladder import Failed, make_first_plan, make_last_error, make_next_plan
 from vllama.plan.quant_fallback import list_forms_here, names_form
 from vllama.plan.report import shorten
 from vllama.plan.resources import leaves_gpus
@@ -115,7 +115,7 @@ class Planner:
         plan, key = make_next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
         if plan is None:
             self._instead.pop(key, None)
-            raise last_word(self._in_use.facts, failed, forms)
+            raise make_last_error(self._in_use.facts, failed, forms)
         if all(one.diagnosis.fault is not Fault.MEMORY for one in failed):
             self._instead[key] = plan
         self._reporter.loading(f"loading {bundle.name}: {plan.instead}")

@@ -19,7 +19,6 @@ from tests.registry import (
     StandInRegistry,
     find_registry,
 )
-from vllama.models.library import Library, open_library
 from vllama.models.ollama.layout import OllamaModels
 from vllama.models.settings import ModelsSettings
 
@@ -32,6 +31,7 @@ STATUSES = ["verifying sha256 digest", "writing manifest", "success"]
 def settings(tmp_path: Path) -> ModelsSettings:
     return ModelsSettings(
         hf_cache_dir=tmp_path / "hub",
+        data_dir=tmp_path / "data",
         hf_endpoint="http://127.0.0.1:9",
         package_dirs=(),
         ollama_dirs=(tmp_path / "ollama",),
@@ -41,11 +41,6 @@ def settings(tmp_path: Path) -> ModelsSettings:
         attempts=3,
         backoff_s=0.01,
     )
-
-
-@pytest.fixture
-def library(settings: ModelsSettings) -> Library:
-    return open_library(settings)
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_a_manifest_that_drips(
     library = open_library(
         ModelsSettings(
             hf_cache_dir=tmp_path / "hf",
+            data_dir=tmp_path / "data",
             ollama_dirs=(tmp_path / "ollama",),
             request_timeout_s=0.1,
             stall_timeout_s=0.3,

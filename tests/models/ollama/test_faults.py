@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -217,24 +216,6 @@ def test_a_full_disk_is_told_before(
     assert registry.requests("hub", part="/blobs/") == []
 
 
-def test_a_disk_that_fills_up_meanwhile(
-    registry: StandInRegistry, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, real_write = [0], os.pwrite
-
-    def full(fd: int, data: bytes, at: int) -> int:
-        written[0] += len(data)
-        if written[0] > 400_000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real_write(fd, data, at)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(DiskFull, match="is full"):
-        library.remote.pull(f"{registry.host}/library/tiny")
-    monkeypatch.undo()
-    assert library.remote.pull(f"{registry.host}/library/tiny").path.read_bytes() == WEIGHTS
-
-
 def test_a_folder_that_cannot_be_written(
     registry: StandInRegistry, settings: ModelsSettings, tmp_path: Path
 ) -> None:
@@ -335,7 +316,7 @@ def test_after_a_kill_no_byte_comes_twice(
         "from vllama.models.settings import ModelsSettings\n"
         "hub, models, name = sys.argv[1:]\n"
         "settings = ModelsSettings(hf_cache_dir=Path(hub), package_dirs=(), part_bytes=65536,\n"
-        "    ollama_dirs=(Path(models),))\n"
+        "    data_dir=Path(hub) / 'data', ollama_dirs=(Path(models),))\n"
         "open_library(settings).remote.pull(name)\n"
     )
     where = [str(settings.hf_cache_dir), str(settings.ollama_dirs[0])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +40,8 @@ def files(hub: StandInHub, tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-def library(
-    files: dict[str, Path], with_settings: Callable[..., ModelsSettings], tmp_path: Path
-) -> Library:
-    return open_library(with_settings(data_dir=tmp_path / "data"))
+def library(files: dict[str, Path], settings: ModelsSettings) -> Library:
+    return open_library(settings)
 
 
 def with_memory(total_bytes: int) -> FitsHere:

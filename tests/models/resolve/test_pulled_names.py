@@ -36,9 +36,7 @@ def opened(
     hub.add_repo(BASE, {"config.json": b"{}", "model.safetensors": b"w"}, gated="manual")
     tags = ("gguf", f"base_model:quantized:{BASE}")
     hub.add_repo(FORM, folder, tags=tags)
-    return lambda **changes: open_library(
-        with_settings(**{"data_dir": tmp_path / "data", **changes})
-    )
+    return lambda **changes: open_library(with_settings(**changes))
 
 
 def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
@@ -151,7 +149,7 @@ def test_only_trusted_forms_in_the_cache(tmp_path: Path) -> None:
     for name in ("bartowski--M-GGUF", "o--M-GGUF", "stranger--M-GGUF", "o--M", "unsloth--M-x-GGUF"):
         (tmp_path / f"models--{name}").mkdir()
     ref = ModelRef.parse("hf.co/o/M:Q4_0")
-    stored = StoredModels((), ModelsSettings(hf_cache_dir=tmp_path))
+    stored = StoredModels((), ModelsSettings(hf_cache_dir=tmp_path, data_dir=tmp_path))
     forms = [form.text for form in stored.list_forms(ref, known=True)]
     assert forms == ["hf.co/o/M-GGUF:Q4_0", "hf.co/bartowski/M-GGUF:Q4_0"]
     forms = [form.text for form in stored.list_forms(ref, known=False)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import Fault, StandInHub
-from tests.tiny import write_tiny_gguf
+from tests.tiny import make_weights, write_tiny_gguf
 from vllama.base.errors import AuthRequired, BadModelFile, Offline, SourceError
 from vllama.models.headers.gguf.parser import LongArray
 from vllama.models.headers.info import combine_headers, read_header
@@ -87,13 +86,6 @@ def test_shards_and_a_projector(hub: StandInHub, settings: ModelsSettings, tmp_p
     assert "vision" in info.capabilities
 
 
-def safetensors(shape: tuple[int, int], dtype: str = "BF16") -> bytes:
-    count = shape[0] * shape[1] * 2
-    header = {"w": {"dtype": dtype, "shape": list(shape), "data_offsets": [0, count]}}
-    raw = json.dumps(header).encode()
-    return struct.pack("<Q", len(raw)) + raw + bytes(count)
-
-
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -114,8 +106,8 @@ def test_safetensors(hub: StandInHub, settings: ModelsSettings, tmp_path: Path) 
         "tokenizer_config.json": b'{"chat_template": "{{ tools }}", "eos_token": "</s>"}',
         "tokenizer.json": b"t" * 3 * STEP,
         "model.safetensors.index.json": json.dumps(index).encode(),
-        shards[0]: safetensors((1024, 1024)),
-        shards[1]: safetensors((2048, 1024)),
+        shards[0]: make_weights(1024, 1024),
+        shards[1]: make_weights(2048, 1024),
     }
     for name, content in files.items():
         assert isinstance(content, bytes)
@@ -132,7 +124,7 @@ def test_mistrals_own_format(hub: StandInHub, settings: ModelsSettings, tmp_path
     files: dict[str, bytes | Path] = {
         "params.json": json.dumps(params).encode(),
         "tekken.json": b"t" * 3 * STEP,
-        "consolidated.safetensors": safetensors((1024, 1024)),
+        "consolidated.safetensors": make_weights(1024, 1024),
     }
     for name, content in files.items():
         assert isinstance(content, bytes)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hub import StandInHub
 from tests.models.conftest import Events
-from tests.tiny import write_tiny_gguf
+from tests.tiny import make_weights, write_tiny_gguf
 from vllama.base.errors import ModelNotFound
 from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
@@ -35,11 +35,9 @@ def commits(hub: StandInHub, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def opened(
-    commits: dict[str, str], with_settings: Callable[..., ModelsSettings], tmp_path: Path
+    commits: dict[str, str], with_settings: Callable[..., ModelsSettings]
 ) -> Callable[..., Library]:
-    return lambda **changes: open_library(
-        with_settings(**{"data_dir": tmp_path / "data", **changes})
-    )
+    return lambda **changes: open_library(with_settings(**changes))
 
 
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/7", "a commit"])
@@ -120,12 +118,7 @@ def test_a_revision_is_looked_up_and_converted(
     library = opened()
     found = library.remote.look_up(f"{REPO}@v1.0", formats=GGUF)
     assert found.repository.branch == "v1.0"
-    hub.commit(REPO, {"config.json": b"{}", "model.safetensors": weights()}, "safe")
+    hub.commit(REPO, {"config.json": b"{}", "model.safetensors": make_weights(2)}, "safe")
     job = prepare(library, f"{REPO}@safe", ConversionOptions(quantize="Q8_0"))
     assert job.original.pull_name == f"hf.co/{REPO}@safe:latest"
     assert job.result == f"hf.co/{REPO}@safe:Q8_0"
-
-
-def weights() -> bytes:
-    header = b'{"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
-    return len(header).to_bytes(8, "little") + header + bytes(4)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
 
 from tests.models.conftest import Events
+from tests.tiny import make_weights
 from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
@@ -26,6 +26,7 @@ def library(tmp_path: Path, root: Path) -> Library:
     return open_library(
         ModelsSettings(
             hf_cache_dir=tmp_path / "hub",
+            data_dir=tmp_path / "data",
             package_dirs=(),
             lmstudio_dirs=(tmp_path / "older", root),
             hf_offline=True,
@@ -38,14 +39,6 @@ def put(root: Path, path: str, content: bytes) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(content)
     return place
-
-
-def weights(about: dict[str, str] | None = None) -> bytes:
-    header: dict[str, object] = {"w": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}
-    if about:
-        header["__metadata__"] = about
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + b"\0" * 4
 
 
 def test_models_by_their_names_on_the_hub(root: Path, library: Library, tiny: Path) -> None:
@@ -91,7 +84,7 @@ def test_mlx_is_left_out_with_a_reason(
     root: Path, library: Library, config: dict[str, object], about: dict[str, str] | None
 ) -> None:
     put(root, "mlx-community/Tiny-4bit/config.json", json.dumps(config).encode())
-    put(root, "mlx-community/Tiny-4bit/model.safetensors", weights(about))
+    put(root, "mlx-community/Tiny-4bit/model.safetensors", make_weights(2, about=about))
     assert library.list() == []
     (left,) = library.stored.skipped()
     assert "MLX" in left.reason and left.path == root / "mlx-community/Tiny-4bit"
@@ -102,7 +95,7 @@ def test_mlx_is_left_out_with_a_reason(
 
 def test_other_safetensors_are_served(root: Path, library: Library) -> None:
     put(root, "org/Tiny/config.json", b'{"model_type": "llama"}')
-    put(root, "org/Tiny/model.safetensors", weights({"format": "pt"}))
+    put(root, "org/Tiny/model.safetensors", make_weights(2, about={"format": "pt"}))
     (bundle,) = library.list()
     assert (bundle.name, bundle.format) == ("hf.co/org/Tiny:latest", Format.SAFETENSORS)
     assert bundle.path == root / "org/Tiny" and library.find("org/tiny") == bundle

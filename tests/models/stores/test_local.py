@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import TEMPLATE, write_tiny_gguf
-from vllama.base.errors import BadModelFile, BadRequest, DiskFull, InvalidModelRef, VllamaError
+from vllama.base.errors import BadModelFile, BadRequest, DiskFull, InvalidModelRef
 from vllama.models.create import Recipe, check_new_name, choose_quant, copy, create, make_bundle
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import CloudDisabled, ModelRef
@@ -345,9 +345,3 @@ def test_cloud_names(library: Library):
     for name in ("m:cloud:local", "m:local:cloud"):
         with pytest.raises(InvalidModelRef, match="use either :local or :cloud, not both"):
             ModelRef.parse(name)
-
-
-def test_without_a_data_folder(home: Path):
-    library = open_library(ModelsSettings(hf_cache_dir=home / "hub", package_dirs=()))
-    with pytest.raises(VllamaError, match="no data folder"):
-        library.local  # noqa: B018

@@ -314,6 +314,7 @@ def test_a_model_on_this_disk_comes_before_one_of_a_named_server(tmp_path: Path)
         return open_library(
             ModelsSettings(
                 hf_cache_dir=tmp_path / "hf",
+                data_dir=tmp_path / "data",
                 folders=(tmp_path,),
                 package_dirs=(),
                 upstreams=(server,),
@@ -344,6 +345,7 @@ def test_models_on_this_disk_are_told_from_those_of_upstreams(tmp_path: Path) ->
     with serving({"id": "big"}) as url:
         settings = ModelsSettings(
             hf_cache_dir=tmp_path / "hf",
+            data_dir=tmp_path / "data",
             folders=(tmp_path,),
             package_dirs=(),
             upstreams=(UpstreamSettings(url=url),),

@@ -17,7 +17,9 @@ from vllama.routes.in_use import InUse, Snapshot
 def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
-    library: Library = open_library(ModelsSettings(folders=(folder,), hf_cache_dir=tmp_path / "hf"))
+    library: Library = open_library(
+        ModelsSettings(folders=(folder,), hf_cache_dir=tmp_path / "hf", data_dir=tmp_path / "data")
+    )
     catalog = Catalog(InUse(Snapshot(config=Config(), library=library)), ManualClock())
 
     async def look_again() -> tuple[int, int]:

@@ -72,7 +72,7 @@ class HuggingFace:
         self._pauses = [
             settings.backoff_s * 2**n for n in range(min(_ATTEMPTS, settings.attempts) - 1)
         ]
-        self._answers = AnswerCache(settings.data_dir / "answers" if settings.data_dir else None)
+        self._answers = AnswerCache(settings.data_dir / "answers")
 
     def resolve(self, hub_id: str, revision: str | None = None) -> Repository:
         """Fetch the files at a revision; the returned id has the hub's spelling."""
