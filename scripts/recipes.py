@@ -2,11 +2,10 @@
 
 import sys
 
-from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import load_engines
 from vllama.models.convert.tools import PLAIN, WITH_CPU
 
 print(sys.version, sys.base_prefix)
 for name, engine in sorted(load_engines().items()):
-    print(name, get_recipe(engine))
+    print(name, engine.install)
 print("converter", PLAIN, WITH_CPU)
