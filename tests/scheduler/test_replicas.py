@@ -52,7 +52,6 @@ async def test_requests_go_to_the_least_busy_replica_up_to_the_limit_of_all(worl
 
 @in_world(ReplicaWorld, slots=4)
 async def test_a_conversation_stays_with_its_replica_unless_that_is_much_busier(world, scheduler):
-
     async def ask(prefix):
         return await scheduler.acquire(model("m"), CHAT, None, lambda: prefix)
 

@@ -10,12 +10,17 @@ CHAT = Need()
 GIB = 1024**3
 
 
+async def fall_asleep(world, name="m"):
+    """Let the keep-alive of the only model pass."""
+    world.clock.advance(301)
+    world.scheduler.expire()
+    await reach(lambda: phases(world.scheduler) == {name: Phase.SLEEPING})
+
+
 @in_world(size=GIB, sleeps=True, keep_alive_s=300.0, sleep_s=1000.0)
 async def test_one_that_can_sleep_sleeps_before_it_is_unloaded(world, scheduler):
     await use(scheduler)
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
+    await fall_asleep(world)
     assert not world.processes[0].stops
     assert scheduler.try_acquire(model("m"), CHAT, None) is None
     await use(scheduler)  # wakes it
@@ -23,9 +28,7 @@ async def test_one_that_can_sleep_sleeps_before_it_is_unloaded(world, scheduler)
     kinds = [str(mark.kind) for mark in scheduler.marks.list_since(0)]
     assert kinds == ["load", "sleep", "wake"]
     assert len(world.processes) == 1
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
+    await fall_asleep(world)
     world.clock.advance(1001)
     scheduler.expire()
     await reach(lambda: not scheduler.list_views())
@@ -36,9 +39,7 @@ async def test_keep_alive_0_and_stop_unload_and_do_not_sleep(world, scheduler):
     await use(scheduler, "m", 0.0)
     await reach(lambda: not scheduler.list_views())
     await use(scheduler, "n")
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"n": Phase.SLEEPING})
+    await fall_asleep(world, "n")
     assert scheduler.unload(model("n"))
     await reach(lambda: not scheduler.list_views())
 
@@ -67,9 +68,7 @@ async def test_one_that_wakes_waits_for_room_like_any_other(world, scheduler):
 @in_world(size=GIB, sleeps=True)
 async def test_one_that_does_not_wake_is_restarted(world, scheduler):
     await use(scheduler)
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
+    await fall_asleep(world)
     world.sleepers["m:latest"].wakes = False
     ask = asyncio.ensure_future(use(scheduler))
     await reach(lambda: world.processes[0].causes)
@@ -81,9 +80,7 @@ async def test_one_that_does_not_wake_is_restarted(world, scheduler):
 @in_world(size=GIB, sleeps=True)
 async def test_one_that_ends_in_its_sleep_is_not_started_for_nobody(world, scheduler):
     await use(scheduler)
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
+    await fall_asleep(world)
     world.processes[0].crash()
     await reach(lambda: not scheduler.list_views())
     assert world.processes[0].stops
@@ -98,9 +95,7 @@ async def test_one_that_ends_while_it_waits_to_wake_up_waits_for_room_as_a_whole
     await use(scheduler, "a")
     lease = await scheduler.acquire(model("b"), CHAT, None)
     asks = [asyncio.ensure_future(use(scheduler, "a")) for _ in range(2)]
-    await reach(
-        lambda: world.scheduler.list_views()[0].cause or world.scheduler.list_views()[1].cause
-    )
+    await reach(lambda: any(view.cause for view in scheduler.list_views()))
     world.processes[0].crash()
     await reach(lambda: world.processes[0].stops)
     await settle()
@@ -115,9 +110,7 @@ async def test_one_that_ends_while_it_waits_to_wake_up_waits_for_room_as_a_whole
 @in_world(size=GIB, sleeps=True)
 async def test_one_that_ends_while_it_wakes_up_is_loaded_anew(world, scheduler):
     await use(scheduler)
-    world.clock.advance(301)
-    scheduler.expire()
-    await reach(lambda: phases(scheduler) == {"m": Phase.SLEEPING})
+    await fall_asleep(world)
     first = world.processes[0]
     world.sleepers["m:latest"].at_wake = first.crash
     await use(scheduler)
