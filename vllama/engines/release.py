@@ -124,6 +124,12 @@ def open_releases() -> Connections:
     return Connections(connect_s=_CONNECT_S, silence_s=_SILENCE_S)
 
 
+def describe_release(connections: Connections, archive: Archive, version: str) -> Release:
+    """Return what the project tells of a release. Raises EnvironmentFailed."""
+    with _mapped_errors(archive.project, Path()):
+        return _describe_release(connections, archive.releases, version)
+
+
 class _Unusable(Exception):
     """A release or an archive that cannot be used, and why."""
 
