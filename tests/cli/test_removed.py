@@ -24,7 +24,7 @@ def test_a_removed_command(name, advice, more, capsys) -> None:
 def test_a_removed_option_or_action(what, advice, capsys) -> None:
     command, word = what
     is_option = word.startswith("-")
-    name = f"{word} of 'vllama {command}'" if is_option else f"'vllama {command} {word}'"
+    name = f"'vllama {command} {word}'"
     forms = [(word, "x"), (f"{word}=x",), ("big", word)] if is_option else [(word,)]
     for form in forms:
         assert run([command, *form]) == 2

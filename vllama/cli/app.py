@@ -186,7 +186,7 @@ def _find_removed(args: Sequence[str], option: str | None) -> str | None:
     if known not in COMMANDS and (advice := removed.COMMANDS.get(name)):
         return f"'vllama {name}' was removed; {advice}"
     if option and (advice := removed.OPTIONS.get((known, option))):
-        return f"{option} of 'vllama {known}' was removed; {advice}"
+        return f"'vllama {known} {option}' was removed; {advice}"
     return None
 
 
