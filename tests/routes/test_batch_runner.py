@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound
 from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches import runner
+from vllama.routes.batches.rows import add_lines, read_ended, write_line
 from vllama.routes.batches.runner import Batches
 from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, NotThere, StoredBatch
 
@@ -40,7 +41,7 @@ class Site:
         )  # fmt: skip
         new = self.store.begin_file()
         new.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        file = self.store.keep_file(new, "rows.jsonl", "batch", "")
+        file = self.store.keep_file(new, "rows.jsonl", "")
         now_s = int(time.time())
         self.batch = StoredBatch("", "", Batch(
             id="batch_" + "0" * 24, endpoint="/v1/completions", input_file_id=file.id,
@@ -198,9 +199,9 @@ def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
         server.start(site.batch)
         server.start(site.batch)  # it runs once all the same
         await until(started.is_set)
-        shown = (await server.cancel(site.batch.shown.id, "")).shown
+        shown = await server.cancel(site.batch.shown.id, "")
         assert shown.status == "cancelling"
-        assert (await server.cancel(shown.id, "")).shown is shown
+        assert await server.cancel(shown.id, "") == shown
         with pytest.raises(NotThere):
             await server.cancel(shown.id, "somebody else")
         await until(lambda: site.find().status == "cancelled")
@@ -212,6 +213,24 @@ def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
     asyncio.run(cancel())
     site.open_again()
     assert site.find().status == "cancelled"
+
+
+def test_what_was_written_before_a_kill_counts_once(site) -> None:
+    """A batch whose files were made is ended again; a row whose line was cut runs again."""
+    path = site.store.output(site.batch.shown.id, "output")
+    for name in ("0", "1"):
+        add_lines(path, [write_line(f"row-{name}", 200, b'{"of":"prompt-%s"}' % name.encode())])
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:9])
+    assert read_ended(path) == {"row-0", "row-1"} and path.read_bytes() == whole
+    site.store.finish(site.batch, "completed", [])
+    made = site.batch.shown.output_file_id
+    site.batch.shown.status = "in_progress"  # as the disk has it
+    asyncio.run(run(site.make_server(at_once, "m"), site.batch))
+    assert site.find().output_file_id == made and site.read(made) == ALL
+    site.open_again()
+    assert site.find().output_file_id == made and site.find().error_file_id is None
+    assert {each.purpose for each in site.store.list_files("")} == {"batch", "batch_output"}
 
 
 # -- whose a folder is ------------------------------------------------------------------------
@@ -320,7 +339,7 @@ def test_no_key_has_more_than_a_quarter_and_all_no_more_than_the_whole(most, ste
                 continue
             new = store.begin_file()
             new.write_bytes(bytes(size))
-            store.keep_file(new, "name", "batch", owner)
+            store.keep_file(new, "name", owner)
         kept = {owner: sum(x.bytes for x in store.list_files(owner)) for owner in ("", "a", "b")}
         assert sum(kept.values()) <= most
         assert max(kept["a"], kept["b"]) <= most // 4

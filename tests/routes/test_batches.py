@@ -20,7 +20,7 @@ from tests.server_process import LIMIT_S, Server
 from vllama.base.clock import RealClock
 from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches.lane import Lane, is_row
-from vllama.routes.batches.store import BatchStore, Journal, StoredBatch
+from vllama.routes.batches.store import BatchStore, StoredBatch
 
 pytestmark = pytest.mark.slow  # servers as processes of their own
 
@@ -266,29 +266,20 @@ def test_a_row_goes_on_from_its_text(tmp_path) -> None:
         assert text.startswith(sent[-1]["prompt"].removeprefix(sent[0]["prompt"]))
 
 
-class Work:
-    """A request that notes that it was stopped."""
-
-    stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
 def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
     async def play() -> None:
         lane = Lane(RealClock())
-        row, live = Work(), Work()
+        row, live = asyncio.Event(), asyncio.Event()
         token = is_row.set(True)
-        lane.enter("model", row)
+        lane.enter("model", row.set)
         is_row.reset(token)
-        lane.enter("model", live)
-        assert row.stopped and not live.stopped
+        lane.enter("model", live.set)
+        assert row.is_set() and not live.is_set()
         waits = asyncio.create_task(lane.wait_for_rows("model"))
         await asyncio.sleep(0)
         assert not waits.done()
         token = is_row.set(True)
-        lane.leave("model", row)
+        lane.leave("model", row.set)
         is_row.reset(token)
         await waits
 
@@ -339,33 +330,13 @@ def test_lists_are_in_pages(tmp_path) -> None:
                 client.batches.list(after="batch_1")
 
 
-def test_the_files_of_a_batch_are_made_again_after_a_kill(tmp_path) -> None:
-    store = BatchStore(tmp_path, 10**9)
-    assert store.open()
-    shown = Batch(
-        id=f"batch_{'0' * 24}", endpoint="/v1/completions", input_file_id="file",
-        completion_window="24h", created_at=int(time.time()), expires_at=0,
-    )  # fmt: skip
-    stored, journal = StoredBatch("", "", shown), Journal(tmp_path, shown.id)
-    store.save_batch(stored)
-    journal.add(b'{"custom_id":"a"}', good=True)
-    made = store.make_output(stored, "out")
-    assert journal.read() == ({"a"}, 1, 0)  # as a server finds it that was killed here
-    assert store.make_output(stored, "out") == made and store.make_output(stored, "err") is None
-    store.finish(stored)
-    assert [each.id for each in store.list_files("")] == [made]
-    assert store.content(str(made)).read_bytes() == b'{"custom_id":"a"}\n'
-    assert journal.read() == (set(), 0, 0)
-    store.close()
-
-
 def test_a_batch_that_was_being_cancelled_does_not_go_on(tmp_path) -> None:
     server = Server(tmp_path)
     store = BatchStore(server.home / "data" / "batches", 10**9)
     assert store.open()
     new, now_s = store.begin_file(), int(time.time())
     new.write_bytes(write([row(n) for n in range(3)]))
-    file = store.keep_file(new, "rows.jsonl", "batch", "")
+    file = store.keep_file(new, "rows.jsonl", "")
     shown = Batch(
         id=f"batch_{'0' * 24}", endpoint="/v1/chat/completions", input_file_id=file.id,
         completion_window="24h", created_at=now_s, expires_at=now_s + 900,
@@ -581,14 +552,14 @@ def test_how_long_files_are_kept_and_what_is_no_file(client, server) -> None:
     batch = start(client, [row(1)], extra_body={"output_expires_after": expiry})
     output = client.files.retrieve(wait(client, batch).output_file_id)
     assert output.expires_at - output.created_at == 3600
-    with pytest.raises(openai.BadRequestError, match="'seconds' must be from 3600"):
+    with pytest.raises(openai.BadRequestError, match=r"'expires_after.seconds': .* >= 3600"):
         client.files.create(file=content, purpose="batch", expires_after=expiry | {"seconds": 5})
     with pytest.raises(openai.BadRequestError, match="it is no file for a batch"):
         client.batches.create(
             input_file_id=output.id, endpoint="/v1/completions", completion_window="24h"
         )
     for metadata in ({"a": "x" * 513}, {str(n): "" for n in range(17)}, {"a": 1}):
-        with pytest.raises(openai.BadRequestError, match="'metadata'"):
+        with pytest.raises(openai.BadRequestError, match="'metadata"):
             start(client, [row(1)], metadata=metadata)
     form = httpx.post(
         f"{server.url}/v1/files",

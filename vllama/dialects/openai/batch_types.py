@@ -5,13 +5,23 @@ See https://platform.openai.com/docs/api-reference/batch, and /files.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import time
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from vllama.base.meaning import says
+from vllama.chat.bodies import Body
 
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+PURPOSE, WINDOW = "batch", "24h"
+LEAST_KEPT_S, KEPT_S = 3600, 30 * 86400
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+T = TypeVar("T")
 BatchStatus = Literal[
     "validating",
     "failed",
@@ -23,6 +33,37 @@ BatchStatus = Literal[
     "cancelled",
 ]
 OVER = ("failed", "completed", "expired", "cancelled")
+
+
+class Expiry(Body):
+    """The time after which a file is removed."""
+
+    seconds: Annotated[int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="the time in seconds")]
+    anchor: Annotated[str, says("always `created_at`")] = ""
+
+
+_LONGEST = msgspec.field(default_factory=lambda: Expiry(seconds=KEPT_S))
+
+
+class FileBody(Body):
+    """The fields of `POST /v1/files` beside the file."""
+
+    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$")]
+    expires_after: Expiry = _LONGEST
+
+
+class BatchBody(Body):
+    """`POST /v1/batches`."""
+
+    input_file_id: Annotated[str, says("the file with the rows")]
+    endpoint: Annotated[
+        str, Meta(pattern=f"^({'|'.join(ENDPOINTS)})$", description="the route of all rows")
+    ]
+    completion_window: Annotated[
+        str, Meta(pattern=f"^{WINDOW}$", description="how long it may take")
+    ] = WINDOW
+    metadata: Metadata | None = None
+    output_expires_after: Expiry = _LONGEST
 
 
 class FileObject(Struct, kw_only=True):
@@ -38,11 +79,11 @@ class FileObject(Struct, kw_only=True):
     status: Annotated[Literal["processed"], says("always `processed`")] = "processed"
 
 
-class FileList(Struct, kw_only=True):
-    """Files, the newest first."""
+class Page(Struct, Generic[T], kw_only=True):
+    """A part of a list, the newest first."""
 
     object: Literal["list"] = "list"
-    data: Annotated[list[FileObject], says("the files")]
+    data: Annotated[list[T], says("files, or batches")]
     first_id: Annotated[str | None, says("the first of them")] = None
     last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
     has_more: Annotated[bool, says("whether others follow")] = False
@@ -104,14 +145,9 @@ class Batch(Struct, kw_only=True):
     request_counts: Annotated[RequestCounts, says("how many rows have ended")] = msgspec.field(
         default_factory=RequestCounts
     )
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
 
-
-class BatchList(Struct, kw_only=True):
-    """Batches, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: Annotated[list[Batch], says("the batches")]
-    first_id: Annotated[str | None, says("the first of them")] = None
-    last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
-    has_more: Annotated[bool, says("whether others follow")] = False
+    def enter(self, status: BatchStatus) -> None:
+        """Take on a status, and note when."""
+        self.status = status
+        setattr(self, f"{status}_at", int(time.time()))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -14,19 +14,29 @@ from vllama.accounts.keys.key import Scope
 from vllama.accounts.keys.ring import check_scopes
 from vllama.base import executors, private
 from vllama.base.errors import BadRequest, Forbidden
+from vllama.chat.bodies import decode_struct, encode_json
+from vllama.chat.engine.request_fields import check_code
 from vllama.dialects.openai.batch_types import (
+    PURPOSE,
+    WINDOW,
     Batch,
-    BatchList,
+    BatchBody,
     DeletedFile,
-    FileList,
+    FileBody,
     FileObject,
+    Page,
 )
 from vllama.dialects.openai.multipart import FormReader, Part
-from vllama.dialects.openai.read import parse_openai
 from vllama.net.http.request import Request
-from vllama.routes.batches.rows import ENDPOINTS
-from vllama.routes.batches.store import KEPT_S, NotThere, StoredBatch, check_size, make_id
-from vllama.routes.describe.fields import BINARY, NON_EMPTY, WHOLE_NUMBER, make_word
+from vllama.routes.batches.store import NotThere, StoredBatch, check_size, make_id
+from vllama.routes.describe.fields import (
+    BINARY,
+    NON_EMPTY,
+    TEXT,
+    WHOLE_NUMBER,
+    make_object,
+    make_word,
+)
 from vllama.routes.route import Body, Parameter, RouteKind, openai_route
 
 if TYPE_CHECKING:
@@ -35,19 +45,17 @@ if TYPE_CHECKING:
 
 FILES, CONTENT = "/v1/files/", "/content"
 BATCHES, CANCEL = "/v1/batches/", "/cancel"
-PURPOSE = "batch"
 MOST_FILES = 10_000
 MOST_BATCHES, USUAL_BATCHES = 100, 20
-WINDOW, WINDOW_S = "24h", 86400
-LEAST_KEPT_S = 3600
+WINDOW_S = 86400
 MOST_DIGITS = 12
-MOST_PAIRS, MOST_NAME, MOST_VALUE = 16, 64, 512
 OCTETS = "application/octet-stream"
+Shown = TypeVar("Shown", FileObject, Batch)
 
 
 async def upload(gateway: Gateway, request: Request) -> None:
     """Keep a file with the rows of a batch: JSON, one request a line."""
-    store, owner = _open(gateway, request).store, _owner(gateway, request)
+    store, owner = _open(gateway, request).store, gateway.running.of(request).owner
     reader = FormReader(request.header(b"content-type"), keeps_files=False)
     announced = request.header(b"content-length")
     store.check_room(owner, int(announced or 0))
@@ -65,22 +73,12 @@ async def upload(gateway: Gateway, request: Request) -> None:
         finally:
             await executors.storage.run(file.close)
         parts = reader.parts()
-        fields = {part.name: part for part in parts}
-        if "file" not in fields or fields["file"].filename is None:
-            raise BadRequest("Missing required parameter: 'file'.")
-        if sum(part.name == "file" for part in parts) > 1:
+        names = [part.filename for part in parts if part.name == "file"]
+        if len(names) != 1 or names[0] is None:
             raise BadRequest("Invalid value for 'file': expected one file.")
-        kept_s = _read_kept_s("expires_after", _read_expiry(fields))
-        purpose = fields["purpose"].text if "purpose" in fields else ""
-        if purpose != PURPOSE:
-            raise BadRequest(
-                f"Invalid value for 'purpose': {purpose[:80]!r}; only 'batch' is supported."
-            )
-        name = fields["file"].filename
+        kept_s = _read_fields(parts).expires_after.seconds
         store.check_room(owner, size)
-        shown = await executors.storage.run(
-            lambda: store.keep_file(new, name, purpose, owner, kept_s=kept_s)
-        )
+        shown = await executors.storage.run(store.keep_file, new, names[0], owner, kept_s)
     finally:
         await executors.storage.run(lambda: new.unlink(missing_ok=True))
     request.json(200, shown)
@@ -89,20 +87,20 @@ async def upload(gateway: Gateway, request: Request) -> None:
 async def list_files(gateway: Gateway, request: Request) -> None:
     """List the files of the key that asks."""
     purpose = request.read_query().get("purpose", "")
-    found = _get(gateway).store.list_files(_owner(gateway, request), purpose)
-    request.json(200, FileList(**_cut(request, found, MOST_FILES, MOST_FILES)))
+    found = _get(gateway).store.list_files(gateway.running.of(request).owner, purpose)
+    request.json(200, _cut(request, found, MOST_FILES, MOST_FILES))
 
 
 async def get_file(gateway: Gateway, request: Request) -> None:
     """Return what is known of a file."""
-    identity, owner = request.path.removeprefix(FILES), _owner(gateway, request)
+    identity, owner = request.path.removeprefix(FILES), gateway.running.of(request).owner
     request.json(200, _get(gateway).store.find_file(identity, owner))
 
 
 async def get_content(gateway: Gateway, request: Request) -> None:
     """Return the content of a file."""
     identity, store = request.path.removeprefix(FILES).removesuffix(CONTENT), _get(gateway).store
-    shown = store.find_file(identity, _owner(gateway, request))
+    shown = store.find_file(identity, gateway.running.of(request).owner)
     file = await executors.storage.run(Path.open, store.content(shown.id), "rb")
     try:
         request.start(200, OCTETS.encode(), shown.bytes)
@@ -117,7 +115,7 @@ async def get_content(gateway: Gateway, request: Request) -> None:
 async def delete_file(gateway: Gateway, request: Request) -> None:
     """Remove a file."""
     store, identity = _open(gateway, request).store, request.path.removeprefix(FILES)
-    await executors.storage.run(store.delete_file, identity, _owner(gateway, request))
+    await executors.storage.run(store.delete_file, identity, gateway.running.of(request).owner)
     request.json(200, DeletedFile(id=identity))
 
 
@@ -127,96 +125,66 @@ async def create(gateway: Gateway, request: Request) -> None:
     A request from anybody else stops the rows of that model at once; they go on a second after it
     has ended. `completion_window` is `24h`.
     """
-    batches, owner = _open(gateway, request), _owner(gateway, request)
-    given = parse_openai(await request.body())
-    endpoint, window = given.get("endpoint"), given.get("completion_window", WINDOW)
-    if endpoint not in ENDPOINTS:
-        raise BadRequest(f"Invalid value for 'endpoint': use one of {', '.join(ENDPOINTS)}.")
-    if window != WINDOW:
-        raise BadRequest("Invalid value for 'completion_window': it must be '24h'.")
-    metadata = given.get("metadata")
-    if metadata is not None:
-        _check_metadata(metadata)
-    kept_s = _read_kept_s("output_expires_after", given.get("output_expires_after"))
-    file = batches.store.find_file(str(given.get("input_file_id") or ""), owner)
+    batches, owner = _open(gateway, request), gateway.running.of(request).owner
+    asked = decode_struct(await request.body(), BatchBody, check_code)
+    file = batches.store.find_file(asked.input_file_id, owner)
     if file.purpose != PURPOSE:
         raise BadRequest(f"Invalid value for 'input_file_id': it is no file for a {PURPOSE}.")
-    now_s, key = int(time.time()), gateway.running.of(request).access
+    now_s = int(time.time())
     shown = Batch(
         id=make_id("batch_"),
-        endpoint=str(endpoint),
+        endpoint=asked.endpoint,
         input_file_id=file.id,
         completion_window=WINDOW,
         created_at=now_s,
         expires_at=now_s + WINDOW_S,
-        metadata=metadata,
+        metadata=asked.metadata,
     )
-    stored = StoredBatch(owner, key.name if key is not None else "", shown, kept_s)
+    key, kept_s = gateway.running.of(request).key, asked.output_expires_after.seconds
+    stored = StoredBatch(owner, key, shown, kept_s)
     await executors.storage.run(batches.store.save_batch, stored)
     answer = msgspec.json.encode(shown)  # as it is before it runs
     batches.start(stored)
     request.respond(200, answer)
 
 
-def _check_metadata(metadata: object) -> None:
-    """Raise BadRequest unless it is what OpenAI's API allows."""
-    if not isinstance(metadata, dict) or len(metadata) > MOST_PAIRS:
-        raise BadRequest(
-            f"Invalid value for 'metadata': expected an object of at most {MOST_PAIRS} pairs."
-        )
-    for name, value in metadata.items():
-        if not isinstance(value, str) or len(name) > MOST_NAME or len(value) > MOST_VALUE:
-            raise BadRequest(
-                f"Invalid value for 'metadata': expected names of at most {MOST_NAME} characters, "
-                f"and texts of at most {MOST_VALUE}."
-            )
-
-
-def _read_expiry(fields: Mapping[str, Part]) -> dict[str, object] | None:
-    """Return `expires_after` of a form, whose parts are named as `expires_after[seconds]`."""
-    parts = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
-    found = {name: fields[part].text for name, part in parts.items() if part in fields}
-    seconds = found.get("seconds", "")
+def _read_fields(parts: Sequence[Part]) -> FileBody:
+    """Return the fields of a form, in which one within `expires_after` is `expires_after[NAME]`."""
+    texts = {part.name: part.text for part in parts if part.filename is None}
+    expiry = {
+        name.removeprefix("expires_after[").removesuffix("]"): text
+        for name, text in texts.items()
+        if name.startswith("expires_after[")
+    }
+    seconds = expiry.get("seconds", "")
     is_number = seconds.isdecimal() and len(seconds) <= MOST_DIGITS
-    return {**found, "seconds": int(seconds) if is_number else None} if found else None
-
-
-def _read_kept_s(name: str, given: object) -> int:
-    """Return how many seconds a file is kept, the longest time if nothing is said."""
-    if given is None:
-        return KEPT_S
-    seconds = given.get("seconds") if isinstance(given, dict) else None
-    if not isinstance(seconds, int) or not LEAST_KEPT_S <= seconds <= KEPT_S:
-        raise BadRequest(
-            f"Invalid value for '{name}': 'seconds' must be from {LEAST_KEPT_S} to {KEPT_S}."
-        )
-    return seconds
+    given = {**expiry, "seconds": int(seconds) if is_number else seconds} if expiry else None
+    body = {"purpose": texts.get("purpose"), "expires_after": given}
+    return decode_struct(encode_json(body), FileBody, check_code)
 
 
 async def list_batches(gateway: Gateway, request: Request) -> None:
     """List the batches of the key that asks."""
-    owner = _owner(gateway, request)
+    owner = gateway.running.of(request).owner
     mine = [each.shown for each in _get(gateway).store.list_batches() if each.owner == owner]
-    request.json(200, BatchList(**_cut(request, mine, MOST_BATCHES, USUAL_BATCHES)))
+    request.json(200, _cut(request, mine, MOST_BATCHES, USUAL_BATCHES))
 
 
 async def get_batch(gateway: Gateway, request: Request) -> None:
     """Return how far a batch is."""
-    identity, owner = request.path.removeprefix(BATCHES), _owner(gateway, request)
+    identity, owner = request.path.removeprefix(BATCHES), gateway.running.of(request).owner
     request.json(200, _get(gateway).store.find_batch(identity, owner).shown)
 
 
 async def cancel(gateway: Gateway, request: Request) -> None:
     """Stop a batch; what has ended stays."""
-    batches, owner = _open(gateway, request), _owner(gateway, request)
+    batches, owner = _open(gateway, request), gateway.running.of(request).owner
     identity = request.path.removeprefix(BATCHES).removesuffix(CANCEL)
-    request.json(200, (await batches.cancel(identity, owner)).shown)
+    request.json(200, await batches.cancel(identity, owner))
 
 
-def _cut(
-    request: Request, items: Sequence[FileObject | Batch], most: int, usual: int
-) -> dict[str, Any]:
-    """Return the fields of a list with the items that a query asks for, `usual` without a limit.
+def _cut(request: Request, items: Sequence[Shown], most: int, usual: int) -> Page[Shown]:
+    """Return the part of a list that a query asks for, `usual` items without a limit.
 
     Raises BadRequest if its limit is not from 1 to `most`, NotThere if nothing has the id `after`.
     """
@@ -228,14 +196,10 @@ def _cut(
     if after and after not in ids:
         raise NotThere(f"nothing in the list has the id {after[:80]}")
     begin = ids.index(after) + 1 if after else 0
-    end = begin + int(text)
-    chosen = ids[begin:end]
-    return {
-        "data": items[begin:end],
-        "first_id": chosen[0] if chosen else None,
-        "last_id": chosen[-1] if chosen else None,
-        "has_more": end < len(ids),
-    }
+    data = list(items[begin : begin + int(text)])
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    has_more = begin + len(data) < len(items)
+    return Page(data=data, first_id=first, last_id=last, has_more=has_more)
 
 
 def _get(gateway: Gateway) -> Batches:
@@ -253,12 +217,6 @@ def _open(gateway: Gateway, request: Request) -> Batches:
         )
     check_scopes(gateway.running.of(request).access, (Scope.INFER,))
     return _get(gateway)
-
-
-def _owner(gateway: Gateway, request: Request) -> str:
-    """Return whose files and batches a request may see: those of its key."""
-    key = gateway.running.of(request).access
-    return key.owner if key is not None else ""
 
 
 _FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
@@ -282,41 +240,25 @@ _FORM = Body(
     },
     form=True,
 )
-_NEW: dict[str, Any] = {
-    "input_file_id": NON_EMPTY | {"description": "the file with the rows"},
-    "endpoint": make_word(*ENDPOINTS) | {"description": "the route of all rows"},
-    "completion_window": make_word(WINDOW) | {"description": "how long it may take"},
-    "metadata": {
-        "type": ["object", "null"],
-        "maxProperties": MOST_PAIRS,
-        "propertyNames": {"maxLength": MOST_NAME},
-        "additionalProperties": {"type": "string", "maxLength": MOST_VALUE},
-    },
-    "output_expires_after": {
-        "type": ["object", "null"],
-        "required": ["seconds"],
-        "properties": {
-            "seconds": {
-                "type": "integer",
-                "minimum": LEAST_KEPT_S,
-                "maximum": KEPT_S,
-                "description": "the time in seconds",
-            }
-        },
-        "description": "how long the files with the answers are kept; 30 days at most",
-    },
-}
 _CREATE = Body(
-    name="openai.BatchRequest",
+    type=BatchBody,
     required=("input_file_id", "endpoint", "completion_window"),
-    fields=_NEW,
+    fields={
+        "input_file_id": NON_EMPTY,
+        "endpoint": TEXT,
+        "completion_window": TEXT,
+        "output_expires_after": {
+            "description": "how long the files with the answers are kept; 30 days at most"
+        },
+    },
+    parts={"Expiry": make_object(seconds={"type": "integer"})},
 )
 ROUTES = (
     _api("POST /v1/files", upload, body=_FORM, answer=FileObject, errors=(413,)),
     _api(
         "GET /v1/files",
         list_files,
-        answer=FileList,
+        answer=Page[FileObject],
         parameters=(Parameter("purpose", "only files for this"), *_page(MOST_FILES)),
         errors=(404,),
     ),
@@ -325,7 +267,7 @@ ROUTES = (
          media={OCTETS: BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
     _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
-    _api("GET /v1/batches", list_batches, answer=BatchList, parameters=_page(MOST_BATCHES),
+    _api("GET /v1/batches", list_batches, answer=Page[Batch], parameters=_page(MOST_BATCHES),
          errors=(404,)),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),
     _api(f"POST {BATCHES}{{id}}{CANCEL}", cancel, answer=Batch, parameters=_BATCH),
