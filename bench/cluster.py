@@ -27,8 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllama.lab.bench.findings import Finding, format_value
-from vllama.lab.bench.picture import draw_chart
+from vllama.lab.bench.findings import Finding, draw_chart, format_value
 from vllama.targets.nodes.choose import ROOM, Candidate, choose_node
 
 ROOT = Path(__file__).resolve().parents[1]

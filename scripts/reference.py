@@ -92,7 +92,7 @@ def commands() -> str:
 def python() -> str:
     """Return the directives from which mkdocstrings makes the pages of the public modules."""
     modules = (
-        *("vllama.api.server", "vllama.api.models", "vllama.plan.types", "vllama.models.types"),
+        *("vllama.api", "vllama.plan.types", "vllama.models.types"),
         *("vllama.base.errors", "vllama.engines.base", "vllama.engines.testing"),
     )
     return "\n\n".join(f"::: {module}" for module in modules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vllama.api.server import Server, serve
+    from vllama.api import Server, serve
 
 try:
     from vllama._version import __version__  # written by the build, from the tag
@@ -21,7 +21,7 @@ __all__ = ["Server", "__version__", "serve"]
 def __getattr__(name: str) -> Any:
     # imported lazily: every command imports this package, and most need no server
     if name in ("Server", "serve"):
-        from vllama.api import server
+        from vllama import api
 
-        return getattr(server, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'vllama' has no attribute {name!r}")

@@ -35,9 +35,13 @@ class Reply:
         self._http.wfile.write(content)
         self._http.wfile.flush()
 
-    def error(self, status: int, text: str) -> None:
+    def send(self, content: bytes, status: int = 200) -> None:
+        """Send a whole answer."""
         self.begin(status, "application/json")
-        self.raw(json.dumps({"error": text}).encode())
+        self.raw(content)
+
+    def error(self, status: int, text: str) -> None:
+        self.send(json.dumps({"error": text}).encode(), status)
 
     def wait_for_leaving(self) -> None:
         """Return when the client has closed its end."""

@@ -163,9 +163,3 @@ def test_the_schema_describes_every_setting(vllama: Vllama) -> None:
     assert schema["properties"]["keep_alive"]["default"] == "5m"
     assert schema["properties"]["aliases"]["anyOf"][0]["type"] == "object"
     assert not schema["additionalProperties"]
-
-
-def test_an_unknown_action(vllama: Vllama) -> None:
-    done = vllama("config", "delete")
-    assert done.returncode == 2
-    assert done.stderr.endswith("Hint: choose one of show, edit, schema\n")

@@ -52,8 +52,12 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     said = done.stderr.splitlines()
     assert said[0].startswith("using existing layer sha256:")
     assert "leaving out PARAMETER numa: not used here" in said
+    assert any("keeping renderer and parser without using them" in line for line in said)
     assert said[-2:] == ["writing manifest", "success"]
     assert vllama("show", "terse", "--system").stdout == "Say\nlittle.\n"
+    shown = vllama("show", "terse").stdout
+    for name, value in (("renderer", "qwen3"), ("parser", "qwen3"), ("requires", "0.14.0")):
+        assert re.search(rf"(?m)^ +{name} +{value}$", shown), shown
     text = vllama("show", "terse", "--modelfile").stdout
     assert "FROM mine:latest" in text
     for line in ("RENDERER qwen3", "PARSER qwen3", "REQUIRES 0.14.0"):
@@ -85,16 +89,6 @@ def test_a_draft_model(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     copied = modelfile(tmp_path, "FROM mine\nDRAFT ./copy.gguf\n")
     done = vllama("create", "odd", "-f", copied)
     assert done.returncode != 0 and "it is the model itself" in done.stderr
-
-
-def test_a_renderer_is_kept_and_has_no_effect(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
-    file = modelfile(tmp_path, "FROM mine\nRENDERER qwen3\nPARSER qwen3\nREQUIRES 0.14.0\n")
-    done = vllama("create", "rendered", "-f", file)
-    assert done.returncode == 0
-    assert "keeping renderer and parser without using them" in done.stdout + done.stderr
-    shown = vllama("show", "rendered").stdout
-    for name, value in (("renderer", "qwen3"), ("parser", "qwen3"), ("requires", "0.14.0")):
-        assert re.search(rf"(?m)^ +{name} +{value}$", shown), shown
 
 
 @pytest.mark.parametrize("source", ["./there.gguf", "there.gguf", "dir", "{}/there.gguf"])

@@ -72,7 +72,7 @@ def test_the_wheel_is_installed_where_the_build_fails(
     for name, value in Fake(tmp_path / "uv").environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    painter, environments = Painter(Recipe(wheels=(wheels("paint==1"),))), tmp_path / "e"
+    painter, environments = Painter(install=Recipe(wheels=(wheels("paint==1"),))), tmp_path / "e"
     ready = make_offer(painter, CPU, environments)
     built = replace(ready, wheels=wheels("nowhere", compiled=True))
     install_first([built, ready])

@@ -228,8 +228,11 @@ def test_settings_of_a_session_lie_in_a_folder_of_our_own(
 def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None:
     path = home / ".claude" / "settings.json"
     vllama("launch", "claude", "-m", "m", "--config", "-y")
-    path.write_text('{"theirs": 1}')
+    path.write_text("{}")
     assert "changed since" in vllama("launch").stdout
+    vllama("launch", "claude", "-m", "m", "--config", "-y")
+    assert "changed since" not in vllama("launch").stdout
+    path.write_text('{"theirs": 1}')
     done = vllama("launch", "claude", "--restore", "-y")
     assert "Warning: somebody else changed this since" in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "is kept in " in line)

@@ -357,19 +357,6 @@ def test_a_model_that_does_not_load(stub: StubServer, terminal: Open) -> None:
     assert screen.finish() == 1
 
 
-def test_a_pull_on_a_terminal(stub: StubServer, terminal: Open) -> None:
-    stub.fail("POST /api/show", 404, "not found")
-    part = {"status": "pulling abababababab", "digest": "sha256:" + "ab" * 32, "total": 1000}
-    lines = [part | {"completed": n} for n in (250, 500, 1000)]
-    stub.on("POST /api/pull", {"status": "pulling manifest"}, *lines, {"status": "success"})
-    screen = terminal("run", "m", "q")
-    screen.expect("pulling abababababab")
-    screen.expect("100%")
-    screen.expect("success")
-    screen.expect("Error: not found")
-    assert screen.finish() == 1
-
-
 def test_words_stay_whole_when_the_terminal_is_resized(stub: StubServer, terminal: Open) -> None:
     resized = threading.Event()
 

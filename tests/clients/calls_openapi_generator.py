@@ -14,32 +14,30 @@ openai, anthropic = client.OpenAIApi(api), client.AnthropicApi(api)
 
 assert ollama.get_api_version().vllama
 assert {one.name for one in ollama.get_api_tags().models} >= {"plain:latest"}
-said = client.ApiMessage(role="user", content="Hi")
-asked = client.ApiChatRequest(model="plain", messages=[said], stream=False)
+said = client.OllamaMessage(role="user", content="Hi")
+asked = client.ChatBody(model="plain", messages=[said], stream=False)
 chat = ollama.post_api_chat(asked)
 assert chat.message.role == "assistant" and chat.message.content and chat.done
-prompt = client.ApiGenerateRequest(model="plain", prompt="Hi", stream=False)
+prompt = client.GenerateBody(model="plain", prompt="Hi", stream=False)
 assert ollama.post_api_generate(prompt).response
-texts = client.ApiEmbedRequest(model="vectors", input=client.ApiEmbedRequestInput(["a", "b"]))
+texts = client.EmbedBody(model="vectors", input=client.EmbedBodyInput(["a", "b"]))
 assert len(ollama.post_api_embed(texts).embeddings) == 2
-assert ollama.post_api_show(client.ApiShowRequest(model="plain")).model_info
-assert ollama.post_api_tokenize(client.TokenizeRequest(model="plain", text="Hi")).count
+assert ollama.post_api_show(client.ShowBody(model="plain")).model_info
+assert ollama.post_api_tokenize(client.TokenizeBody(model="plain", text="Hi")).count
 assert openai.get_v1_models().data
-content = client.OpenaiMessageContent("Hi")
-message = client.OpenaiMessage(role="user", content=content)
-question = client.OpenaiChatCompletionRequest(model="plain", messages=[message])
+content = client.OpenAIMessageContent("Hi")
+message = client.OpenAIMessage(role="user", content=content)
+question = client.ChatCompletionBody(model="plain", messages=[message])
 completion = openai.post_v1_chat_completions(question)
 assert completion.choices[0].message.content and completion.usage.total_tokens
-asked_in_items = client.OpenaiResponsesRequest(
-    model="plain", input=client.OpenaiResponsesRequestInput("Hi")
-)
+asked_in_items = client.ResponsesBody(model="plain", input=client.ResponsesBodyInput("Hi"))
 assert openai.post_v1_responses(asked_in_items).output[0].content[0].text
-turn = client.AnthropicMessageParam(role="user", content=client.AnthropicMessageParamContent("Hi"))
-wanted = client.AnthropicMessagesRequest(model="plain", max_tokens=9, messages=[turn])
+turn = client.AnthropicMessage(role="user", content=client.AnthropicMessageContent("Hi"))
+wanted = client.MessagesBody(model="plain", max_tokens=9, messages=[turn])
 assert anthropic.post_v1_messages(wanted).content[0].actual_instance.text
 assert server.get_api_engines().engines
 try:
-    ollama.post_api_chat(client.ApiChatRequest(model="nope", messages=[said]))
+    ollama.post_api_chat(client.ChatBody(model="nope", messages=[said]))
 except client.exceptions.NotFoundException as error:
     assert "nope" in error.data.error
 else:

@@ -20,7 +20,7 @@ from client.api.server import get_api_engines
 
 URL = sys.argv[1]
 CLIENT = Client(base_url=URL, timeout=None)
-SAID = models.ApiMessage(role="user", content="Hi")
+SAID = models.OllamaMessage(role="user", content="Hi")
 
 
 def call(route, answer, **arguments):
@@ -33,35 +33,33 @@ def call(route, answer, **arguments):
 version = call(get_api_version, models.Version)
 assert version.version and version.vllama
 assert {one.name for one in call(get_api_tags, models.Tags).models} >= {"plain:latest"}
-asked = models.ApiChatRequest(model="plain", messages=[SAID], stream=False, think=False)
+asked = models.ChatBody(model="plain", messages=[SAID], stream=False, think=False)
 chat = call(post_api_chat, models.ChatAnswer, body=asked)
 assert chat.message.role == "assistant" and chat.message.content and chat.done
-prompt = models.ApiGenerateRequest(model="plain", prompt="Hi", stream=False)
+prompt = models.GenerateBody(model="plain", prompt="Hi", stream=False)
 assert call(post_api_generate, models.GenerateAnswer, body=prompt).response
-texts = models.ApiEmbedRequest(model="vectors", input_=["a", "b"])
+texts = models.EmbedBody(model="vectors", input_=["a", "b"])
 assert len(call(post_api_embed, models.EmbedAnswer, body=texts).embeddings) == 2
-shown = call(post_api_show, models.ShownModel, body=models.ApiShowRequest(model="plain"))
+shown = call(post_api_show, models.ShownModel, body=models.ShowBody(model="plain"))
 assert shown.model_info.to_dict()
-counted = models.TokenizeRequest(model="plain", text="Hi")
+counted = models.TokenizeBody(model="plain", text="Hi")
 assert call(post_api_tokenize, models.TokenizedText, body=counted).count
 assert call(get_v1_models, models.OpenAIModels).data
-message = models.OpenaiMessage(role="user", content="Hi")
-question = models.OpenaiChatCompletionRequest(model="plain", messages=[message])
+message = models.OpenAIMessage(role="user", content="Hi")
+question = models.ChatCompletionBody(model="plain", messages=[message])
 completion = call(post_v1_chat_completions, models.ChatCompletion, body=question)
 assert completion.choices[0].message.content and completion.usage.total_tokens
 response = call(
     post_v1_responses,
     models.WholeResponse,
-    body=models.OpenaiResponsesRequest(model="plain", input_="Hi"),
+    body=models.ResponsesBody(model="plain", input_="Hi"),
 )
 assert response.output[0].content[0].text
-turn = models.AnthropicMessageParam(role="user", content="Hi")
-wanted = models.AnthropicMessagesRequest(model="plain", max_tokens=9, messages=[turn])
+turn = models.AnthropicMessage(role="user", content="Hi")
+wanted = models.MessagesBody(model="plain", max_tokens=9, messages=[turn])
 assert call(post_v1_messages, models.Message, body=wanted).content[0].text
 assert call(get_api_engines, models.Engines).engines
-missing = post_api_chat.sync(
-    client=CLIENT, body=models.ApiChatRequest(model="nope", messages=[SAID])
-)
+missing = post_api_chat.sync(client=CLIENT, body=models.ChatBody(model="nope", messages=[SAID]))
 assert type(missing) is models.OllamaError and "nope" in missing.error
 
 asked.stream = question.stream = True

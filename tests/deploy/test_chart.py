@@ -19,7 +19,7 @@ import yaml
 
 from tests.lacking import lacking
 from vllama import config
-from vllama.admin.service import STOP_MARGIN_S
+from vllama.cli.commands.service import STOP_MARGIN_S
 from vllama.config import SETTINGS
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ import yaml
 from tests.ports import free_port
 from tests.server.test_tls import Pair
 from tests.server_process import Server
-from vllama.admin.service import STOP_MARGIN_S
+from vllama.cli.commands.service import STOP_MARGIN_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BIN = Path(sys.executable).parent

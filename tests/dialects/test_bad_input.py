@@ -21,6 +21,7 @@ from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
 from vllama.dialects.anthropic.read import parse_messages
 from vllama.dialects.decisions.forms import parse_decisions, parse_systemone
+from vllama.dialects.decisions.request_types import DecisionsBody
 from vllama.dialects.ollama.embeddings import parse_embeddings
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import parse_generate
@@ -30,7 +31,6 @@ from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import ChatCompletionBody, CompletionBody, EmbeddingBody
 from vllama.dialects.responses.read import parse_responses
-from vllama.dialects.responses.request_types import DecisionsBody
 
 
 def chat(body: bytes, traits: Traits) -> None:

@@ -208,10 +208,7 @@ def test_messages_of_an_engine_that_takes_more() -> None:
     ("fields", "text"),
     [
         ({"messages": []}, "[] is too short - 'messages'"),
-        (
-            {"messages": [None]},
-            "Invalid value for 'messages[0].content': expected a string or an array, got null.",
-        ),
+        ({"messages": [None]}, "Invalid value for 'messages[0]': expected an object, got null."),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
             "invalid tool call arguments",

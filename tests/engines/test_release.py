@@ -257,7 +257,7 @@ def test_what_cannot_be_reached_is_replaced_by_the_next_way(
     for variable, value in Fake(tmp_path / "uv").environ.items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    painter = Painter(Recipe(wheels=(BUILD, wheels("paint==1"))))
+    painter = Painter(install=Recipe(wheels=(BUILD, wheels("paint==1"))))
     found = install_first(make_offers(painter, CPU, tmp_path / "e"))
     assert found.version == "1"
     said = " ".join(capsys.readouterr().err.split())
@@ -280,7 +280,7 @@ def test_the_c_library_is_looked_at_before_the_download(
     needy = replace(ARCHIVE, glibc=(2, 35))
     assert find_misfit(needy, libc) == why
     monkeypatch.setattr(recipes, "find_libc", lambda: libc)
-    painter = Painter(Recipe(wheels=(replace(BUILD, archive=needy), wheels("paint==1"))))
+    painter = Painter(install=Recipe(wheels=(replace(BUILD, archive=needy), wheels("paint==1"))))
     first, *others = make_offers(painter, CPU, tmp_path)
     assert (first.wheels.archive is None, len(others)) == ((True, 0) if why else (False, 1))
     if why:
@@ -295,7 +295,9 @@ def test_the_c_library_is_looked_at_before_the_download(
 def test_the_order_of_the_ways(tmp_path: Path) -> None:
     (tmp_path / "c++").touch(mode=0o755)
     source = wheels("paint-source", programs=("c++",), compiled=True)
-    painter = Painter(Recipe(wheels=(wheels("paint==1"), source, wheels("paint==2"), BUILD)))
+    painter = Painter(
+        install=Recipe(wheels=(wheels("paint==1"), source, wheels("paint==2"), BUILD))
+    )
 
     def list_ways(**more: object) -> list[str]:
         found = make_offers(painter, CPU, tmp_path, search=str(tmp_path), **more)

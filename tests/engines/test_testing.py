@@ -91,7 +91,7 @@ def raise_an_error(self, *arguments):
 
 
 FAULTS = [
-    (object(), "it has no `name`, `aliases`"),
+    (object(), "it has no `name`, `title`, `find`"),
     (Good, "the entry point names the class Good"),
     (Good(name="Good One"), "a `name` that is not of lower-case letters, digits"),
     (Good(aliases=("good",)), "`aliases` repeats the name"),
@@ -164,12 +164,7 @@ FAULTS = [
     (with_method("lacks", lambda self, *_: "is slow"), "`lacks` returns 'is slow'"),
     (with_method("tune", lambda self, request: next(COUNTER)), "`tune` is not pure"),
     (
-        type(
-            "Bad",
-            (Good,),
-            {name: lambda self, *_: ("GET", "x") for name in ("sleeps", "sleep", "wake", "asleep")},
-        )(),
-        "`wake` returns ('GET', 'x')",
+        with_method("wake", lambda self: ("GET", "x")), "`wake` returns ('GET', 'x')",
     ),
     (Good(failures=(FailurePattern(pattern="(", cause="c"),)), "a bad regular expression: ("),
     (

@@ -10,7 +10,6 @@ import pytest
 from tests.facts import bundle
 from vllama.engines.argv import flag_value
 from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
-from vllama.engines.capabilities import Sleeping
 from vllama.engines.failures import compile_failures
 from vllama.engines.recipe import MachineKind
 from vllama.engines.vllm.adapter import ENGINE
@@ -149,17 +148,12 @@ def test_the_environment_is_ours_and_what_it_reads_itself():
 
 
 def test_sleep_is_there_with_its_flag_only_and_so_are_its_routes():
-    assert isinstance(ENGINE, Sleeping)
     awake = Settings(mode=Mode.CHAT, alias="m", context_length=512)
     sleepy = replace(awake, extra_args=("--enable-sleep-mode",))
     assert not ENGINE.sleeps(awake) and ENGINE.sleeps(sleepy)
     assert "VLLM_SERVER_DEV_MODE" not in launch().env
     assert launch(extra_args=("--enable-sleep-mode",)).env["VLLM_SERVER_DEV_MODE"] == "1"
-    assert (ENGINE.sleep(), ENGINE.wake(), ENGINE.asleep()) == (
-        ("POST", "/sleep?level=1"),
-        ("POST", "/wake_up"),
-        ("GET", "/is_sleeping"),
-    )
+    assert (ENGINE.sleep(), ENGINE.wake()) == (("POST", "/sleep?level=1"), ("POST", "/wake_up"))
 
 
 # -- what is declared -------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.facts import CPU, GIB, H100, INFO, MIB, VLLM_HERE, bundle, facts
 from vllama.base.errors import NotEnoughMemory
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Installation, Mode, Settings
-from vllama.engines.capabilities import TuningRequest
+from vllama.engines.base import Installation, Mode, Settings, TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
 from vllama.engines.vllm.arguments import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.memory import count_token_bytes, parse_size

@@ -101,7 +101,6 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
         "--say", type=json.loads, metavar="JSON", help="this text, three letters each"
     )
     flow.add_argument("--started-with", metavar="JSON")
-    flow.add_argument("--max-concurrency", type=int, default=0, metavar="N")
     flow.add_argument("--no-usage", action="store_true")
     flow.add_argument("--stall-after", type=int, metavar="N", help="say no more after N tokens")
     flow.add_argument("--reset-after", type=int, metavar="N", help="reset the connection")
@@ -212,7 +211,6 @@ class Server(ThreadingHTTPServer):
         self.options = options
         self.ready = False
         self.lock = threading.Lock()
-        self.slots = threading.Semaphore(options.max_concurrency or 1_000_000)
         self.counts = {"active": 0, "requests": 0, "tokens": 0, "gone": 0, "most": 0, "sleeps": 0}
         self.counts["scrapes"] = 0
 
@@ -300,8 +298,6 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(CHILD_LIFE_S)
         elif path == "/slots":
             self.answer(200, self.server.table)
-        elif path == "/is_sleeping":
-            self.answer(200, {"is_sleeping": self.server.asleep})
         elif path == "/v1/models":
             card = {"id": options.model, "object": "model", "created": 0}
             card["owned_by"] = options.owner
@@ -319,7 +315,6 @@ class Handler(BaseHTTPRequestHandler):
             "/v1/embeddings": self.embed,
             "/v1/rerank": self.rerank,
             "/extras/tokenize": self.tokenize,
-            "/extras/tokenize/count": self.tokenize,
             "/extras/detokenize": self.tokenize,
         }
         if self.server.options.counts == "messages":
@@ -357,8 +352,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.parents.append({name: self.headers.get(name) for name in names})
             self.server.count(requests=1, active=1)
             try:
-                with self.server.slots:
-                    routes[path](path, body)
+                routes[path](path, body)
             except (ClientGone, BrokenPipeError, ConnectionResetError):
                 self.server.count(gone=1)
                 self.close_connection = True
@@ -653,12 +647,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"text": json.dumps(words)})
 
     def tokenize(self, path: str, body: dict[str, Any]) -> None:
-        """Answer the three /extras paths; a token is a code point, or a byte above all of them."""
+        """Answer both /extras paths; a token is a code point, or a byte above all of them."""
         if path.endswith("/detokenize"):
             data = b"".join(map(write_token, body.get("tokens", [])))
             self.answer(200, {"text": data.decode(errors="replace")})
-        elif path.endswith("/count"):
-            self.answer(200, {"count": len(body.get("input", ""))})
         else:
             self.answer(200, {"tokens": [ord(char) for char in body.get("input", "")]})
 

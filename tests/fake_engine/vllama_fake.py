@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
-from vllama.engines.base import FailurePattern, Installation, Missing, Mode, Overhead
+from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_server import SLOTS
 from vllama.engines.locate import find_package
@@ -34,11 +34,10 @@ STUCK = {
 
 
 @dataclass(frozen=True)
-class FakeEngine:
+class FakeEngine(Engine):
     """Adapter of the fake engine."""
 
     name: str = "fake"
-    aliases: tuple = ()
     title: str = "fake engine"
     formats: tuple = (Format.GGUF,)
     modes: tuple = (Mode.CHAT, Mode.EMBED)
@@ -76,10 +75,6 @@ class FakeEngine:
     def preference(self, platform):
         """Best everywhere: only tests install it."""
         return 1000, "this is a test"
-
-    def refuses(self, platform, info):
-        """Take any model."""
-        return
 
     def launch(self, bundle, settings, installation, endpoint, environ):
         """Start `engine.py` with the model's switches, unless the name has the loop stuck."""
@@ -128,10 +123,6 @@ class FakeEngine:
     def wake(self):
         """Name the request that wakes it."""
         return "POST", "/wake_up"
-
-    def asleep(self):
-        """Name the request that tells which it is."""
-        return "GET", "/is_sleeping"
 
     def traits(self, bundle, settings):
         """Serial unless its name says otherwise."""

@@ -33,7 +33,7 @@ from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import ChatCompletionBody
 from vllama.dialects.responses.read import parse_responses
 from vllama.models.names.ref import MAX_NAME, ModelRef
-from vllama.net.http.head_cache import Head
+from vllama.net.http.heads import Head
 from vllama.net.http.request import Request
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes import app as app_module

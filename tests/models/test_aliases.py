@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.base.errors import ConfigError
-from vllama.models.aliases import check_aliases, find_hub_alias, list_families, list_tags
+from vllama.models.aliases import (
+    check_aliases,
+    find_hub_alias,
+    list_families,
+    list_family_sizes,
+    list_tags,
+)
 from vllama.models.names.quant import parse_quant_tag
 from vllama.models.names.ref import Kind, ModelRef
 
@@ -124,3 +130,24 @@ def test_wrong_aliases_are_named(name: str, target: str) -> None:
     with pytest.raises(ConfigError, match=f'alias "{name}"') as caught:
         check_aliases({name: target})
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "some"),
+    [
+        ("llama3.2", "llama3.2", {("llama3.2:3b", 3.0), ("llama3.2:1b", 1.0)}),
+        ("smollm2:1.7b", "smollm2", {("smollm2:360m", 0.36), ("smollm2:135m", 0.135)}),
+        ("meta-llama/Llama-3.2-3B-Instruct", "llama3.2", {("llama3.2:1b", 1.0)}),
+        ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q8_0", "llama3.2", {("llama3.2:1b", 1.0)}),
+    ],
+)
+def test_the_sizes_of_a_family(name: str, family: str, some: set[tuple[str, float]]) -> None:
+    found = list_family_sizes(ModelRef.parse(name))
+    assert some <= set(found)
+    assert all(kin.startswith(f"{family}:") for kin, _ in found)
+    assert [size for _, size in found] == sorted((size for _, size in found), reverse=True)
+
+
+@pytest.mark.parametrize("name", ["nobody:7b", "org/never-heard-of-it"])
+def test_a_stranger_has_no_family(name: str) -> None:
+    assert list_family_sizes(ModelRef.parse(name)) == ()

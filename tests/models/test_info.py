@@ -11,7 +11,8 @@ from msgspec import to_builtins
 
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import BadModelFile
-from vllama.models.headers.gguf.header import GgufHeader, LongArray, Tensor
+from vllama.models.headers.gguf.header import GgufHeader
+from vllama.models.headers.gguf.parser import LongArray, Tensor
 from vllama.models.headers.info import (
     build_details,
     build_model_info,

@@ -17,7 +17,12 @@ from tests.models.test_info import CONFIG, at, safetensors
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.chat.conversation import render_continued
 from vllama.chat.request import Message
-from vllama.models.headers.chat_templates import KNOWN, find_known_template, find_stops
+from vllama.models.headers.chat_templates import (
+    KNOWN,
+    find_known_template,
+    find_stops,
+    read_template_capabilities,
+)
 from vllama.models.headers.gguf.header import GgufHeader, parse_header
 from vllama.models.headers.info import combine_headers, describe_template, read_info
 from vllama.models.types import Capability, ModelInfo
@@ -310,3 +315,29 @@ def test_thinking_is_switched_and_not_shown_again() -> None:
     low = rendered(rows["harmony"], TURNS, reasoning_effort="low", now=0.0)
     assert "\nCurrent date: 19" in low
     assert "\n\nReasoning: low\n\n" in low
+
+
+TOOLS, THINKING = Capability.TOOLS, Capability.THINKING
+
+
+@pytest.mark.parametrize(
+    ("template", "architecture", "expected"),
+    [
+        (None, "llama", set()),
+        ("{{ messages }}", "llama", set()),
+        ("{% if tools %}{{ tools|tojson }}{% endif %}", "qwen2", {TOOLS}),
+        ("{{ '<｜tool▁calls▁begin｜>' }}", "deepseek2", set()),
+        ("{% if enable_thinking %}", "qwen3", {THINKING}),
+        ("{{ content.split('</think>') }}{{ tools }}", "qwen2", {TOOLS, THINKING}),
+        ("[THINK]{{ tools }}", "llama", {TOOLS, THINKING}),
+        ("<seed:think>", "seed_oss", {THINKING}),
+        ("<|channel>thought", "gemma4", {THINKING}),
+        ("{{ '<|channel|>analysis<|message|>' }}", "other", {THINKING}),
+        ("Here is my thought process:", "granite", {THINKING}),
+        (None, "gpt-oss", {THINKING}),
+    ],
+)
+def test_what_a_template_tells(
+    template: str | None, architecture: str, expected: set[Capability]
+) -> None:
+    assert read_template_capabilities(template, architecture) == expected

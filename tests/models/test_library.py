@@ -20,8 +20,7 @@ from vllama.base.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
-from vllama.models.resolve.candidates import find_variant
-from vllama.models.resolve.unservable import make_no_variant_error
+from vllama.models.resolve.candidates import find_variant, make_no_variant_error
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format, Repository, Variant
 

@@ -10,7 +10,7 @@ from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, bundle,
 from vllama.base.errors import NotEnoughMemory
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.choose import make_plan
-from vllama.plan.preview import FitsHere
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.types import Need
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, MIB
-from vllama.models.headers.gguf.types import count_tensor_bytes
+from vllama.models.headers.gguf.parser import count_tensor_bytes
 from vllama.models.types import ModelInfo
 from vllama.plan.fit import count_second_copy
 

@@ -88,7 +88,7 @@ def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, s
     )
     here = Facts(platform=CPU, found=found, settings=EngineSettings(**preferences), relief=relief)
     plan = make_plan(here, bundle(), INFO, Need())
-    told = make_report(here, bundle(), plan, platform="", environ={}, files=())
+    told = make_report(here, bundle(), plan, environ={}, files=())
     (row,) = [row for row in told["engines"] if not row["taken"]]
     assert row["reason"] == said
     (taken,) = [row for row in told["engines"] if row["taken"]]

@@ -1,4 +1,4 @@
-"""How many threads compute, and why."""
+"""How many threads compute, and why; replicas of a model share the cores and the memory."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.facts import (
     CPU,
+    GIB,
     H100,
     INFO,
     LLAMA_CPP_GPU,
@@ -15,6 +16,7 @@ from tests.facts import (
     facts,
     make_need,
 )
+from vllama.base.errors import NotEnoughMemory
 from vllama.plan.choose import make_plan
 from vllama.plan.resources import choose_threads
 from vllama.plan.types import Need
@@ -49,8 +51,38 @@ def test_a_number_that_was_asked_for_stays(made):
     assert "3 threads, as asked for" in made.reasons
 
 
-def test_replicas_share_the_cores():
-    assert plan(replicas=2).settings.threads == 2
+@pytest.mark.parametrize(
+    ("cores", "replicas", "threads", "batch_threads"),
+    [(16, 1, 16, 16), (16, 2, 8, 8), (16, 3, 5, 5), (2, 2, 1, 1), (2, 5, 1, 1)],
+)
+def test_each_replica_has_its_share_of_the_cores(cores, replicas, threads, batch_threads):
+    found = plan(replace(CPU, cores=cores), LLAMA_CPP_HERE, replicas=replicas).settings
+    assert (found.threads, found.batch_threads) == (threads, batch_threads)
+
+
+@pytest.mark.parametrize("asked", [{"threads": 6}, {"need": make_need(num_thread=6)}])
+def test_threads_that_were_asked_for_are_those_of_each_replica(asked):
+    known = plan(replace(CPU, cores=16), LLAMA_CPP_HERE, replicas=2, **asked)
+    assert known.settings.threads == 6
+
+
+@pytest.mark.parametrize("platform", [CPU, H100])
+def test_all_replicas_together_fit(platform):
+    installed = LLAMA_CPP_GPU if platform is H100 else LLAMA_CPP_HERE
+    total = 7 * GIB
+
+    def plan_for(replicas):
+        gpus = tuple(replace(gpu, total_bytes=total) for gpu in platform.accelerators)
+        small = replace(platform, ram_total_bytes=total, accelerators=gpus)
+        known = facts(small, (installed,), replicas=replicas)
+        return make_plan(known, bundle(), replace(INFO, context_length=131_072), Need())
+
+    one, two = plan_for(1), plan_for(2)
+    assert two.memory.total_bytes * 2 <= total
+    assert two.settings.context_length <= one.settings.context_length
+    assert any("2 replicas" in reason for reason in two.reasons)
+    with pytest.raises(NotEnoughMemory):
+        plan_for(40)
 
 
 def test_an_engine_that_does_not_set_threads_is_given_no_reason_for_them():

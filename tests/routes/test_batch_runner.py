@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound
+from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound, NotFound
 from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches import runner
 from vllama.routes.batches.rows import add_lines, read_ended, write_line
 from vllama.routes.batches.runner import Batches
-from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, NotThere, StoredBatch
+from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, StoredBatch
 
 GB = 10**9
 
@@ -202,7 +202,7 @@ def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
         shown = await server.cancel(site.batch.shown.id, "")
         assert shown.status == "cancelling"
         assert await server.cancel(shown.id, "") == shown
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             await server.cancel(shown.id, "somebody else")
         await until(lambda: site.find().status == "cancelled")
 

@@ -12,8 +12,10 @@ from tests.scheduler.world import (
     World,
     as_time_passes,
     in_loop,
+    in_world,
     model,
     reach,
+    request,
     settle,
     use,
 )
@@ -27,117 +29,105 @@ GIB = 1024**3
 # -- failures -----------------------------------------------------------------------------------
 
 
-@in_loop
-async def test_a_failed_model_is_told_until_it_is_asked_for_again():
-    world = World()
+@in_world()
+async def test_a_failed_model_is_told_until_it_is_asked_for_again(world, scheduler):
     world.auto_open = False
-    async with world.running() as scheduler:
-        ask = asyncio.ensure_future(use(scheduler))
-        await settle()
-        world.processes[0].fail(NOT_STARTED)
-        with pytest.raises(EngineStartFailed):
-            await ask
-        await reach(lambda: not scheduler.list_views())
-        (row,) = scheduler.list_failures()
-        assert (row.name, row.retry_s) == ("m:latest", 0.0)
-        assert "damaged" in row.cause
-        world.auto_open = True
-        await use(scheduler)
-        assert not scheduler.list_failures()
+    ask = asyncio.ensure_future(use(scheduler))
+    await settle()
+    world.processes[0].fail(NOT_STARTED)
+    with pytest.raises(EngineStartFailed):
+        await ask
+    await reach(lambda: not scheduler.list_views())
+    (row,) = scheduler.list_failures()
+    assert (row.name, row.retry_s) == ("m:latest", 0.0)
+    assert "damaged" in row.cause
+    world.auto_open = True
+    await use(scheduler)
+    assert not scheduler.list_failures()
 
 
-@in_loop
-async def test_one_that_used_up_its_restarts_with_nobody_waiting_has_failed_too():
-    world = World()
-    async with world.running() as scheduler:
+@in_world()
+async def test_one_that_used_up_its_restarts_with_nobody_waiting_has_failed_too(world, scheduler):
+    await use(scheduler)
+    world.processes[0].crash()
+    world.processes[0].fail(CRASHED)
+    await reach(lambda: not scheduler.list_views())
+    (row,) = scheduler.list_failures()
+    assert "crashed too often" in row.cause
+    world.clock.advance(5)
+    with pytest.raises(CoolingDown) as caught:
         await use(scheduler)
-        world.processes[0].crash()
-        world.processes[0].fail(CRASHED)
-        await reach(lambda: not scheduler.list_views())
-        (row,) = scheduler.list_failures()
-        assert "crashed too often" in row.cause
-        world.clock.advance(5)
-        with pytest.raises(CoolingDown) as caught:
-            await use(scheduler)
-        assert caught.value.retry_after_s == 10.0
+    assert caught.value.retry_after_s == 10.0
 
 
-@in_loop
-async def test_stop_lets_a_failed_model_be_tried_at_once():
-    world = World()
-    async with world.running() as scheduler:
-        await use(scheduler)
-        world.processes[0].fail(CRASHED)
-        await reach(lambda: scheduler.list_failures())
-        assert not scheduler.unload(model("m"))
-        assert not scheduler.list_failures()
-        await use(scheduler)
+@in_world()
+async def test_stop_lets_a_failed_model_be_tried_at_once(world, scheduler):
+    await use(scheduler)
+    world.processes[0].fail(CRASHED)
+    await reach(lambda: scheduler.list_failures())
+    assert not scheduler.unload(model("m"))
+    assert not scheduler.list_failures()
+    await use(scheduler)
 
 
 # -- queues -------------------------------------------------------------------------------------
 
 
-@in_loop
-async def test_each_model_has_a_queue_of_its_own():
-    world = World(max_queue=1, size=GIB)
-    async with world.running() as scheduler:
-        leases = [await scheduler.acquire(model(name), CHAT, None) for name in ("a", "b")]
-        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b")]
-        await settle()
-        for name in ("a", "b"):
-            with pytest.raises(QueueFull):
-                await use(scheduler, name)
-        for lease in leases:
-            scheduler.release(lease)
-        await asyncio.gather(*asks)
-
-
-@in_loop
-async def test_who_is_turned_away_is_told_how_long_the_queue_takes():
-    world = World(max_queue=4)
-    async with world.running() as scheduler:
-        lease = await scheduler.acquire(model("m"), CHAT, None)
-        world.clock.advance(5)
-        scheduler.release(lease)  # a request takes 5 s
-        lease = await scheduler.acquire(model("m"), CHAT, None)
-        asks = [asyncio.ensure_future(scheduler.acquire(model("m"), CHAT, None)) for _ in range(4)]
-        await settle()
-        with pytest.raises(QueueFull) as caught:
-            await use(scheduler)
-        assert caught.value.retry_after_s == 20.0
-        positions = []
+@in_world(max_queue=1, size=GIB)
+async def test_each_model_has_a_queue_of_its_own(world, scheduler):
+    leases = [await scheduler.acquire(model(name), CHAT, None) for name in ("a", "b")]
+    asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b")]
+    await settle()
+    for name in ("a", "b"):
+        with pytest.raises(QueueFull):
+            await use(scheduler, name)
+    for lease in leases:
         scheduler.release(lease)
-        for ask in asks:
-            positions.append((await ask).queue_position)
-            scheduler.release(await ask)
-        assert positions == [1, 2, 3, 4]
+    await asyncio.gather(*asks)
+
+
+@in_world(max_queue=4)
+async def test_who_is_turned_away_is_told_how_long_the_queue_takes(world, scheduler):
+    lease = await scheduler.acquire(model("m"), CHAT, None)
+    world.clock.advance(5)
+    scheduler.release(lease)  # a request takes 5 s
+    lease = await scheduler.acquire(model("m"), CHAT, None)
+    asks = [request(scheduler) for _ in range(4)]
+    await settle()
+    with pytest.raises(QueueFull) as caught:
+        await use(scheduler)
+    assert caught.value.retry_after_s == 20.0
+    positions = []
+    scheduler.release(lease)
+    for ask in asks:
+        positions.append((await ask).queue_position)
+        scheduler.release(await ask)
+    assert positions == [1, 2, 3, 4]
 
 
 # -- odds ---------------------------------------------------------------------------------------
 
 
-@in_loop
-async def test_who_leaves_while_a_load_waits_for_room_leaves_the_load_to_the_others():
-    world = World(size=4 * GIB, free=5 * GIB, turn_s=1e9)
-    async with world.running() as scheduler:
-        lease = await scheduler.acquire(model("a"), CHAT, None)
-        gone = asyncio.ensure_future(use(scheduler, "b"))
-        stays = asyncio.ensure_future(use(scheduler, "b"))
-        await settle()
-        gone.cancel()
-        scheduler.release(lease)
-        await stays
-        assert len(world.processes) == 2
+@in_world(size=4 * GIB, free=5 * GIB, turn_s=1e9)
+async def test_who_leaves_while_a_load_waits_for_room_leaves_the_load_to_the_others(
+    world, scheduler
+):
+    lease = await scheduler.acquire(model("a"), CHAT, None)
+    gone = asyncio.ensure_future(use(scheduler, "b"))
+    stays = asyncio.ensure_future(use(scheduler, "b"))
+    await settle()
+    gone.cancel()
+    scheduler.release(lease)
+    await stays
+    assert len(world.processes) == 2
 
 
-@in_loop
-async def test_a_wish_that_no_memory_can_meet_is_refused_while_others_run():
-    world = World(size=4 * GIB, free=5 * GIB)
-    async with world.running() as scheduler:
-        await use(scheduler, "a", math.inf)
-        world.size = 6 * GIB
-        with pytest.raises(NotEnoughMemory, match=r"6\.0 GiB"):
-            await as_time_passes(world, use(scheduler, "b"))
+@in_world(size=4 * GIB, free=5 * GIB)
+async def test_a_wish_that_no_memory_can_meet_is_refused_while_others_run(world, scheduler):
+    await use(scheduler, "a", math.inf)
+    world.size = 6 * GIB
+    with pytest.raises(NotEnoughMemory, match=r"6\.0 GiB"):
+        await as_time_passes(world, use(scheduler, "b"))
 
 
 @in_loop

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tests.scheduler.world import World, in_loop, model, reach
-from vllama.plan.types import Need
+from tests.scheduler.world import World, in_loop, reach, request
 from vllama.scheduler import load_progress
 from vllama.scheduler.load_progress import find_share
 from vllama.supervise.logs import LogRing
@@ -42,7 +39,7 @@ async def test_a_row_has_the_progress_of_its_load_until_it_is_ready(
     world, log = World(), LogRing()
     world.auto_open = False
     async with world.running() as scheduler:
-        ask = asyncio.ensure_future(scheduler.acquire(model("m"), Need(), None))
+        ask = request(scheduler)
         await reach(lambda: world.processes)
         world.processes[0].output = lambda: log
         await reach(lambda: scheduler.list_models()[0].load)

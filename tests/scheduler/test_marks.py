@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.scheduler.world import CRASHED, NOT_STARTED, World, in_loop, reach, use
+from tests.scheduler.world import CRASHED, NOT_STARTED, in_world, reach, use
 from vllama.base.errors import EngineStartFailed
 from vllama.dialects.events import Mark, MarkKind
-from vllama.scheduler.marks import MAX_MARKS, Marks
+from vllama.scheduler.state import MAX_MARKS, Marks
 from vllama.supervise.spec import Attempt
 
 
@@ -22,57 +22,51 @@ def kinds(scheduler):
     ]
 
 
-@in_loop
-async def test_loads_evictions_and_unloads():
-    world = World(max_loaded=1)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        await use(scheduler, "b", keep_alive_s=0)
-        await reach(lambda: not scheduler.list_views())
-        assert kinds(scheduler) == [
-            ("load", "a"), ("evict", "a"), ("load", "b"), ("unload", "b"),
-        ]  # fmt: skip
-        reasons = {mark.kind: mark.reason for mark in scheduler.marks.list_since(0)}
-        assert reasons[MarkKind.EVICT].startswith("room for b:latest: ")
-        assert reasons[MarkKind.UNLOAD] == "its keep_alive is 0"
+@in_world(max_loaded=1)
+async def test_loads_evictions_and_unloads(world, scheduler):
+    await use(scheduler, "a")
+    await use(scheduler, "b", keep_alive_s=0)
+    await reach(lambda: not scheduler.list_views())
+    assert kinds(scheduler) == [
+        ("load", "a"), ("evict", "a"), ("load", "b"), ("unload", "b"),
+    ]  # fmt: skip
+    reasons = {mark.kind: mark.reason for mark in scheduler.marks.list_since(0)}
+    assert reasons[MarkKind.EVICT].startswith("room for b:latest: ")
+    assert reasons[MarkKind.UNLOAD] == "its keep_alive is 0"
 
 
-@in_loop
-async def test_failures_and_what_stays_of_them():
-    world = World()
+@in_world()
+async def test_failures_and_what_stays_of_them(world, scheduler):
     world.auto_open = False
-    async with world.running() as scheduler:
-        for attempt in range(2):
-            ask = asyncio.ensure_future(use(scheduler))
-            await reach(lambda attempt=attempt: len(world.processes) == attempt + 1)
-            # while it loads again, the last failure still stands beside it
-            (view,) = scheduler.list_views()
-            assert (view.failure is not None) is (attempt == 1)
-            world.processes[-1].fail(NOT_STARTED)
-            with pytest.raises(EngineStartFailed):
-                await ask
-            await reach(lambda: not scheduler.list_views())
-        assert kinds(scheduler) == [("fail", "m")] * 2
-        world.auto_open = True
-        await use(scheduler)
+    for attempt in range(2):
+        ask = asyncio.ensure_future(use(scheduler))
+        await reach(lambda attempt=attempt: len(world.processes) == attempt + 1)
+        # while it loads again, the last failure still stands beside it
         (view,) = scheduler.list_views()
-        assert view.failure is None and not scheduler.list_failures()
-        assert kinds(scheduler)[-1] == ("load", "m")
-
-
-@in_loop
-async def test_a_crash_is_a_restart_or_a_failure():
-    world = World()
-    async with world.running() as scheduler:
-        await use(scheduler)
-        process = world.processes[0]
-        ended = Attempt(number=1, started_s=1.0, log_path=Path("1.log"), ended_s=2.0)
-        process.attempts = (ended,)
-        process.crash()
-        process.open()
-        process.fail(CRASHED)
+        assert (view.failure is not None) is (attempt == 1)
+        world.processes[-1].fail(NOT_STARTED)
+        with pytest.raises(EngineStartFailed):
+            await ask
         await reach(lambda: not scheduler.list_views())
-        assert [kind for kind, _ in kinds(scheduler)] == ["load", "restart", "fail"]
+    assert kinds(scheduler) == [("fail", "m")] * 2
+    world.auto_open = True
+    await use(scheduler)
+    (view,) = scheduler.list_views()
+    assert view.failure is None and not scheduler.list_failures()
+    assert kinds(scheduler)[-1] == ("load", "m")
+
+
+@in_world()
+async def test_a_crash_is_a_restart_or_a_failure(world, scheduler):
+    await use(scheduler)
+    process = world.processes[0]
+    ended = Attempt(number=1, started_s=1.0, log_path=Path("1.log"), ended_s=2.0)
+    process.attempts = (ended,)
+    process.crash()
+    process.open()
+    process.fail(CRASHED)
+    await reach(lambda: not scheduler.list_views())
+    assert [kind for kind, _ in kinds(scheduler)] == ["load", "restart", "fail"]
 
 
 def test_they_are_bounded():

@@ -9,7 +9,18 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, H100, INFO, LLAMA_CPP_GPU, MIB, facts
-from tests.scheduler.world import World, as_time_passes, in_loop, model, reach, settle
+from tests.scheduler.world import (
+    World,
+    as_time_passes,
+    in_loop,
+    in_world,
+    model,
+    phases,
+    reach,
+    request,
+    settle,
+    use,
+)
 from vllama.base.errors import NotEnoughMemory
 from vllama.machine.nvidia import parse_processes
 from vllama.plan.choose import make_plan
@@ -23,176 +34,151 @@ CHAT = Need()
 SIZE = 4000 * MIB
 
 
-async def use(scheduler, name, keep_alive_s=None):
-    """Ask a model something."""
-    scheduler.release(await scheduler.acquire(model(name), CHAT, keep_alive_s))
-
-
-def names(scheduler):
-    return sorted(view.name.removesuffix(":latest") for view in scheduler.list_views())
-
-
-@in_loop
-async def test_three_models_where_two_fit():
-    world = World(size=SIZE, max_loaded=9)
-    async with world.running() as scheduler:
-        for name in ("a", "b", "c", "a", "c"):
-            world.clock.advance(1)
-            await use(scheduler, name)
-        assert names(scheduler) == ["a", "c"]
-        assert len(world.processes) == 4
-
-
-@in_loop
-async def test_models_that_fit_load_side_by_side():
-    world = World(size=SIZE, max_loaded=9)
-    world.auto_open = False
-    async with world.running() as scheduler:
-        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b", "c")]
-        await settle()
-        assert len(world.processes) == 2  # the third has to wait until one of them is done
-        await reach(lambda: any("busy models" in view.cause for view in scheduler.list_views()))
-        world.processes[1].open()
-        await asyncio.wait_for(asks[1], 60)
-        await reach(lambda: len(world.processes) == 3)
-        assert world.processes[1].stops == 1
-        for process in world.processes:
-            process.open()
-        await asyncio.gather(*asks)
-
-
-@in_loop
-async def test_what_is_measured_counts_and_not_the_estimate():
-    world = World(size=SIZE, max_loaded=9)
-    world.true_size = SIZE // 2  # the estimate is too large: a third one fits
-    async with world.running() as scheduler:
-        for name in ("a", "b", "c"):
-            await use(scheduler, name)
-        assert names(scheduler) == ["a", "b", "c"]
-
-
-@in_loop
-async def test_what_a_crashed_one_held_is_kept_for_its_restart():
-    """Also if its memory was looked at while it was loading, and never since."""
-    world = World(size=SIZE, max_loaded=9, turn_s=1e9)
-    world.auto_open = False
-    async with world.running() as scheduler:
-        first = asyncio.ensure_future(scheduler.acquire(model("a"), CHAT, None))
-        await reach(lambda: world.processes)
-        await scheduler.measure()
-        world.processes[0].open()
-        lease = await first
-        world.processes[0].crash()
-        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("b", "c")]
-        await reach(
-            lambda: (
-                len(world.processes) > 1
-                and any("busy models" in view.cause for view in scheduler.list_views())
-            )
-        )
-        await settle()
-        assert len(world.processes) == 2, "a comes back, and then there is room for one more only"
-        for process in world.processes:
-            process.open()
-        scheduler.release(lease)
-        await reach(lambda: len(world.processes) == 3)
-        world.processes[2].open()
-        await asyncio.gather(*asks)
-
-
-@in_loop
-async def test_an_estimate_that_was_too_small_is_made_good_by_idle_models():
-    world = World(size=SIZE // 2, max_loaded=9)
-    world.true_size = SIZE
-    async with world.running() as scheduler:
-        for name in ("a", "b", "c"):  # three of them fit by their estimates
-            world.clock.advance(1)
-            await use(scheduler, name)
-        await reach(lambda: names(scheduler) == ["b", "c"])
-        assert world.processes[0].stops
-
-
-@in_loop
-async def test_nobody_else_goes_while_what_was_made_good_is_on_its_way_back():
-    world = World(size=SIZE // 16, max_loaded=9, settle_s=1e9)
-    world.true_size = SIZE * 4 // 5
-    async with world.running() as scheduler:
-        for name in ("a", "b", "c"):
-            world.clock.advance(1)
-            await use(scheduler, name)
-        assert names(scheduler) == ["a", "b", "c"]
+@in_world(size=SIZE, max_loaded=9)
+async def test_three_models_where_two_fit(world, scheduler):
+    for name in ("a", "b", "c", "a", "c"):
         world.clock.advance(1)
-        lagging = world.processes[0].stop
-
-        async def stop(grace=None):
-            world.lagging = world.true_size
-            await lagging(grace)
-
-        world.processes[0].stop = stop
-        await use(scheduler, "d")
-        await reach(lambda: world.processes[0].stops)
-        await settle()
-        assert names(scheduler) == ["b", "c", "d"]
-        world.lagging = 0
-        await settle()
-        assert names(scheduler) == ["b", "c", "d"]
+        await use(scheduler, name)
+    assert sorted(phases(scheduler)) == ["a", "c"]
+    assert len(world.processes) == 4
 
 
-@in_loop
-async def test_it_is_made_good_as_soon_as_somebody_is_idle_and_never_by_one_that_is_kept_for_ever():
-    world = World(size=SIZE // 2, max_loaded=9)
+@in_world(size=SIZE, max_loaded=9)
+async def test_models_that_fit_load_side_by_side(world, scheduler):
+    world.auto_open = False
+    asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("a", "b", "c")]
+    await settle()
+    assert len(world.processes) == 2  # the third has to wait until one of them is done
+    await reach(lambda: any("busy models" in view.cause for view in scheduler.list_views()))
+    world.processes[1].open()
+    await asyncio.wait_for(asks[1], 60)
+    await reach(lambda: len(world.processes) == 3)
+    assert world.processes[1].stops == 1
+    for process in world.processes:
+        process.open()
+    await asyncio.gather(*asks)
+
+
+@in_world(size=SIZE, max_loaded=9)
+async def test_what_is_measured_counts_and_not_the_estimate(world, scheduler):
+    world.true_size = SIZE // 2  # the estimate is too large: a third one fits
+    for name in ("a", "b", "c"):
+        await use(scheduler, name)
+    assert sorted(phases(scheduler)) == ["a", "b", "c"]
+
+
+@in_world(size=SIZE, max_loaded=9, turn_s=1e9)
+async def test_what_a_crashed_one_held_is_kept_for_its_restart(world, scheduler):
+    """Also if its memory was looked at while it was loading, and never since."""
+    world.auto_open = False
+    first = request(scheduler, "a")
+    await reach(lambda: world.processes)
+    await scheduler.measure()
+    world.processes[0].open()
+    lease = await first
+    world.processes[0].crash()
+    asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("b", "c")]
+    await reach(
+        lambda: (
+            len(world.processes) > 1
+            and any("busy models" in view.cause for view in scheduler.list_views())
+        )
+    )
+    await settle()
+    assert len(world.processes) == 2, "a comes back, and then there is room for one more only"
+    for process in world.processes:
+        process.open()
+    scheduler.release(lease)
+    await reach(lambda: len(world.processes) == 3)
+    world.processes[2].open()
+    await asyncio.gather(*asks)
+
+
+@in_world(size=SIZE // 2, max_loaded=9)
+async def test_an_estimate_that_was_too_small_is_made_good_by_idle_models(world, scheduler):
     world.true_size = SIZE
-    async with world.running() as scheduler:
-        await use(scheduler, "a", math.inf)
-        leases = [await scheduler.acquire(model(name), CHAT, None) for name in ("b", "c")]
-        await settle()
-        assert names(scheduler) == ["a", "b", "c"]  # busy ones serve on
-        scheduler.release(leases[0])
-        await reach(lambda: names(scheduler) == ["a", "c"])
-        scheduler.release(leases[1])
-        await settle()
-        assert names(scheduler) == ["a", "c"]
+    for name in ("a", "b", "c"):  # three of them fit by their estimates
+        world.clock.advance(1)
+        await use(scheduler, name)
+    await reach(lambda: sorted(phases(scheduler)) == ["b", "c"])
+    assert world.processes[0].stops
 
 
-@in_loop
-async def test_a_request_for_a_warm_model_does_not_wait_for_a_load():
-    world = World(size=SIZE, max_loaded=9)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        world.auto_open = False
-        other = asyncio.ensure_future(use(scheduler, "b"))
-        await settle()
-        lease = scheduler.try_acquire(model("a"), CHAT, None)
-        assert lease is not None
+@in_world(size=SIZE // 16, max_loaded=9, settle_s=1e9)
+async def test_nobody_else_goes_while_what_was_made_good_is_on_its_way_back(world, scheduler):
+    world.true_size = SIZE * 4 // 5
+    for name in ("a", "b", "c"):
+        world.clock.advance(1)
+        await use(scheduler, name)
+    assert sorted(phases(scheduler)) == ["a", "b", "c"]
+    world.clock.advance(1)
+    lagging = world.processes[0].stop
+
+    async def stop(grace=None):
+        world.lagging = world.true_size
+        await lagging(grace)
+
+    world.processes[0].stop = stop
+    await use(scheduler, "d")
+    await reach(lambda: world.processes[0].stops)
+    await settle()
+    assert sorted(phases(scheduler)) == ["b", "c", "d"]
+    world.lagging = 0
+    await settle()
+    assert sorted(phases(scheduler)) == ["b", "c", "d"]
+
+
+@in_world(size=SIZE // 2, max_loaded=9)
+async def test_it_is_made_good_as_soon_as_somebody_is_idle_and_never_by_one_that_is_kept_for_ever(
+    world, scheduler
+):
+    world.true_size = SIZE
+    await use(scheduler, "a", math.inf)
+    leases = [await scheduler.acquire(model(name), CHAT, None) for name in ("b", "c")]
+    await settle()
+    assert sorted(phases(scheduler)) == ["a", "b", "c"]  # busy ones serve on
+    scheduler.release(leases[0])
+    await reach(lambda: sorted(phases(scheduler)) == ["a", "c"])
+    scheduler.release(leases[1])
+    await settle()
+    assert sorted(phases(scheduler)) == ["a", "c"]
+
+
+@in_world(size=SIZE, max_loaded=9)
+async def test_a_request_for_a_warm_model_does_not_wait_for_a_load(world, scheduler):
+    await use(scheduler, "a")
+    world.auto_open = False
+    other = asyncio.ensure_future(use(scheduler, "b"))
+    await settle()
+    lease = scheduler.try_acquire(model("a"), CHAT, None)
+    assert lease is not None
+    scheduler.release(lease)
+    world.processes[1].open()
+    await other
+
+
+@in_world(size=SIZE, free=5000 * MIB, slots=2, turn_s=10)
+async def test_a_busy_model_gives_way_after_its_turn_and_comes_back(world, scheduler):
+    held = await scheduler.acquire(model("a"), CHAT, None)
+    other = request(scheduler, "b")
+    await settle()
+    # until then it takes further requests
+    second = scheduler.try_acquire(model("a"), CHAT, None)
+    assert second is not None
+    scheduler.release(second)
+    world.clock.advance(11)
+    while lease := scheduler.try_acquire(model("a"), CHAT, None):
         scheduler.release(lease)
-        world.processes[1].open()
-        await other
-
-
-@in_loop
-async def test_a_busy_model_gives_way_after_its_turn_and_comes_back():
-    world = World(size=SIZE, free=5000 * MIB, slots=2, turn_s=10)
-    async with world.running() as scheduler:
-        held = await scheduler.acquire(model("a"), CHAT, None)
-        other = asyncio.ensure_future(scheduler.acquire(model("b"), CHAT, None))
-        await settle()
-        # until then it takes further requests
-        second = scheduler.try_acquire(model("a"), CHAT, None)
-        assert second is not None
-        scheduler.release(second)
-        world.clock.advance(11)
-        while lease := scheduler.try_acquire(model("a"), CHAT, None):
-            scheduler.release(lease)
-            await asyncio.sleep(0.001)
-        late = asyncio.ensure_future(scheduler.acquire(model("a"), CHAT, None))
-        await settle()
-        assert not world.processes[0].stops  # the running one is not cut
-        scheduler.release(held)
-        scheduler.release(await other)
-        scheduler.release(await late)
-        assert [process.plan.bundle.name for process in world.processes] == [
-            "a:latest", "b:latest", "a:latest",
-        ]  # fmt: skip
+        await asyncio.sleep(0.001)
+    late = request(scheduler, "a")
+    await settle()
+    assert not world.processes[0].stops  # the running one is not cut
+    scheduler.release(held)
+    scheduler.release(await other)
+    scheduler.release(await late)
+    assert [process.plan.bundle.name for process in world.processes] == [
+        "a:latest", "b:latest", "a:latest",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("limits", [{"free": 9000 * MIB}, {"max_loaded": 2}])
@@ -204,7 +190,7 @@ async def test_a_model_for_ever_goes_for_another_after_all_others(limits):
         for name in ("b", "c"):
             world.clock.advance(1)
             await use(scheduler, name)
-        assert names(scheduler) == ["a", "c"]
+        assert sorted(phases(scheduler)) == ["a", "c"]
 
 
 @pytest.mark.parametrize("limits", [{"free": 5000 * MIB}, {"max_loaded": 1}])
@@ -214,140 +200,130 @@ async def test_where_all_are_kept_for_ever_they_are_swapped(limits):
     async with world.running() as scheduler:
         for name in ("a", "b", "a"):
             await use(scheduler, name)
-            assert names(scheduler) == [name]
+            assert sorted(phases(scheduler)) == [name]
             world.clock.advance(1e6)
             scheduler.expire()
-        assert names(scheduler) == ["a"]
+        assert sorted(phases(scheduler)) == ["a"]
 
 
-@in_loop
-async def test_a_refusal_has_the_numbers_and_they_differ():
-    world = World(size=SIZE, free=SIZE - 1)
-    async with world.running() as scheduler:
-        with pytest.raises(NotEnoughMemory) as alone:
-            await use(scheduler, "a")
-        assert f"({SIZE} bytes) than is available ({SIZE - 1} bytes)" in alone.value.message
-        assert alone.value.message.endswith(")")
-        world.size, world.free = 100 * MIB, 1000 * MIB
-        await use(scheduler, "b")
-        world.size = 1200 * MIB
-        with pytest.raises(NotEnoughMemory) as beside:
-            await as_time_passes(world, use(scheduler, "c"))
-        assert beside.value.message.endswith(
-            "than is available (1000 MiB), even with no other model loaded"
-        )
+@in_world(size=SIZE, free=SIZE - 1)
+async def test_a_refusal_has_the_numbers_and_they_differ(world, scheduler):
+    with pytest.raises(NotEnoughMemory) as alone:
+        await use(scheduler, "a")
+    assert f"({SIZE} bytes) than is available ({SIZE - 1} bytes)" in alone.value.message
+    assert alone.value.message.endswith(")")
+    world.size, world.free = 100 * MIB, 1000 * MIB
+    await use(scheduler, "b")
+    world.size = 1200 * MIB
+    with pytest.raises(NotEnoughMemory) as beside:
+        await as_time_passes(world, use(scheduler, "c"))
+    assert beside.value.message.endswith(
+        "than is available (1000 MiB), even with no other model loaded"
+    )
 
 
-@in_loop
-async def test_nobody_goes_for_memory_that_is_on_its_way_back():
-    world = World(size=SIZE, max_loaded=9)
-    async with world.running() as scheduler:
-        for name in ("a", "b"):
-            world.clock.advance(1)
-            await use(scheduler, name)
-        # as a GPU's does, a's memory comes back after the process has gone
-        world.lagging = SIZE
-        world.free += SIZE
-        stopped = world.processes[0].stop
+@in_world(size=SIZE, max_loaded=9)
+async def test_nobody_goes_for_memory_that_is_on_its_way_back(world, scheduler):
+    for name in ("a", "b"):
+        world.clock.advance(1)
+        await use(scheduler, name)
+    # as a GPU's does, a's memory comes back after the process has gone
+    world.lagging = SIZE
+    world.free += SIZE
+    stopped = world.processes[0].stop
 
-        async def stop(grace=None):
-            world.free -= SIZE
-            await stopped(grace)
+    async def stop(grace=None):
+        world.free -= SIZE
+        await stopped(grace)
 
-        world.processes[0].stop = stop
-        third = asyncio.ensure_future(use(scheduler, "c"))
-        await reach(lambda: world.processes[0].stops)
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert not third.done()
-        assert not world.processes[1].stops, "b was stopped although a's memory was enough"
-        world.lagging = 0
-        world.free += 0
-        await third
-        assert names(scheduler) == ["b", "c"]
+    world.processes[0].stop = stop
+    third = asyncio.ensure_future(use(scheduler, "c"))
+    await reach(lambda: world.processes[0].stops)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert not third.done()
+    assert not world.processes[1].stops, "b was stopped although a's memory was enough"
+    world.lagging = 0
+    world.free += 0
+    await third
+    assert sorted(phases(scheduler)) == ["b", "c"]
 
 
-@in_loop
-async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_lost():
+@in_world(size=SIZE, free=SIZE + MIB)
+async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_lost(
+    world, scheduler
+):
     """It is neither with the engine any more nor free yet."""
-    world = World(size=SIZE, free=SIZE + MIB)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        world.lagging = SIZE
-        world.processes[0].crash()
-        other = asyncio.ensure_future(use(scheduler, "b"))
-        await reach(lambda: any("return some" in view.cause for view in scheduler.list_views()))
-        world.clock.advance(world.limits.settle_s / 2)
-        await settle()
-        assert not other.done()
-        world.lagging = 0
-        world.processes[0].open()
-        await other
-        assert names(scheduler) == ["b"]
+    await use(scheduler, "a")
+    world.lagging = SIZE
+    world.processes[0].crash()
+    other = asyncio.ensure_future(use(scheduler, "b"))
+    await reach(lambda: any("return some" in view.cause for view in scheduler.list_views()))
+    world.clock.advance(world.limits.settle_s / 2)
+    await settle()
+    assert not other.done()
+    world.lagging = 0
+    world.processes[0].open()
+    await other
+    assert sorted(phases(scheduler)) == ["b"]
 
 
-@in_loop
-async def test_one_look_between_two_measurements_refuses_nobody():
+@in_world(size=SIZE, free=SIZE + MIB)
+async def test_one_look_between_two_measurements_refuses_nobody(world, scheduler):
     """Nothing has crashed: an engine that serves has taken memory while it was looked at."""
-    world = World(size=SIZE, free=SIZE + MIB)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        world.clock.advance(world.limits.settle_s + 1)
-        measure, looks = world.measure, []
+    await use(scheduler, "a")
+    world.clock.advance(world.limits.settle_s + 1)
+    measure, looks = world.measure, []
 
-        async def once_too_little(processes, gpus):
-            measured = await measure(processes, gpus)
-            looks.append(measured)
-            return replace(measured, free={"ram": 0}) if len(looks) == 1 else measured
+    async def once_too_little(processes, gpus):
+        measured = await measure(processes, gpus)
+        looks.append(measured)
+        return replace(measured, free={"ram": 0}) if len(looks) == 1 else measured
 
-        scheduler._admission._hooks = replace(world.hooks, measure=once_too_little)
-        await use(scheduler, "b")
-        assert names(scheduler) == ["b"]
+    scheduler._admission._hooks = replace(world.hooks, measure=once_too_little)
+    await use(scheduler, "b")
+    assert sorted(phases(scheduler)) == ["b"]
 
 
 @pytest.mark.parametrize("settles", [False, True])
-@in_loop
-async def test_what_will_never_fit_is_refused_in_the_end(settles):
+@in_world(size=SIZE, free=SIZE + MIB, settle_s=5.0, retry_room_s=0.5)
+async def test_what_will_never_fit_is_refused_in_the_end(world, scheduler, settles):
     """Also if another engine never comes up, or crashes again and again."""
-    world = World(size=SIZE, free=SIZE + MIB, settle_s=5.0, retry_room_s=0.5)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        world.clock.advance(world.limits.settle_s + 1)
-        begun_s = world.clock.monotonic()
-        if not settles:
-            world.processes[0].crash()
-        world.size = 2 * SIZE
-        with pytest.raises(NotEnoughMemory):
-            await as_time_passes(world, use(scheduler, "b"))
-        took_s = world.clock.monotonic() - begun_s
-        assert took_s >= (0.5 if settles else 5.0)
-        world.processes[0].open()
+    await use(scheduler, "a")
+    world.clock.advance(world.limits.settle_s + 1)
+    begun_s = world.clock.monotonic()
+    if not settles:
+        world.processes[0].crash()
+    world.size = 2 * SIZE
+    with pytest.raises(NotEnoughMemory):
+        await as_time_passes(world, use(scheduler, "b"))
+    took_s = world.clock.monotonic() - begun_s
+    assert took_s >= (0.5 if settles else 5.0)
+    world.processes[0].open()
 
 
-@in_loop
-async def test_a_load_takes_only_its_part_of_what_comes_back():
-    world = World(size=3000 * MIB, max_loaded=9, settle_s=1e9)
-    async with world.running() as scheduler:
-        for name in ("a", "b", "c"):
-            world.clock.advance(1)
-            await use(scheduler, name)
-        for process in world.processes[:2]:
-
-            async def stop(grace=None, stopped=process.stop):
-                world.lagging += world.size
-                await stopped(grace)
-
-            process.stop = stop
+@in_world(size=3000 * MIB, max_loaded=9, settle_s=1e9)
+async def test_a_load_takes_only_its_part_of_what_comes_back(world, scheduler):
+    for name in ("a", "b", "c"):
         world.clock.advance(1)
-        asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("x", "y")]
-        await reach(lambda: all(process.stops for process in world.processes[:2]))
-        world.lagging = world.size
-        await asks[0]
-        await settle()
-        assert not world.processes[2].stops, "c was stopped although b's memory was enough"
-        world.lagging = 0
-        await asks[1]
-        assert names(scheduler) == ["c", "x", "y"]
+        await use(scheduler, name)
+    for process in world.processes[:2]:
+
+        async def stop(grace=None, stopped=process.stop):
+            world.lagging += world.size
+            await stopped(grace)
+
+        process.stop = stop
+    world.clock.advance(1)
+    asks = [asyncio.ensure_future(use(scheduler, name)) for name in ("x", "y")]
+    await reach(lambda: all(process.stops for process in world.processes[:2]))
+    world.lagging = world.size
+    await asks[0]
+    await settle()
+    assert not world.processes[2].stops, "c was stopped although b's memory was enough"
+    world.lagging = 0
+    await asks[1]
+    assert sorted(phases(scheduler)) == ["c", "x", "y"]
 
 
 @in_loop
@@ -378,23 +354,21 @@ async def test_what_a_model_held_is_noted_when_it_ends():
     assert world.remembered == [("a:latest", {"ram": SIZE + MIB})]
 
 
-@in_loop
-async def test_ps_tells_measured_memory_and_what_a_load_waits_for():
-    world = World(size=SIZE, free=5000 * MIB)
-    async with world.running() as scheduler:
-        lease = await scheduler.acquire(model("a"), CHAT, None)
-        world.processes[0].size = SIZE + 5
-        await scheduler.measure()
-        other = asyncio.ensure_future(use(scheduler, "b"))
-        await settle()
-        rows = {view.name: view for view in scheduler.list_views()}
-        assert rows["a:latest"].memory_bytes == SIZE + 5
-        assert (rows["a:latest"].leases, rows["a:latest"].state) == (1, Phase.READY)
-        assert rows["b:latest"].state is Phase.LOADING
-        assert "waiting for busy models" in rows["b:latest"].cause
-        assert rows["b:latest"].queued == 1
-        scheduler.release(lease)
-        await other
+@in_world(size=SIZE, free=5000 * MIB)
+async def test_ps_tells_measured_memory_and_what_a_load_waits_for(world, scheduler):
+    lease = await scheduler.acquire(model("a"), CHAT, None)
+    world.processes[0].size = SIZE + 5
+    await scheduler.measure()
+    other = asyncio.ensure_future(use(scheduler, "b"))
+    await settle()
+    rows = {view.name: view for view in scheduler.list_views()}
+    assert rows["a:latest"].memory_bytes == SIZE + 5
+    assert (rows["a:latest"].leases, rows["a:latest"].state) == (1, Phase.READY)
+    assert rows["b:latest"].state is Phase.LOADING
+    assert "waiting for busy models" in rows["b:latest"].cause
+    assert rows["b:latest"].queued == 1
+    scheduler.release(lease)
+    await other
 
 
 # -- the meter and the file ---------------------------------------------------------------------
@@ -516,27 +490,23 @@ def test_the_driver_tells_who_holds_what():
     assert parse_processes("", "No devices were found") == {}
 
 
-@in_loop
-async def test_a_lower_limit_counts_at_once_for_who_is_idle():
-    world = World(max_loaded=3)
-    async with world.running() as scheduler:
-        lease = await scheduler.acquire(model("a"), CHAT, None)
-        for name in ("b", "c"):
-            world.clock.advance(1)
-            await use(scheduler, name)
-        scheduler.set_limits(replace(world.limits, max_loaded=1))
-        await reach(lambda: names(scheduler) == ["a"])
-        scheduler.release(lease)
-        await settle()
-        assert names(scheduler) == ["a"]
+@in_world(max_loaded=3)
+async def test_a_lower_limit_counts_at_once_for_who_is_idle(world, scheduler):
+    lease = await scheduler.acquire(model("a"), CHAT, None)
+    for name in ("b", "c"):
+        world.clock.advance(1)
+        await use(scheduler, name)
+    scheduler.set_limits(replace(world.limits, max_loaded=1))
+    await reach(lambda: sorted(phases(scheduler)) == ["a"])
+    scheduler.release(lease)
+    await settle()
+    assert sorted(phases(scheduler)) == ["a"]
 
 
-@in_loop
-async def test_a_first_look_that_found_nothing_is_no_size():
-    world = World(size=SIZE, free=5000 * MIB)
-    async with world.running() as scheduler:
-        await use(scheduler, "a")
-        world.processes[0].size = 0
-        await scheduler.measure()
-        (row,) = scheduler.list_views()
-        assert row.memory_bytes > 0
+@in_world(size=SIZE, free=5000 * MIB)
+async def test_a_first_look_that_found_nothing_is_no_size(world, scheduler):
+    await use(scheduler, "a")
+    world.processes[0].size = 0
+    await scheduler.measure()
+    (row,) = scheduler.list_views()
+    assert row.memory_bytes > 0

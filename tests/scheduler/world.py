@@ -4,8 +4,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
+from inspect import Signature, signature
 
 from tests.facts import INFO, MIB, bundle, facts
+from tests.loops import in_loop as in_loop
 from tests.manual_clock import ManualClock
 from vllama.base.errors import EngineCrashed, EngineStartFailed
 from vllama.chat.engine.traits import Traits
@@ -13,7 +15,7 @@ from vllama.engines.base import Memory
 from vllama.net.upstream.connection import Progress
 from vllama.plan.choose import make_plan
 from vllama.plan.types import Need
-from vllama.scheduler.hooks import Hooks, Limits, Measured
+from vllama.scheduler.hooks import Hooks, Limits, Measured, save_nothing
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State
 from vllama.supervise.tree import Activity, Footprint
@@ -184,9 +186,16 @@ class World:
             needs=self.needs,
             measure=self.measure,
             record_memory=self.remember,
+            replan=self.replan,
+            report_progress=lambda plan, progress: None,
+            report_load=lambda plan, again: None,
             read_progress=lambda endpoint: self.answers.get(endpoint.port, {}),
             abort_answers=lambda endpoint, cause, _: self.cut.append((endpoint.port, cause)),
+            probe=self.probe,
+            find_trouble=lambda endpoint: "",
             make_sleeper=self.sleeper,
+            on_instance_end=lambda: None,
+            before_end=save_nothing,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -203,6 +212,12 @@ class World:
             )  # fmt: skip
             plan = replace(plan, memory=memory)
         return plan
+
+    async def replan(self, wanted, need, failed):
+        raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
+
+    async def probe(self, endpoint, model, mode):
+        return None
 
     def needs(self, plan):
         return {"gpu0" if plan.memory.on_gpu else "ram": plan.memory.total_bytes}
@@ -260,14 +275,24 @@ class World:
             assert not rest, f"tasks left: {rest}"
 
 
-def in_loop(test):
-    """Run an async test."""
+def in_world(kind=World, **settings):
+    """Run an async test that gets a world, made with `settings`, and its running scheduler."""
 
-    @wraps(test)
-    def run(*args, **kwargs):
-        asyncio.run(test(*args, **kwargs))
+    def decorate(test):
+        @wraps(test)
+        def run(*args, **kwargs):
+            asyncio.run(run_within(*args, **kwargs))
 
-    return run
+        async def run_within(*args, **kwargs):
+            world = kind(**settings)
+            async with world.running() as scheduler:
+                await test(world, scheduler, *args, **kwargs)
+
+        _, _, *fixtures = signature(test).parameters.values()
+        run.__signature__ = Signature(fixtures)  # of the others pytest knows nothing
+        return run
+
+    return decorate
 
 
 async def reach(condition):
@@ -301,6 +326,11 @@ async def as_time_passes(world, work):
 async def use(scheduler, name="m", keep_alive_s=None):
     """Ask for a model and give it back."""
     scheduler.release(await scheduler.acquire(model(name), Need(), keep_alive_s))
+
+
+def request(scheduler, name="m", need=Need()):  # noqa: B008 (frozen)
+    """Begin to ask for a model; return the task, which gets the lease."""
+    return asyncio.ensure_future(scheduler.acquire(model(name), need, None))
 
 
 def phases(scheduler):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.facts import CPU, facts
+from tests.loops import in_loop
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import NotEnoughMemory
 from vllama.chat.templates.jinja.renderer import Renderer
@@ -54,18 +55,17 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
     assert "use tiny-q4_0:latest, which is here and smaller" in str(caught.value.hint)
 
 
-def test_a_name_with_a_quantisation_never_gets_the_form_that_stood_in_for_it(library, tmp_path):
+@in_loop
+async def test_a_name_with_a_quantisation_never_gets_the_form_that_stood_in_for_it(
+    library, tmp_path
+):
     """The scheduler would refuse that instance for such a name, and load it again for ever."""
     large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
     planner = make_planner(facts(), library, tmp_path)
     mine = replace(large, name="mine:latest")
-
-    async def main():
-        first = await planner.plan(mine, Need())
-        cause = Diagnosis(cause="no such type", fault=Fault.QUANTISATION)
-        failed = [Failed(plan=first, message="cannot start", diagnosis=cause)]
-        assert (await planner.replan(mine, Need(), failed)).bundle.path == small.path
-        assert (await planner.plan(mine, Need())).bundle.path == small.path
-        assert (await planner.plan(large, Need())).bundle.path == large.path
-
-    asyncio.run(main())
+    first = await planner.plan(mine, Need())
+    cause = Diagnosis(cause="no such type", fault=Fault.QUANTISATION)
+    failed = [Failed(plan=first, message="cannot start", diagnosis=cause)]
+    assert (await planner.replan(mine, Need(), failed)).bundle.path == small.path
+    assert (await planner.plan(mine, Need())).bundle.path == small.path
+    assert (await planner.plan(large, Need())).bundle.path == large.path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import sys
@@ -130,14 +129,6 @@ class Lab:
             run_dir=self.run_dir,
             on_progress=self.on_progress,
         )
-
-    def until_seen(self, text: str) -> Callable[[], object]:
-        """Return a `LaunchSpec.progress` that goes on until `text` was printed.
-
-        So a slow machine that takes long to start Python is not taken for a stall.
-        """
-        count = itertools.count()
-        return lambda: None if any(text in line for line in self.progress) else next(count)
 
     def on_progress(self, line: str) -> None:
         """Keep a line of progress."""

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from tests.loops import in_loop
 from vllama.supervise import aio
 
 
@@ -34,12 +35,10 @@ def test_a_task_that_fails_begins_again(
     assert runs == 1, "a server that stops does not begin anew"
 
 
-def test_a_task_can_be_cancelled() -> None:
-    async def live() -> None:
-        task = asyncio.ensure_future(aio.keep_running("x", asyncio.Event().wait, lambda: False))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(live())
+@in_loop
+async def test_a_task_can_be_cancelled() -> None:
+    task = asyncio.ensure_future(aio.keep_running("x", asyncio.Event().wait, lambda: False))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.supervise.backoff import RestartPolicy, Restarts, after_crash, after_failed_start
+from vllama.supervise.backoff import RestartPolicy, Restarts
 
 POLICY = RestartPolicy(delays_s=(0.0, 0.5, 4.0), healthy_after_s=5.0, start_retries=2)
 
@@ -26,53 +26,44 @@ POLICY = RestartPolicy(delays_s=(0.0, 0.5, 4.0), healthy_after_s=5.0, start_retr
 def test_after_crash(
     crashes: int, start_s: float, ready_s: float, count: int, delay_s: float | None
 ) -> None:
-    verdict = after_crash(POLICY, crashes=crashes, start_s=start_s, ready_s=ready_s)
-    assert (verdict.count, verdict.delay_s) == (count, delay_s)
+    restarts = Restarts(POLICY)
+    restarts.crashes = crashes
+    assert restarts.after_crash(start_s=start_s, ready_s=ready_s) == delay_s
+    assert restarts.crashes == count
 
 
 @pytest.mark.parametrize(
-    ("retries", "retryable", "delay_s"),
-    [(0, True, 0.0), (1, True, 0.0), (2, True, None), (0, False, None)],
+    ("retryable", "delays_s"), [(True, [0.0, 0.0, None]), (False, [None, None, None])]
 )
-def test_after_failed_start(retries: int, retryable: bool, delay_s: float | None) -> None:
-    verdict = after_failed_start(POLICY, retries=retries, retryable=retryable)
-    assert (verdict.count, verdict.delay_s) == (retries + 1, delay_s)
+def test_after_failed_starts(retryable: bool, delays_s: list[float | None]) -> None:
+    restarts = Restarts(POLICY)
+    assert [restarts.after_failed_start(retryable=retryable) for _ in range(3)] == delays_s
 
 
 @pytest.mark.parametrize(
-    ("oom", "retries", "delay_s"),
+    ("oom", "delays_s"),
     [
-        (None, 0, 0.0),  # who did it is not known
-        (None, 1, None),
-        (True, 0, 0.0),
-        (True, 1, None),
-        (False, 0, 0.0),  # a stranger did it, which says nothing of the next start
-        (False, 1, 0.0),
-        (False, 2, None),
+        (None, [0.0, None]),  # who did it is not known
+        (True, [0.0, None]),
+        (False, [0.0, 0.0, None]),  # a stranger did it, which says nothing of the next start
     ],
 )
-def test_one_that_was_killed_is_tried_again(
-    oom: bool | None, retries: int, delay_s: float | None
-) -> None:
-    verdict = after_failed_start(POLICY, retries=retries, retryable=False, killed=True, oom=oom)
-    assert verdict.delay_s == delay_s
+def test_one_that_was_killed_is_tried_again(oom: bool | None, delays_s: list[float | None]) -> None:
+    restarts = Restarts(POLICY)
+    for delay_s in delays_s:
+        found = restarts.after_failed_start(retryable=False, killed=True, oom=oom)
+        assert found == delay_s
 
 
 def test_no_delays_means_no_restart() -> None:
-    policy = RestartPolicy(delays_s=())
-    assert after_crash(policy, crashes=0, start_s=1.0, ready_s=99.0).delay_s is None
+    restarts = Restarts(RestartPolicy(delays_s=()))
+    assert restarts.after_crash(start_s=1.0, ready_s=99.0) is None
 
 
-def test_restarts_count() -> None:
+def test_crashes_and_failed_starts_are_counted_apart() -> None:
     restarts = Restarts(POLICY)
-
-    def crash(ready_s: float) -> float | None:
-        return restarts.compute_delay_s(
-            ever_ready=True, start_s=1.0, ready_s=ready_s, retryable=False
-        )
-
-    assert restarts.compute_delay_s(ever_ready=False, start_s=1, ready_s=0, retryable=True) == 0.0
-    assert [crash(0.0), crash(0.0), crash(9.0), crash(0.0), crash(0.0), crash(0.0)] == [
-        *(0.0, 0.5, 0.0, 0.5, 4.0),
-        None,
+    assert restarts.after_failed_start(retryable=True) == 0.0
+    delays_s = [
+        restarts.after_crash(start_s=1.0, ready_s=ready_s) for ready_s in (0, 0, 9, 0, 0, 0)
     ]
+    assert delays_s == [0.0, 0.5, 0.0, 0.5, 4.0, None]

@@ -141,7 +141,8 @@ def test_no_folder_is_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_a_run_file_names_all_and_is_removed(tmp_path: Path, sleeper: Process) -> None:
-    file = RunFile(tmp_path / "run", name="a/b", pid=sleeper.pid, argv=["x", "y", "z", "secret"])
+    argv, pid = ["x", "y", "z", "secret"], sleeper.pid
+    file = RunFile(tmp_path / "run", name="a/b", pid=pid, argv=argv, scratch=tmp_path)
     file.write([psutil.Process(sleeper.pid), psutil.Process()])
     record = json.loads(file.path.read_text())
     assert file.path.parent == tmp_path / "run"

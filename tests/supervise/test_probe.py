@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.loops import in_loop
 from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S
 from vllama.supervise.probe import Readiness, check, find_trouble, http_status, wait_ready
@@ -60,25 +61,21 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
         (b"", None),
     ],
 )
-def test_every_answer(answer: bytes, status: int | None) -> None:
-    async def main() -> None:
-        async with serving(answer) as port:
-            endpoint = Endpoint(port=port)
-            assert await http_status(endpoint, "/health", timeout_s=LIMIT_S) == status
-
-    asyncio.run(main())
+@in_loop
+async def test_every_answer(answer: bytes, status: int | None) -> None:
+    async with serving(answer) as port:
+        endpoint = Endpoint(port=port)
+        assert await http_status(endpoint, "/health", timeout_s=LIMIT_S) == status
 
 
-def test_no_answer_and_nobody_there() -> None:
-    async def main() -> None:
-        async with serving(None) as port:
-            assert await http_status(Endpoint(port=port), "/", timeout_s=0.05) is None
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            nobody = Endpoint(port=bound.getsockname()[1])
-            assert await http_status(nobody, "/", timeout_s=LIMIT_S) is None
-
-    asyncio.run(main())
+@in_loop
+async def test_no_answer_and_nobody_there() -> None:
+    async with serving(None) as port:
+        assert await http_status(Endpoint(port=port), "/", timeout_s=0.05) is None
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        nobody = Endpoint(port=bound.getsockname()[1])
+        assert await http_status(nobody, "/", timeout_s=LIMIT_S) is None
 
 
 @pytest.mark.parametrize(
@@ -94,17 +91,15 @@ def test_no_answer_and_nobody_there() -> None:
         (None, "no answer within 0.05 s"),
     ],
 )
-def test_why_one_cannot_serve(answer: bytes | None, why: str) -> None:
-    async def main() -> None:
-        seen: list[bytes] = []
-        async with serving(answer, seen=seen) as port:
-            endpoint = Endpoint(port=port, prefix="/p", api_key="k")
-            limit_s = 0.05 if answer is None else LIMIT_S
-            assert await find_trouble(endpoint, "/v1/models", timeout_s=limit_s) == why
-        assert seen[0].startswith(b"GET /p/v1/models HTTP/1.1\r\n")
-        assert b"Authorization: Bearer k\r\n" in seen[0]
-
-    asyncio.run(main())
+@in_loop
+async def test_why_one_cannot_serve(answer: bytes | None, why: str) -> None:
+    seen: list[bytes] = []
+    async with serving(answer, seen=seen) as port:
+        endpoint = Endpoint(port=port, prefix="/p", api_key="k")
+        limit_s = 0.05 if answer is None else LIMIT_S
+        assert await find_trouble(endpoint, "/v1/models", timeout_s=limit_s) == why
+    assert seen[0].startswith(b"GET /p/v1/models HTTP/1.1\r\n")
+    assert b"Authorization: Bearer k\r\n" in seen[0]
 
 
 def test_why_nobody_can_serve() -> None:
@@ -145,27 +140,23 @@ def spec(port: int, *, stall_timeout_s: float | None = None, verify: bool = Fals
         ([b"HTTP/1.1 401 No\r\n\r\n", OK], True, True),
     ],
 )
-def test_check(answers: list[bytes], verify: bool, ready: bool) -> None:
-    async def main() -> None:
-        seen: list[bytes] = []
-        async with serving(*answers, seen=seen) as port:
-            assert await check(spec(port, verify=verify)) is ready
-        assert b"Authorization" not in seen[0]
-        if verify:
-            assert b"GET /v1/models HTTP/1.1\r\n" in seen[1]
-            assert b"\r\nAuthorization: Bearer k3y\r\n" in seen[1]
-
-    asyncio.run(main())
+@in_loop
+async def test_check(answers: list[bytes], verify: bool, ready: bool) -> None:
+    seen: list[bytes] = []
+    async with serving(*answers, seen=seen) as port:
+        assert await check(spec(port, verify=verify)) is ready
+    assert b"Authorization" not in seen[0]
+    if verify:
+        assert b"GET /v1/models HTTP/1.1\r\n" in seen[1]
+        assert b"\r\nAuthorization: Bearer k3y\r\n" in seen[1]
 
 
-def test_wait_polls_until_ready() -> None:
-    async def main() -> None:
-        loading = b"HTTP/1.1 503 No\r\n\r\n"
-        async with serving(loading, b"garbage", b"", loading, OK) as port:
-            clock = ManualClock()
-            assert await wait_ready(spec(port), clock=clock, progress=int) is Readiness.READY
-
-    asyncio.run(main())
+@in_loop
+async def test_wait_polls_until_ready() -> None:
+    loading = b"HTTP/1.1 503 No\r\n\r\n"
+    async with serving(loading, b"garbage", b"", loading, OK) as port:
+        clock = ManualClock()
+        assert await wait_ready(spec(port), clock=clock, progress=int) is Readiness.READY
 
 
 def test_wait_stalls_when_nothing_grows_for_that_long() -> None:

@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.loops import in_loop
 from tests.supervise.conftest import ENV, LIMIT_S, SHORT, Lab, eventually, until
 from vllama.base.errors import EngineStartFailed
 from vllama.supervise import shim
@@ -38,14 +38,6 @@ async def run_to_end(code: str, folder: Path, **changes: object) -> tuple[int, s
         await child.gone
     assert await child.kill_tree(5.0) == ()
     return ended, log_path.read_text()
-
-
-def play(main: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await main()
-
-    asyncio.run(limited())
 
 
 @pytest.mark.parametrize("code", [0, 3, 127, 255])
@@ -76,7 +68,8 @@ def test_the_environment_is_exactly_the_given_one(tmp_path: Path, env: dict[str,
     assert repr(pairs) in output
 
 
-def test_descriptors_session_and_signals_are_clean(tmp_path: Path) -> None:
+@in_loop
+async def test_descriptors_session_and_signals_are_clean(tmp_path: Path) -> None:
     code = """if True:
         import json, os, signal
         fds = []
@@ -92,20 +85,16 @@ def test_descriptors_session_and_signals_are_clean(tmp_path: Path) -> None:
             "leader": os.getsid(0) == os.getpid() == os.getpgid(0),
             "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "cwd": os.getcwd(),
         }))"""
-
-    async def main() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-        try:
-            _, output = await run_to_end(code, tmp_path, cwd=tmp_path)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
-        seen = json.loads(output)
-        assert seen["fds"] == [0, 1, 2]
-        assert seen["leader"] and not seen["ignored"] and not seen["blocked"]
-        assert seen["stdin"] == ""
-        assert seen["cwd"] == str(tmp_path)
-
-    play(main)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        _, output = await run_to_end(code, tmp_path, cwd=tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+    seen = json.loads(output)
+    assert seen["fds"] == [0, 1, 2]
+    assert seen["leader"] and not seen["ignored"] and not seen["blocked"]
+    assert seen["stdin"] == ""
+    assert seen["cwd"] == str(tmp_path)
 
 
 def test_output_of_any_size_does_not_block(tmp_path: Path) -> None:
@@ -126,46 +115,37 @@ def test_output_of_any_size_does_not_block(tmp_path: Path) -> None:
         (("/bin/true", "x" * 3_000_000), None, "cannot be run: Argument list too long"),
     ],
 )
-def test_what_cannot_be_executed(
+@in_loop
+async def test_what_cannot_be_executed(
     tmp_path: Path, argv: tuple[str, ...], cwd: Path | None, text: str
 ) -> None:
-    async def main() -> None:
-        with pytest.raises(EngineStartFailed) as failed:
-            await Child.spawn(argv, env=ENV, cwd=cwd, log_path=tmp_path / "log")
-        assert text in failed.value.message
-
-    play(main)
+    with pytest.raises(EngineStartFailed) as failed:
+        await Child.spawn(argv, env=ENV, cwd=cwd, log_path=tmp_path / "log")
+    assert text in failed.value.message
 
 
-def test_exited_comes_before_gone_when_something_is_left_behind(lab: Lab) -> None:
-    async def main() -> None:
-        flags = ("--spawn-daemon", "--ignore-term", "--exit-after", "0", "--exit-code", "4")
-        grace = Grace(term_s=900, second_term_s=900)
-        child = await Child.spawn(
-            lab.argv(*flags), env=ENV, grace=grace, log_path=lab.folder / "log"
-        )
-        assert await child.wait() == 4
-        await until(lambda: "daemon" in lab.pids())
-        assert not child.gone.done()
-        assert await child.kill_tree(20.0) == ()
-        assert child.gone.done()
-
-    play(main)
+@in_loop
+async def test_exited_comes_before_gone_when_something_is_left_behind(lab: Lab) -> None:
+    flags = ("--spawn-daemon", "--ignore-term", "--exit-after", "0", "--exit-code", "4")
+    grace = Grace(term_s=900, second_term_s=900)
+    child = await Child.spawn(lab.argv(*flags), env=ENV, grace=grace, log_path=lab.folder / "log")
+    assert await child.wait() == 4
+    await until(lambda: "daemon" in lab.pids())
+    assert not child.gone.done()
+    assert await child.kill_tree(20.0) == ()
+    assert child.gone.done()
 
 
-def test_the_guard_ends_by_itself_what_is_left_behind(lab: Lab) -> None:
-    async def main() -> None:
-        flags = ("--spawn-setsid", "--spawn-daemon", "--ignore-term", "--exit-after", "0")
-        child = await Child.spawn(
-            lab.argv(*flags), env=ENV, grace=SHORT, log_path=lab.folder / "log"
-        )
-        await child.gone
-        assert not lab.survivors()
-
-    play(main)
+@in_loop
+async def test_the_guard_ends_by_itself_what_is_left_behind(lab: Lab) -> None:
+    flags = ("--spawn-setsid", "--spawn-daemon", "--ignore-term", "--exit-after", "0")
+    child = await Child.spawn(lab.argv(*flags), env=ENV, grace=SHORT, log_path=lab.folder / "log")
+    await child.gone
+    assert not lab.survivors()
 
 
-def test_terminate_twice_reaches_everybody_each_time(lab: Lab) -> None:
+@in_loop
+async def test_terminate_twice_reaches_everybody_each_time(lab: Lab) -> None:
     code = """if True:
         import os, signal, sys, time
         def note(*_):
@@ -186,22 +166,20 @@ def test_terminate_twice_reaches_everybody_each_time(lab: Lab) -> None:
         path = lab.folder / "terms"
         return "".join(sorted(path.read_text())) if path.exists() else ""
 
-    async def main() -> None:
-        log_path = lab.folder / "log"
-        child = await Child.spawn(python(code, lab.folder), env=ENV, grace=SHORT, log_path=log_path)
-        await until(lambda: len(log_path.read_text().split()) == 3)
-        await child.terminate()
-        await until(lambda: terms() == "egs")
-        await child.terminate()
-        await until(lambda: terms() == "eeggss")
-        assert not child.exited.done()
-        assert await child.kill_tree(20.0) == ()
-        assert await child.wait() == -signal.SIGKILL
-
-    play(main)
+    log_path = lab.folder / "log"
+    child = await Child.spawn(python(code, lab.folder), env=ENV, grace=SHORT, log_path=log_path)
+    await until(lambda: len(log_path.read_text().split()) == 3)
+    await child.terminate()
+    await until(lambda: terms() == "egs")
+    await child.terminate()
+    await until(lambda: terms() == "eeggss")
+    assert not child.exited.done()
+    assert await child.kill_tree(20.0) == ()
+    assert await child.wait() == -signal.SIGKILL
 
 
-def test_kill_tree_of_a_tree_that_keeps_forking(lab: Lab) -> None:
+@in_loop
+async def test_kill_tree_of_a_tree_that_keeps_forking(lab: Lab) -> None:
     code = """if True:
         import os, time
         print("forking", flush=True)
@@ -220,65 +198,52 @@ def test_kill_tree_of_a_tree_that_keeps_forking(lab: Lab) -> None:
                     pass
             except ChildProcessError:
                 pass"""
-
-    async def main() -> None:
-        log_path = lab.folder / "log"
-        child = await Child.spawn(python(code, lab.folder), env=ENV, grace=SHORT, log_path=log_path)
-        await until(lambda: "forking" in log_path.read_text())
-        await until(lambda: len(child.remember()) > 3)
-        assert await child.kill_tree(20.0) == ()
-        assert not lab.survivors()
-
-    play(main)
+    log_path = lab.folder / "log"
+    child = await Child.spawn(python(code, lab.folder), env=ENV, grace=SHORT, log_path=log_path)
+    await until(lambda: "forking" in log_path.read_text())
+    await until(lambda: len(child.remember()) > 3)
+    assert await child.kill_tree(20.0) == ()
+    assert not lab.survivors()
 
 
-def test_cancelled_spawn_leaves_nothing(lab: Lab) -> None:
-    async def main() -> None:
-        spawning = asyncio.ensure_future(
-            Child.spawn(lab.argv("--ignore-term"), env=ENV, log_path=lab.folder / "log")
-        )
-        await asyncio.sleep(0)
-        spawning.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await spawning
-        assert not lab.survivors()
-
-    play(main)
+@in_loop
+async def test_cancelled_spawn_leaves_nothing(lab: Lab) -> None:
+    spawning = asyncio.ensure_future(
+        Child.spawn(lab.argv("--ignore-term"), env=ENV, log_path=lab.folder / "log")
+    )
+    await asyncio.sleep(0)
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert not lab.survivors()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_guard_ends_the_tree(lab: Lab, number: signal.Signals) -> None:
-    async def main() -> None:
-        flags = ("--spawn-daemon", "--ignore-term")
-        child = await Child.spawn(
-            lab.argv(*flags), env=ENV, grace=SHORT, log_path=lab.folder / "log"
-        )
-        await until(lambda: "daemon" in lab.pids())
-        os.kill(child.guard_pid, number)
-        assert await child.wait() == -signal.SIGKILL
-        await child.gone
-        assert not lab.survivors()
-
-    play(main)
+@in_loop
+async def test_a_signal_to_the_guard_ends_the_tree(lab: Lab, number: signal.Signals) -> None:
+    flags = ("--spawn-daemon", "--ignore-term")
+    child = await Child.spawn(lab.argv(*flags), env=ENV, grace=SHORT, log_path=lab.folder / "log")
+    await until(lambda: "daemon" in lab.pids())
+    os.kill(child.guard_pid, number)
+    assert await child.wait() == -signal.SIGKILL
+    await child.gone
+    assert not lab.survivors()
 
 
-def test_sigkill_of_the_guard_ends_the_engine(lab: Lab) -> None:
+@in_loop
+async def test_sigkill_of_the_guard_ends_the_engine(lab: Lab) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("needs PDEATHSIG")
-
-    async def main() -> None:
-        child = await Child.spawn(
-            lab.argv("--ignore-term", "--spawn-child"), env=ENV, log_path=lab.folder / "log"
-        )
-        await until(lambda: "child" in lab.pids())
-        kin = child.remember()
-        os.kill(child.guard_pid, signal.SIGKILL)
-        assert await child.wait() == -signal.SIGKILL
-        await child.gone
-        assert await child.kill_tree(20.0) == ()  # the orphan, by its session
-        assert not [p for p in kin if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-    play(main)
+    child = await Child.spawn(
+        lab.argv("--ignore-term", "--spawn-child"), env=ENV, log_path=lab.folder / "log"
+    )
+    await until(lambda: "child" in lab.pids())
+    kin = child.remember()
+    os.kill(child.guard_pid, signal.SIGKILL)
+    assert await child.wait() == -signal.SIGKILL
+    await child.gone
+    assert await child.kill_tree(20.0) == ()  # the orphan, by its session
+    assert not [p for p in kin if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_without_linux_the_guard_ends_group_and_sessions(lab: Lab) -> None:

@@ -82,7 +82,6 @@ def test_a_folder_for_a_socket_is_private_and_has_a_short_path(
 
 def test_a_folder_of_another_name_is_left_alone(tmp_path: Path) -> None:
     remove_scratch(tmp_path)
-    remove_scratch(None)
     assert tmp_path.is_dir()
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from tests.loops import in_loop
 from tests.ports import free_port
 from tests.supervise.test_probe import OK, serving
 from vllama.base.errors import CoolingDown
@@ -59,56 +60,49 @@ def attach(endpoint: Endpoint) -> AttachedProcess:
     return AttachedProcess((endpoint,), UpstreamMonitor([endpoint], "/v1/models", Upstreams()))
 
 
-def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() -> None:
+@in_loop
+async def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() -> None:
     """Who is told of every probe, and asks for one each time, never comes to rest."""
+    endpoint = Endpoint(port=free_port(), upstream="bee", is_elsewhere=True)
+    process, told = attach(endpoint), []
+    process.subscribe(lambda: told.append(process.state))
+    running = asyncio.ensure_future(process.run())
+    for _ in range(3):
+        with pytest.raises(CoolingDown) as caught:
+            await process.ensure_ready()
+        assert caught.value.message == "cannot reach the upstream 'bee': no answer yet"
+        assert str(endpoint.port) not in str(caught.value.hint)
+    down = process.last_diagnosis  # `ps` shows it
+    assert down is not None and down.cause == "no answer from the upstream 'bee'"
+    assert not told
+    await process.stop()
+    await running
 
-    async def main() -> None:
-        endpoint = Endpoint(port=free_port(), upstream="bee", is_elsewhere=True)
+
+@in_loop
+async def test_one_that_ends_and_returns_is_told_once_each() -> None:
+    async with serving(OK) as port:
+        endpoint = Endpoint(port=port)
         process, told = attach(endpoint), []
         process.subscribe(lambda: told.append(process.state))
         running = asyncio.ensure_future(process.run())
-        for _ in range(3):
-            with pytest.raises(CoolingDown) as caught:
-                await process.ensure_ready()
-            assert caught.value.message == "cannot reach the upstream 'bee': no answer yet"
-            assert str(endpoint.port) not in str(caught.value.hint)
-        down = process.last_diagnosis  # `ps` shows it
-        assert down is not None and down.cause == "no answer from the upstream 'bee'"
-        assert not told
+        assert await process.ensure_ready() == endpoint
+        process.report_unreachable(endpoint)
+        process.report_unreachable(endpoint)
+        assert await process.ensure_ready() == endpoint
+        assert told == [State.READY, State.BACKOFF, State.READY]
         await process.stop()
         await running
 
-    asyncio.run(main())
 
-
-def test_one_that_ends_and_returns_is_told_once_each() -> None:
-    async def main() -> None:
-        async with serving(OK) as port:
-            endpoint = Endpoint(port=port)
-            process, told = attach(endpoint), []
-            process.subscribe(lambda: told.append(process.state))
-            running = asyncio.ensure_future(process.run())
-            assert await process.ensure_ready() == endpoint
-            process.report_unreachable(endpoint)
-            process.report_unreachable(endpoint)
-            assert await process.ensure_ready() == endpoint
-            assert told == [State.READY, State.BACKOFF, State.READY]
-            await process.stop()
-            await running
-
-    asyncio.run(main())
-
-
-def test_servers_with_names_are_spare_but_it_is_known_if_none_answers() -> None:
-    async def main() -> None:
-        async with serving(DOWN, OK) as port:
-            watch = UpstreamMonitor([Endpoint(port=port, is_spare=True)], "/v1/models", Upstreams())
-            await watch.check()
-            assert watch.none_answers and not watch.all_down
-            await watch.check()
-            assert not watch.none_answers
-
-    asyncio.run(main())
+@in_loop
+async def test_servers_with_names_are_spare_but_it_is_known_if_none_answers() -> None:
+    async with serving(DOWN, OK) as port:
+        watch = UpstreamMonitor([Endpoint(port=port, is_spare=True)], "/v1/models", Upstreams())
+        await watch.check()
+        assert watch.none_answers and not watch.all_down
+        await watch.check()
+        assert not watch.none_answers
 
 
 @asynccontextmanager
@@ -149,7 +143,8 @@ CASES = [
 
 
 @pytest.mark.slow
-def test_only_silent_answers_of_a_server_that_is_gone_are_ended() -> None:
+@in_loop
+async def test_only_silent_answers_of_a_server_that_is_gone_are_ended() -> None:
     async def watched(healthy: list[bool], pieces_s: float, ends: bool) -> None:
         upstreams = Upstreams()
         async with half_dead(list(healthy), pieces_s) as port:
@@ -169,7 +164,4 @@ def test_only_silent_answers_of_a_server_that_is_gone_are_ended() -> None:
                 asked.cancel()
                 await asyncio.wait({running, asked})
 
-    async def main() -> None:
-        await asyncio.gather(*(watched(*case) for case in CASES))
-
-    asyncio.run(main())
+    await asyncio.gather(*(watched(*case) for case in CASES))

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from tests.cable import Cable
+from tests.loops import in_loop
 from tests.ports import free_port
 from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import FAKE, LIMIT_S, Server
@@ -28,14 +29,14 @@ from vllama.base.errors import BadRequest, ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
 from vllama.routes.asked import complete_name, read_json
-from vllama.server.preflight import check_node_traffic
+from vllama.server.preflight import check_nodes
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage
 from vllama.targets.nodes.node import make_nodes
 from vllama.targets.nodes.watch import Nodes
 
 GB = 10**9
-UPSTREAMS = Upstreams(None)
+UPSTREAMS = Upstreams()
 
 
 def node(name, **fields) -> Candidate:
@@ -134,7 +135,8 @@ def test_what_no_dialect_can_read_is_a_bad_request(body) -> None:
         read_json(body)
 
 
-def test_a_node_is_followed_as_long_as_it_is_one() -> None:
+@in_loop
+async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
     nodes = Nodes(UPSTREAMS, local=None, key="k")
 
     async def list_followed() -> set[str]:
@@ -143,17 +145,14 @@ def test_a_node_is_followed_as_long_as_it_is_one() -> None:
         names = {task.get_name() for task in asyncio.all_tasks()}
         return {name for name in names if name.startswith("node ")}
 
-    async def run() -> None:
-        running = asyncio.create_task(nodes.run())
-        nodes.use(["http://box:1", "http://other:1"])
-        box = nodes.nodes["box"]
-        assert await list_followed() == {"node box", "node other"}
-        nodes.use(["http://other:1"])
-        assert await list_followed() == {"node other"}
-        assert box.trouble == "it is no node of this cluster any more"
-        running.cancel()
-
-    asyncio.run(run())
+    running = asyncio.create_task(nodes.run())
+    nodes.use(["http://box:1", "http://other:1"])
+    box = nodes.nodes["box"]
+    assert await list_followed() == {"node box", "node other"}
+    nodes.use(["http://other:1"])
+    assert await list_followed() == {"node other"}
+    assert box.trouble == "it is no node of this cluster any more"
+    running.cancel()
 
 
 def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
@@ -169,10 +168,10 @@ def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
 def test_a_file_without_certificates_is_refused(tmp_path) -> None:
     file = tmp_path / "nodes.pem"
     with pytest.raises(ConfigError, match="No such file"):
-        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
+        check_nodes(Config(node_certs=file))
     file.write_text("nothing")
     with pytest.raises(ConfigError, match="it has no certificate"):
-        Nodes(UPSTREAMS, local=None, key="k", certificates=str(file))
+        check_nodes(Config(node_certs=file))
 
 
 @pytest.mark.slow
@@ -228,10 +227,10 @@ def wait_for_answer(head: Server) -> dict[str, str]:
 def test_the_key_does_not_cross_the_internet_unencrypted(words, public) -> None:
     config = Config(**words)
     if not public:
-        check_node_traffic(config)
+        check_nodes(config)
         return
     with pytest.raises(ConfigError, match="could be read on the way"):
-        check_node_traffic(config)
+        check_nodes(config)
 
 
 class Cluster:

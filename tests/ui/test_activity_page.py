@@ -15,6 +15,7 @@ from tests.ui.test_accessibility import check
 pytestmark = pytest.mark.slow
 
 PHONE = {"width": 390, "height": 844}
+ASK = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
 
 
 def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
-    server.post("/api/chat", ask)
+    server.post("/api/chat", ASK)
     page = open_page(server, "activity")
     ended = page.get_by_role("region", name="Recent requests")
     row = ended.get_by_role("row").filter(has_text="plain").first
@@ -89,8 +89,7 @@ def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
 def test_a_captured_stream_is_shown_put_together_and_raw_on_demand(server, open_page, path):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": True}
-    server.request("POST", path, ask)
+    server.request("POST", path, ASK | {"stream": True})
     server.request("POST", "/api/chat", {"model": "nothing-like-it", "messages": []})
     server.request("DELETE", "/api/delete", {"model": "nothing-like-it"})
     page = open_page(server, "activity")
@@ -141,17 +140,15 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
 
 
 def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": False}
-    server.post("/api/chat", ask)
+    server.post("/api/chat", ASK)
     used = open_page(server, "activity").get_by_role("region", name="Usage today")
     expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
 
 
 def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_page):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
-    server.post("/v1/chat/completions", ask)
+    server.post("/v1/chat/completions", ASK)
     missing = "-".join(["unknown"] * 20)
-    server.post("/v1/chat/completions", {**ask, "model": missing})
+    server.post("/v1/chat/completions", ASK | {"model": missing})
     page = open_page(server, "activity", viewport={"width": 1280, "height": 800})
     ended = page.get_by_role("region", name="Recent requests")
     row = ended.get_by_role("row").filter(has_text=missing).first
@@ -166,9 +163,8 @@ def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_pa
 
 
 def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page):
-    ask = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
-    server.request("POST", "/api/chat", {"model": "plain", **ask})
-    server.request("POST", "/api/chat", {"model": "lost", **ask}, {"x-request-id": "the-old-one"})
+    server.request("POST", "/api/chat", ASK)
+    server.request("POST", "/api/chat", ASK | {"model": "lost"}, {"x-request-id": "the-old-one"})
     for number in range(110):  # more than a snapshot has
         server.request("DELETE", "/api/delete", {"model": f"none-{number}"})
     page = open_page(server, "activity")
@@ -193,8 +189,7 @@ def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page
 
 
 def test_changes_of_the_filter_before_it_is_drawn_again_all_hold(server, open_page):
-    ask = {"messages": [{"role": "user", "content": "hi"}], "stream": False}
-    server.request("POST", "/api/chat", {"model": "quick", **ask})
+    server.request("POST", "/api/chat", ASK | {"model": "quick"})
     page = open_page(server, "activity?text=quick")
     ended = page.get_by_role("region", name="Recent requests")
     expect(ended.get_by_role("rowheader").first).to_have_text("quick")
@@ -265,17 +260,16 @@ def test_the_figures_are_those_of_the_last_minutes(server, open_page):
 
 
 def test_a_capture_that_is_gone_says_so_and_its_button_goes(tmp_path, open_page):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "hi"}], "stream": False}
     with Server(tmp_path, "--capture", "1") as server:
         server.model("plain")
-        server.post("/api/chat", ask)
+        server.post("/api/chat", ASK)
         page = open_page(server, "activity")
         opens = page.get_by_role("button", name="Open the capture")
         expect(opens).to_have_count(1)
         captures = server.home / "data" / "captures"
         while not (first := list(captures.rglob("*.json"))):
             time.sleep(0.01)
-        server.post("/api/chat", ask)
+        server.post("/api/chat", ASK)
         expect(opens).to_have_count(2)
         while first[0].exists():  # it is removed after the request has ended
             time.sleep(0.01)
@@ -285,8 +279,7 @@ def test_a_capture_that_is_gone_says_so_and_its_button_goes(tmp_path, open_page)
 
 
 def test_a_capture_is_replayed_and_compared(server, open_page):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": True}
-    server.request("POST", "/v1/chat/completions", ask)
+    server.request("POST", "/v1/chat/completions", ASK | {"stream": True})
     page = open_page(server, "activity")
     page.get_by_role("button", name="Open the capture").first.click()
     dialog = page.get_by_role("dialog")
@@ -296,12 +289,7 @@ def test_a_capture_is_replayed_and_compared(server, open_page):
 
 
 def test_a_replay_says_what_differs(server, open_page):
-    ask = {
-        "model": "plain",
-        "messages": [{"role": "user", "content": "Oslo?"}],
-        "stream": False,
-    }
-    server.post("/api/chat", ask)
+    server.post("/api/chat", ASK)
     page = open_page(server, "activity")
 
     def change(route):
@@ -337,9 +325,8 @@ def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
 
 @pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": PHONE}])
 def test_nothing_hinders_people_with_disabilities(server, open_page, options):
-    ask = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "stream": False}
-    server.post("/api/chat", ask)
-    server.post("/api/chat", {**ask, "model": "missing"})
+    server.post("/api/chat", ASK)
+    server.post("/api/chat", ASK | {"model": "missing"})
     page = open_page(server, "activity", **options)
     ended = page.get_by_role("region", name="Recent requests")
     ended.get_by_role("button", name="missing", exact=True).first.click()

@@ -134,7 +134,9 @@ def test_the_page_can_be_switched_off(tmp_path):
     with Server(tmp_path, "--no-ui") as server:
         status, _, body = server.request("GET", "/", headers={"accept": CHROME})
         assert (status, body) == (200, b"Ollama is running")
-        assert {server.request("GET", path)[0] for path in ("/ui", "/ui/", "/ui/main.js")} == {404}
+        paths = ("/ui", "/ui/", "/ui/main.js", "/docs", "/ui/docs.html")
+        assert {server.request("GET", path)[0] for path in paths} == {404}
+        assert server.request("GET", "/openapi.json")[0] == 200
 
 
 def test_the_libraries_are_those_of_the_list():

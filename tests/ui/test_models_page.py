@@ -63,6 +63,13 @@ def open_details(page, name):
     return page.locator(f'[id="details-{name}"]')
 
 
+def show_plan(page, name):
+    """Have the plan of a model made, and return it."""
+    page.get_by_label("Name of a model").fill(name)
+    page.get_by_role("button", name="Show the plan").click()
+    return page.get_by_role("region", name=f"Plan for {name}")
+
+
 def test_a_model_is_loaded_pinned_and_unloaded(server, open_page):
     page = open_page(server)
     find_row(page, "plain").get_by_role("button", name=LOAD).click()
@@ -194,9 +201,7 @@ def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open
 
 def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_page):
     page = open_page(server_with_hub)
-    page.get_by_label("Name of a model").fill(HUGE)
-    page.get_by_role("button", name="Show the plan").click()
-    plan = page.get_by_role("region", name=f"Plan for {HUGE}")
+    plan = show_plan(page, HUGE)
     expect(plan).to_contain_text("It cannot be served here")
     expect(plan).to_contain_text(re.compile("GiB|GB"))
     expect(plan).to_contain_text("requires more memory")
@@ -211,9 +216,7 @@ def test_another_quantisation_is_planned_and_downloaded_by_a_click(
         write_tiny_gguf(tmp_path / f"Two-{name}.gguf", n_ctx=4096)
     hub.add_repo("test/Two-GGUF", tmp_path)
     page = open_page(server_with_hub)
-    page.get_by_label("Name of a model").fill("hf.co/test/Two-GGUF")
-    page.get_by_role("button", name="Show the plan").click()
-    plan = page.get_by_role("region", name="Plan for hf.co/test/Two-GGUF")
+    plan = show_plan(page, "hf.co/test/Two-GGUF")
     choices = plan.get_by_role("group", name="Quantisation")
     expect(choices.get_by_role("button", pressed=True)).to_have_count(1)
     other = choices.get_by_role("button", pressed=False)
@@ -237,16 +240,13 @@ def test_names_of_the_hub_and_of_ollama_are_suggested(server_with_hub, open_page
 
 def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
     page = open_page(server_with_hub)
-    page.get_by_label("Name of a model").fill("hf.co/test/nothing")
-    page.get_by_role("button", name="Show the plan").click()
+    show_plan(page, "hf.co/test/nothing")
     expect(page.locator("pull-form")).to_contain_text("no such repository")
 
 
 def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_page):
     page = open_page(server_with_hub)
-    page.get_by_label("Name of a model").fill(TINY)
-    page.get_by_role("button", name="Show the plan").click()
-    plan = page.get_by_role("region", name=f"Plan for {TINY}")
+    plan = show_plan(page, TINY)
     expect(plan).to_contain_text("Fits now: it needs")
     hub.fault = lambda method, path, headers, origin: (
         Fault(bytes_per_s=2_000) if origin == "cdn" else None
@@ -259,9 +259,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("progressbar")).to_have_count(0)
     hub.fault = None
-    page.get_by_label("Name of a model").fill(TINY)
-    page.get_by_role("button", name="Show the plan").click()
-    plan.get_by_role("button", name="Download").click()
+    show_plan(page, TINY).get_by_role("button", name="Download").click()
     expect(find_row(page, TINY)).to_be_visible()
     details = open_details(page, TINY)
     details.get_by_role("button", name="Delete").click()

@@ -32,13 +32,6 @@ def wait_until_live(page):
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_a_browser_is_led_to_the_page(server, open_page):
-    page = open_page(server)
-    page.goto(server.url)
-    expect(page).to_have_url(re.compile(r"/ui/"))
-    expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
-
-
 def test_a_lost_connection_is_shown_and_found_again(tmp_path, open_page):
     first = Server(tmp_path / "first")
     with first:

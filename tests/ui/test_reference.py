@@ -95,10 +95,3 @@ def test_it_is_accessible_and_fits_a_phone(server, reference):
     found = axe.run(page).response["violations"]
     assert not [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_without_the_page_there_is_no_reference_but_the_description(tmp_path):
-    with Server(tmp_path, "--no-ui") as server:
-        assert server.request("GET", "/docs")[0] == 404
-        assert server.request("GET", "/ui/docs.html")[0] == 404
-        assert server.request("GET", "/openapi.json")[0] == 200

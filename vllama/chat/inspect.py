@@ -25,7 +25,11 @@ MOST_STRENGTH = 3.4e38
 Dtype = Literal["float32", "float16", "bfloat16"]
 ORDER = "layer, token, value"
 # JSON's 3.0 is a whole number, too
-Layers = Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=MOST_LAYERS)]
+_Layer = Annotated[float, says(minimum=0, maximum=MOST_LAYERS, multipleOf=1)]
+Layers = Annotated[
+    tuple[_Layer, ...],
+    msgspec.Meta(min_length=1, max_length=MOST_LAYERS, description="layers, from 0"),
+]
 
 
 class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,9 +41,11 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A vector that is added `strength` times after each of `layers`."""
 
-    vector: tuple[float, ...]
+    vector: Annotated[tuple[float, ...], says("its numbers", minItems=1)]
     layers: Layers
-    strength: Annotated[float, msgspec.Meta(ge=-MOST_STRENGTH, le=MOST_STRENGTH)] = 1.0
+    strength: Annotated[
+        float, says("a factor"), msgspec.Meta(ge=-MOST_STRENGTH, le=MOST_STRENGTH)
+    ] = 1.0
 
 
 class Inspect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

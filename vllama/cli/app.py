@@ -128,7 +128,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
 def _is_agent() -> bool:
     """Tell whether this is launchd's agent of `vllama service`."""
     from vllama import config
-    from vllama.admin.service import LABEL
+    from vllama.cli.commands.service import LABEL
 
     return config.environ().get("XPC_SERVICE_NAME") == LABEL
 

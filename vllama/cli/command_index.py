@@ -60,12 +60,12 @@ ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout
 _PLACES = {
     "config": "config:configure",
     "inspect": "inspect_:inspect_",
-    "list": "models.list:list_models",
+    "list": "list:list_models",
     "push": "account:push",
     "signin": "account:signin",
     "signout": "account:signout",
-} | {name: f"models.{name}:{name}" for name in ("convert", "cp", "create", "pull", "rm", "show")}
-"""The commands whose functions or modules have other names, or lie in a folder."""
+}
+"""The commands whose functions or modules have other names."""
 PLUGINS = ("bench", "replay", "requests", "verify")
 """The commands of the lab, which are found as those of other packages: by an entry point."""
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.base.errors import ConfigError, EngineMissing, EnvironmentFailed, VllamaError
+from vllama.base.errors import EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import ask, can_ask, confirm, say_aside, show_warning
 from vllama.cli.progress import open_display, show_installer
@@ -43,15 +43,6 @@ def describe_offer(offer: Offer) -> list[str]:
         ("faster", offer.faster),
     ]
     return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
-
-
-def confirm_install(question: str, *, yes: bool) -> bool:
-    """Ask, unless it is settled. Raises ConfigError where nobody can be asked."""
-    if yes:
-        return True
-    if not can_ask():
-        raise ConfigError("cannot ask: this is no terminal", hint="agree with --yes")
-    return confirm(question)
 
 
 def install_with_progress(offer: Offer) -> Installation:

@@ -145,7 +145,7 @@ def require_agreement(question: str, *, yes: bool, cannot: str = "cannot ask") -
 
     if yes:
         return
-    if not is_terminal(sys.stdin):
+    if not can_ask():
         raise ConfigError(f"{cannot}: nobody is at the terminal", hint="agree with --yes")
     if not confirm(question):
         say_aside("nothing was changed")

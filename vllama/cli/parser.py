@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command, get_install_completion_arguments
 
 from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION, find_place, help_page
@@ -17,39 +17,25 @@ MOST_HELP_COLUMNS, LEAST_HELP_COLUMNS = 100, 30
 COMPLETION_VARIABLE = "_VLLAMA_COMPLETE"
 
 
-class TextArgument(TyperArgument):
-    """An argument whose text reaches the command as it is."""
-
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        """Return the value. Raises a usage error if it is missing or wrong."""
-        return value if needs_no_conversion(self, value) else super().process_value(ctx, value)
-
-
-class TextOption(TyperOption):
-    """An option whose text reaches the command as it is."""
-
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        """Return the value. Raises a usage error if it is missing or wrong."""
-        return value if needs_no_conversion(self, value) else super().process_value(ctx, value)
-
-
-def needs_no_conversion(parameter: TyperArgument | TyperOption, value: Any) -> bool:
-    """Tell whether typer need not see a value.
+def pass_text_on(parameters: list[Any]) -> list[Any]:
+    """Have parameters give text to the command as it is, and return them.
 
     typer has pydantic convert every value, even None and text, and importing pydantic takes longer
     than most commands run.
     """
-    if value is None:
-        return not parameter.required
-    is_text = parameter.type_descriptor.annotation in (str, list[str])
-    return is_text and parameter.callback is None and not parameter.value_is_missing(value)
-
-
-def take_text(parameters: list[Any]) -> list[Any]:
-    """Make a command's parameters ours: typer makes them itself, and takes no class for it."""
     for each in parameters:
-        each.__class__ = TextOption if isinstance(each, TyperOption) else TextArgument
+        vars(each).setdefault("process_value", partial(process_value, each))
     return parameters
+
+
+def process_value(parameter: Any, context: Any, value: Any) -> Any:
+    """Return a value, which typer itself processes unless it is none or text as it should be."""
+    if value is None:
+        is_ready = not parameter.required
+    else:
+        is_text = parameter.type_descriptor.annotation in (str, list[str])
+        is_ready = is_text and not parameter.callback and not parameter.value_is_missing(value)
+    return value if is_ready else type(parameter).process_value(parameter, context, value)
 
 
 class PlainCommand(TyperCommand):
@@ -57,7 +43,7 @@ class PlainCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, --help included."""
-        return take_text(super().get_params(ctx))
+        return pass_text_on(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
@@ -85,7 +71,7 @@ class Commands(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, --help included."""
-        return take_text(super().get_params(ctx))
+        return pass_text_on(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names to complete."""

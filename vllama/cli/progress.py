@@ -53,19 +53,19 @@ def open_display() -> PullDisplay:
 
 
 def show_installer(display: PullDisplay) -> Callable[[str], None]:
-    """Return a function that shows an installer's lines; small steps on a terminal only."""
+    """Return a function that shows the lines of an installer; small steps only on a terminal."""
     from vllama.machine.environments.installer import Reader
 
     reader, fancy = Reader(), is_terminal(sys.stderr)
 
-    def on_line(line: str) -> None:
+    def show(line: str) -> None:
         news = reader.read(line)
         if news is None or (news.minor and not fancy):
             return
         total, done = (None, None) if news.minor else (news.total_bytes, news.done_bytes)
         display(PullEvent(status=news.text, total_bytes=total, completed_bytes=done))
 
-    return on_line
+    return show
 
 
 def pull_with_progress(settings: Config, model: str, *, insecure: bool = False) -> None:
@@ -83,7 +83,7 @@ def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) 
 
     from vllama.base.threads import begin
     from vllama.plan.choose import list_loadable_formats
-    from vllama.plan.preview import FitsHere
+    from vllama.plan.form_choice import FitsHere
     from vllama.server.preflight import gather_facts
 
     library = local_library(settings)

@@ -26,7 +26,7 @@ class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
 class ModelError(msgspec.Struct, frozen=True, kw_only=True):
     """The last failure of a model, which is kept until it has loaded."""
 
-    cause: str
+    cause: Annotated[str, says("why it waits, is down or has failed")]
     hint: str | None
     since: Annotated[str, says("when it happened")]
 
@@ -50,9 +50,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     method: str
     path: str
-    dialect: str
+    dialect: Annotated[str, says("the API that the client speaks")]
     client: str
-    key: str | None
+    key: Annotated[str | None, says("the name of the API key")]
     state: Annotated[Literal["running", "waiting"], says("whether it waits or runs")]
     queue_place: Annotated[
         int | None,
@@ -62,7 +62,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     prompt_tokens: int | None
     generated_tokens: int
-    first_token_s: float | None
+    first_token_s: Annotated[float | None, says("from the request to the first token")]
     resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
 
 
@@ -74,9 +74,9 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     requested: Annotated[str, says("the model that it named, as far as that is known")]
     method: str
     path: str
-    dialect: str
+    dialect: Annotated[str, says("the API that the client speaks")]
     client: str
-    key: str | None
+    key: Annotated[str | None, says("the name of the API key")]
     started_at: str
     outcome: Annotated[Outcome, says("how it ended")]
     status: Annotated[int, says("the HTTP status; 0 if no answer was begun")]
@@ -84,7 +84,7 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None
     generated_tokens: int
     tokens_per_s: float | None
-    first_token_s: float | None
+    first_token_s: Annotated[float | None, says("from the request to the first token")]
     resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
     error: Annotated[str | None, says("what went wrong; null if nothing did")]
     capture: Annotated[str | None, says("the id of its capture; null without one")]
@@ -95,8 +95,8 @@ class PullRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     status: Annotated[str, says("the step, in Ollama's words")]
-    completed: int
-    total: int
+    completed: Annotated[int, says("bytes so far")]
+    total: Annotated[int, says("all bytes")]
     error: Annotated[str | None, says("why it failed; null unless it did")]
     ended_at: Annotated[str | None, says("when it ended; null while it goes on")]
 
@@ -134,8 +134,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         says("the mean time to the first token since the sample before; null without an answer"),
     ]
-    requests: int
-    queued: int
+    requests: Annotated[int, says("requests that are running")]
+    queued: Annotated[int, says("requests that are waiting")]
     memory: Annotated[Mapping[str, Pool], says("the pools of memory, by their names")]
     machine: Annotated[
         MachineUse | None, says("how busy the machine is; null while nobody reads the stream")

@@ -8,15 +8,16 @@ the left, several on the right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from vllama.base.errors import BadRequest, UpstreamError
+from vllama.base.meaning import TEXT, Schema, make_array, says
 from vllama.chat.bodies import has_too_many_values
 from vllama.chat.engine.claims import read_usage
-from vllama.dialects.ollama.request_types import is_base64
+from vllama.dialects.ollama.request_types import Model, is_base64
 from vllama.dialects.openai.answer_types import (
     PairScore,
     RankedDocument,
@@ -36,9 +37,30 @@ _PAIRS = (
 )  # fmt: skip
 
 
+_TEXTS: Schema = {"anyOf": [TEXT, make_array(TEXT)]}
 _MEDIA = frozenset({
     "url", "image", "image_url", "audio", "audio_url", "video", "video_url", "file", "path",
 })  # fmt: skip
+
+
+class RerankBody(msgspec.Struct, kw_only=True):
+    """`POST /v1/rerank`."""
+
+    model: Model
+    query: str
+    documents: Annotated[
+        list[str | dict[str, Any]],
+        says("the texts to order, or objects with a `text`", minItems=1),
+    ]
+    top_n: Annotated[int | None, says("how many of the best are returned", minimum=0)] = None
+
+
+class ScoreBody(msgspec.Struct):
+    """`POST /v1/score`."""
+
+    model: Model
+    text_1: Annotated[Any, says("a text, or texts, to compare with", **_TEXTS)]
+    text_2: Annotated[Any, says("a text, or texts, that are compared", **_TEXTS)]
 
 
 class _Row(msgspec.Struct):

@@ -7,13 +7,14 @@ CONTRIBUTING.md walks through a complete adapter; `vllama.engines.testing` check
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from vllama.chat.engine.traits import Traits
+from vllama.engines.recipe import Recipe
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
@@ -93,8 +94,8 @@ class Settings:
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
     `gpu_shares` the percentage of the model that each holds. `slot_dir` is where the engine saves
-    slots (`capabilities.SavesSlots`). `inspect`: requests may look inside the model
-    (`capabilities.Inspecting`). `tuned_args` are what the engine's own `tune` decided; `extra_args`
+    slots (`Engine.saves_slots`). `inspect`: requests may look inside the model
+    (`Engine.inspects`). `tuned_args` are what the engine's own `tune` decided; `extra_args`
     are the user's and come last, so that they win.
     """
 
@@ -193,59 +194,86 @@ class Memory:
         return self.total_bytes + self.copied_bytes
 
 
-class Engine(Protocol):
-    """The adapter of one server. Attributes are read only, so frozen dataclasses fit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRequest:
+    """What to serve, before the engine's own `tune` has decided about memory.
 
-    What only some engines can do is in the optional protocols of `vllama.engines.capabilities`.
+    `settings` are those of the launch so far. `context_asked` means that somebody asked for that
+    much context, so it must not shrink. Where nobody asked for a number of simultaneous requests,
+    `at_most` limits the engine's choice. `reserve_bytes` have to stay free, on each GPU or of the
+    RAM. `all_gpus`: every GPU of `platform` is to be used. `eager` is set after a start that ran
+    out of memory: do without what makes the engine faster at the cost of memory.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in commands and settings: lower case, no spaces, not that of another engine."""
-        ...
+    settings: Settings
+    platform: Platform
+    info: ModelInfo
+    installation: Installation
+    context_asked: bool
+    on_gpu: bool
+    reserve_bytes: int
+    at_most: int | None = None
+    all_gpus: bool = False
+    eager: bool = False
 
-    @property
-    def aliases(self) -> Sequence[str]:
-        """Return other names that users may type, often none."""
-        ...
 
-    @property
-    def title(self) -> str:
-        """Name in sentences for users."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What an engine's `tune` decided: `settings` with its context, GPUs and `tuned_args`.
 
-    @property
-    def formats(self) -> Sequence[Format]:
-        """File formats that it reads."""
-        ...
+    `memory` is that of all its processes together. `reasons` are sentences for the plan, with the
+    numbers.
+    """
 
-    @property
-    def modes(self) -> Sequence[Mode]:
-        """What its processes can be started for."""
-        ...
+    settings: Settings
+    memory: Memory
+    reasons: tuple[str, ...]
 
-    @property
-    def overhead(self) -> Overhead:
-        """Memory that it needs besides weights and context."""
-        ...
 
-    @property
-    def failures(self) -> Sequence[FailurePattern]:
-        """Lines of its output that explain a failed start, most telling first."""
-        ...
+@dataclass(frozen=True, kw_only=True)
+class Engine(ABC):
+    """The adapter of one server: values, and functions that are pure except `find`.
 
+    What has a default an adapter states, or overrides, where its server can do more than others.
+    """
+
+    # name in commands and settings: lower case, no spaces, not that of another engine
+    name: str
+    title: str  # name in sentences for users
+    aliases: Sequence[str] = ()  # other names that users may type
+    # names of several engines: they stand for whichever of them is the best one here
+    family_names: Sequence[str] = ()
+    formats: Sequence[Format] = (Format.SAFETENSORS,)  # of files that it reads
+    modes: Sequence[Mode] = (Mode.CHAT,)  # what its processes can be started for
+    overhead: Overhead = Overhead()
+    # lines of its output that explain a failed start, most telling first
+    failures: Sequence[FailurePattern] = ()
+    install: Recipe = Recipe()
+
+    # it can put some of a model's layers on a GPU; others put all there, or none
+    splits_layers: bool = False
+    sets_threads: bool = False  # by `Settings.threads` and `batch_threads`
+    max_adapters: int = 0  # LoRA adapters that it can be started with
+    caches_prompts: bool = False  # it keeps conversations in RAM after they have lost their slot
+    # it can save a conversation from its slot to a file, and restore it; one that was started with
+    # `Settings.slot_dir` names its routes in its traits
+    saves_slots: bool = False
+    # it moves the blocks of its cache from a GPU to RAM and to files by itself: one that was
+    # started with `Settings.slot_dir` has `Settings.prompt_cache_bytes` of RAM for that, in
+    # /dev/shm. It removes no file, and reads anew what is gone
+    offloads_blocks: bool = False
+
+    # -- what each adapter states --
+
+    @abstractmethod
     def find(self, search_paths: SearchPaths, /) -> Installation | Missing:
         """Look for the engine on this machine; may run a short command, never raises."""
-        ...
 
+    @abstractmethod
     def preference(self, platform: Platform, /) -> tuple[int, str]:
         """Return how well it suits `platform` and why; 0 means that users have to name it."""
-        ...
 
-    def refuses(self, platform: Platform, info: ModelInfo, /) -> str | None:
-        """Return why it cannot serve a model like `info` here, None if it can."""
-        ...
-
+    @abstractmethod
     def launch(
         self,
         bundle: Bundle,
@@ -256,11 +284,100 @@ class Engine(Protocol):
         /,
     ) -> LaunchSpec:
         """Build the start of one process. Pure: equal arguments give an equal result."""
-        ...
 
+    @abstractmethod
     def traits(self, bundle: Bundle, settings: Settings, /) -> Traits:
         """Declare what a process that was launched like this accepts and returns. Pure."""
-        ...
+
+    # -- what it cannot do --
+
+    def refuses(self, platform: Platform, info: ModelInfo, /) -> str | None:
+        """Return why it cannot serve a model like `info` here, None if it can."""
+        return None
+
+    def lacks(
+        self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None, /
+    ) -> str | None:
+        """Return what others can that read the same models, and it cannot; None if nothing.
+
+        It is about what this model and so many requests need. The words complete "it …". Such an
+        engine is used only where no other is installed.
+        """
+        return None
+
+    # -- what only some can do --
+
+    def configured(self, options: Mapping[str, object], /) -> Engine:
+        """Return the adapter for the user's settings. Raises ConfigError."""
+        return self
+
+    def slots(self, parallel: int | None, /) -> int | None:
+        """Return the number of slots if `parallel` are asked for (None: the engine decides).
+
+        Each keeps a context for one request. None: it has one cache for all requests.
+        """
+        return None
+
+    def drafts(self, bundle: Bundle, mode: Mode, /) -> bool:
+        """Tell whether it would use a draft model for this model."""
+        return False
+
+    def tune(self, request: TuningRequest, /) -> Tuning:
+        """Set its memory options from the model and the free memory. Pure.
+
+        A model that does not fit is not refused here: the sizes say so. Raises NoPlan for
+        arguments of the user that cannot be met.
+        """
+        raise NotImplementedError
+
+    def sleeps(self, settings: Settings, /) -> bool:
+        """Tell whether a process that was launched like this can sleep.
+
+        It then releases its memory without ending, and wakes faster than it starts.
+        """
+        return False
+
+    def sleep(self) -> tuple[str, str]:
+        """Return method and path of the request that puts it to sleep.
+
+        It has no body, is sent with the endpoint's key, and answered with 200 when it is done.
+        """
+        raise NotImplementedError
+
+    def wake(self) -> tuple[str, str]:
+        """Return the request that wakes it, as `sleep` does."""
+        raise NotImplementedError
+
+    def lacks_for_inspection(self, installation: Installation, /) -> str | None:
+        """Return what has to be installed before it can show what is inside a model; None: nothing.
+
+        The words complete "it needs …", and say how to get it. One that was started with
+        `Settings.inspect` names an `Inspector` in its traits.
+        """
+        raise NotImplementedError
+
+    def attach(self, bundle: Bundle | None = None, /) -> tuple[tuple[Endpoint, ...], str]:
+        """Return the endpoints that have `bundle` (None: all), and the path that is polled.
+
+        Its servers run already: vllama watches them but never starts or stops them. An endpoint
+        that answers there with any status below 500 lives.
+        """
+        raise NotImplementedError
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it has a `tune` of its own."""
+        return type(self).tune is not Engine.tune
+
+    @property
+    def inspects(self) -> bool:
+        """Whether it can show what is inside a model while it answers, and be steered."""
+        return type(self).lacks_for_inspection is not Engine.lacks_for_inspection
+
+    @property
+    def attaches(self) -> bool:
+        """Whether its servers run already."""
+        return type(self).attach is not Engine.attach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,3 +391,10 @@ class DiscoveredEngines:
     installations: Mapping[str, Installation] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+
+    def find_servers(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
+        """Return the endpoints of running servers, as `Engine.attach`; there may be none."""
+        for name in self.installations:
+            if self.engines[name].attaches:
+                return self.engines[name].attach(bundle)
+        return (), ""

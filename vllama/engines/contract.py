@@ -1,4 +1,4 @@
-"""Check that an adapter satisfies `base.Engine`: built-in ones by mypy, others when they load."""
+"""Check that an adapter is a `base.Engine`: built-in ones by mypy, others when they load."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import Any, cast
 
 from vllama.base.errors import VllamaError
 from vllama.chat.engine.traits import Traits
-from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
-from vllama.engines.capabilities import Tuning
+from vllama.engines.base import (
+    Engine,
+    FailurePattern,
+    Installation,
+    Missing,
+    Mode,
+    Overhead,
+    Tuning,
+)
+from vllama.engines.recipe import Recipe
 from vllama.models.types import Format
 from vllama.supervise.spec import Fault, LaunchFailed, LaunchSpec
 
 log = logging.getLogger(__name__)
 
-# each read-only attribute, what it has to be, and the type of its items if it is a sequence
+# what a value has to be, and the type of its items if it is a sequence
 ATTRIBUTES: Mapping[str, tuple[str, type, type | None]] = {
     "name": ("a string", str, None),
     "aliases": ("a tuple of strings", Sequence, str),
@@ -27,14 +35,14 @@ ATTRIBUTES: Mapping[str, tuple[str, type, type | None]] = {
     "modes": ("a tuple of vllama.engines.base.Mode", Sequence, Mode),
     "overhead": ("a vllama.engines.base.Overhead", Overhead, None),
     "failures": ("a tuple of vllama.engines.base.FailurePattern", Sequence, FailurePattern),
+    "install": ("a vllama.engines.recipe.Recipe", Recipe, None),
 }
-# each method and the arguments that it is called with
+REQUIRED = ("name", "title", *sorted(Engine.__abstractmethods__))
+# each function of an adapter, and the arguments that it is called with
 METHODS: Mapping[str, tuple[str, ...]] = {
-    "find": ("search_paths",),
-    "preference": ("platform",),
-    "refuses": ("platform", "info"),
-    "launch": ("bundle", "settings", "installation", "endpoint", "environ"),
-    "traits": ("bundle", "settings"),
+    name: tuple(inspect.signature(member).parameters)[1:]
+    for name, member in vars(Engine).items()
+    if inspect.isfunction(member) and not name.startswith("_")
 }
 RESULTS: Mapping[str, tuple[type, ...]] = {
     "find": (Installation, Missing),
@@ -43,7 +51,7 @@ RESULTS: Mapping[str, tuple[type, ...]] = {
     "launch": (LaunchSpec,),
     "traits": (Traits,),
     "lacks": (str, type(None)),
-    "slots": (int,),
+    "slots": (int, type(None)),
     "tune": (Tuning,),
     "sleeps": (bool,),
     "drafts": (bool,),
@@ -72,12 +80,10 @@ class AdapterFailed(LaunchFailed):
 
 
 class Guarded:
-    """The adapter of another package, whose methods raise a `VllamaError` or nothing.
-
-    Its attributes are copied: the optional protocols are recognised by them.
-    """
+    """The adapter of another package, whose methods raise a `VllamaError` or nothing."""
 
     def __init__(self, adapter: Engine) -> None:
+        self._adapter = adapter
         self._told = False
         for name in dir(adapter):
             if not name.startswith("_"):
@@ -88,7 +94,7 @@ class Guarded:
         try:
             result = method(*args)
             if name == "configured":
-                return guard(validate_adapter(result))
+                return self if result is self._adapter else guard(validate_adapter(result))
             if isinstance(result, RESULTS.get(name, object)):
                 return result
             reason = f"'{name}' returns a value of type {type(result).__name__}"
@@ -117,18 +123,29 @@ def describe_error(error: BaseException) -> str:
 
 
 def validate_adapter(adapter: object) -> Engine:
-    """Return the adapter. Raises AdapterError with everything that is wrong with it."""
+    """Return the adapter, with the defaults of `Engine` if it inherits from nothing.
+
+    Raises AdapterError with everything that is wrong with it.
+    """
     if isinstance(adapter, type):
         raise AdapterError(
             f"the entry point names the class {adapter.__name__}, not an instance of it; {SEE}"
         )
-    absent = [f"`{name}`" for name in (*ATTRIBUTES, *METHODS) if not hasattr(adapter, name)]
+    absent = [f"`{name}`" for name in REQUIRED if not hasattr(adapter, name)]
     wrong = [f"has no {', '.join(absent)}"] if absent else []
     wrong += filter(None, (_check_attribute(adapter, name) for name in ATTRIBUTES))
     wrong += filter(None, (_check_method(adapter, name) for name in METHODS))
     if wrong:
         raise AdapterError(f"it {', and '.join(wrong)}; {SEE}")
-    return cast("Engine", adapter)  # the checks above are what mypy checks for built-in adapters
+    return adapter if isinstance(adapter, Engine) else _complete(adapter)
+
+
+def _complete(adapter: object) -> Engine:
+    """Return an `Engine` that states and does what an adapter does, and has defaults besides."""
+    own = {name: getattr(adapter, name) for name in dir(adapter) if not name.startswith("_")}
+    members = {n: staticmethod(value) if callable(value) else value for n, value in own.items()}
+    kind = type(type(adapter).__name__, (Engine,), members)
+    return cast("Engine", object.__new__(kind))
 
 
 def _check_attribute(adapter: object, name: str) -> str:

@@ -14,21 +14,12 @@ import msgspec
 
 from vllama.base.errors import ConfigError
 from vllama.chat.engine.traits import Traits
-from vllama.engines.base import (
-    Engine,
-    FailurePattern,
-    Installation,
-    Missing,
-    Mode,
-    Overhead,
-    SearchPaths,
-    Settings,
-)
+from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.package_server import LLAMACPP_TOKENIZER, PARAMETERS, PROMPT_TOKENIZER
 from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM
 from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
-from vllama.models.types import Bundle, Capability, Format, ModelInfo, UpstreamModel
+from vllama.models.types import Bundle, Capability, Format, UpstreamModel
 from vllama.supervise.spec import Endpoint, LaunchSpec
 
 HEALTH_PATH = "/v1/models"
@@ -89,8 +80,8 @@ KNOWN: Mapping[str, Traits] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class External:
+@dataclass(frozen=True, kw_only=True)
+class External(Engine):
     """Adapter of running servers; `upstreams` come from the settings."""
 
     name: str = "external"
@@ -98,8 +89,6 @@ class External:
     title: str = "external server"
     formats: tuple[Format, ...] = (Format.REMOTE,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
-    overhead: Overhead = Overhead()
-    failures: tuple[FailurePattern, ...] = ()
     upstreams: tuple[UpstreamSettings, ...] = ()
 
     def configured(self, options: Mapping[str, object]) -> External:
@@ -131,10 +120,6 @@ class External:
         if any(each.is_listed for each in self.upstreams):
             return 200, "given as an upstream"
         return (1, "named in a fallback") if self.upstreams else (0, "no upstream is set")
-
-    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Refuse nothing: a server can serve what it lists."""
-        return None
 
     def attach(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
         """Return the endpoints that have a model, and the path that tells whether one answers."""

@@ -18,7 +18,6 @@ from vllama.engines.recipe import (
     Recipe,
     Wheels,
     format_install_command,
-    get_recipe,
 )
 from vllama.engines.registry import ask_preference, locate_engine
 from vllama.engines.release import Tell, install_build, list_builds, open_releases
@@ -98,7 +97,7 @@ def make_offers(
     (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if nothing can be
     installed here.
     """
-    recipe = get_recipe(engine)
+    recipe = engine.install
     suiting, misfit = _list_ways(recipe, platform, engine, release), recipe.explain_misfit(platform)
     added = [_find_plugin(engine, name) for name in plugins]
     if compiled and suiting and not any(one.compiled for one in suiting):
@@ -154,7 +153,7 @@ def make_offers(
 
 def _find_plugin(engine: Engine, name: str) -> Plugin:
     """Return a plug-in of an engine's recipe. Raises EngineMissing for an unknown name."""
-    known = {plugin.name: plugin for plugin in get_recipe(engine).plugins}
+    known = {plugin.name: plugin for plugin in engine.install.plugins}
     if name in known:
         return known[name]
     raise EngineMissing(
@@ -309,7 +308,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
     """
     folder = environments / engine.name
-    archives = [one.archive for one in get_recipe(engine).wheels if one.archive is not None]
+    archives = [one.archive for one in engine.install.wheels if one.archive is not None]
     builds = {
         programs: replace(archive, tag=found)
         for archive in archives

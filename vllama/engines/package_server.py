@@ -6,29 +6,19 @@ traits, and the lines by which it fails. Packages outside vllama may inherit fro
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.engines.base import (
-    FailurePattern,
-    Installation,
-    Missing,
-    Mode,
-    Overhead,
-    SearchPaths,
-    Settings,
-)
+from vllama.chat.engine.traits import Tokenizer
+from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import PackageLocation, find_package
-from vllama.engines.recipe import Recipe
-from vllama.machine.types import Platform
-from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.types import Bundle, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec, Work
 
 GIB = 1024**3
@@ -62,7 +52,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageServer(ABC):
+class PackageServer(Engine):
     """An engine whose server is a Python package.
 
     `distributions` are the package's names on the index. `program` is its command; without one it
@@ -72,14 +62,6 @@ class PackageServer(ABC):
     `always_offloads`: every build of it can use an accelerator.
     """
 
-    name: str
-    title: str
-    aliases: tuple[str, ...] = ()
-    formats: tuple[Format, ...] = (Format.SAFETENSORS,)
-    modes: tuple[Mode, ...] = (Mode.CHAT,)
-    overhead: Overhead = Overhead()
-    failures: tuple[FailurePattern, ...] = ()
-    install: Recipe = Recipe()
     distributions: tuple[str, ...]
     program: str | None = None
     needs: tuple[str, ...] = ()
@@ -92,26 +74,14 @@ class PackageServer(ABC):
     # -- what each adapter states --------------------------------------------------------------
 
     @abstractmethod
-    def preference(self, platform: Platform) -> tuple[int, str]:
-        """Return how well it suits `platform` and why; 0 means that users have to name it."""
-
-    @abstractmethod
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint
     ) -> Sequence[object]:
         """Return the arguments after the program, or after `python -P`. Pure."""
 
-    @abstractmethod
-    def traits(self, bundle: Bundle, settings: Settings) -> Traits:
-        """Declare what a process that was launched like this accepts and returns. Pure."""
-
     def build_environment(self, settings: Settings, endpoint: Endpoint) -> Mapping[str, str]:
         """Return the variables that it needs besides the harmless ones of the user."""
         return {}
-
-    def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
-        """Return why it cannot serve a model like `info` here, None if it can."""
-        return None
 
     def offloads(self, location: PackageLocation) -> bool:
         """Tell whether the installed build can use an accelerator."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from platform import libc_ver
-from typing import Protocol, runtime_checkable
 
 from vllama.machine.environments.layout import Step
 from vllama.machine.types import Platform, Vendor
@@ -180,33 +179,15 @@ class Recipe:
                 return f"{one.archive.project}'s own build does not run here: {why}"
         return ""
 
-
-@runtime_checkable
-class Installable(Protocol):
-    """An engine that vllama can install."""
-
-    @property
-    def install(self) -> Recipe:
-        """What to install."""
-        ...
-
-
-def get_recipe(engine: object) -> Recipe:
-    """Return an engine's recipe, an empty one if it has none."""
-    recipe = engine.install if isinstance(engine, Installable) else None
-    return recipe if isinstance(recipe, Recipe) else Recipe()
+    def advise(self, name: str, platform: Platform, otherwise: str) -> str:
+        """Return how to get the engine `name` on this machine; `otherwise` if it does not tell."""
+        if self.wheels_for(platform):
+            return f"install it with: {format_install_command(name)}"
+        if self.wheels and not self.by_hand:
+            return "there is no package of it for this machine: choose another engine"
+        return self.by_hand or otherwise
 
 
 def format_install_command(name: str) -> str:
     """Return the command that installs an engine."""
     return f"vllama engines install {name}"
-
-
-def advise_installation(engine: object, name: str, platform: Platform, otherwise: str) -> str:
-    """Return how to get an engine on this machine; `otherwise` if its recipe does not tell."""
-    recipe = get_recipe(engine)
-    if recipe.wheels_for(platform):
-        return f"install it with: {format_install_command(name)}"
-    if recipe.wheels and not recipe.by_hand:
-        return "there is no package of it for this machine: choose another engine"
-    return recipe.by_hand or otherwise

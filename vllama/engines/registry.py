@@ -13,7 +13,6 @@ from vllama.base.spelling import suggest
 from vllama.base.threads import begin
 from vllama.config import Config
 from vllama.engines.base import DiscoveredEngines, Engine, Installation, Missing, SearchPaths
-from vllama.engines.capabilities import Configurable
 from vllama.engines.contract import AdapterError, describe_error, guard, validate_adapter
 from vllama.machine.types import Platform
 from vllama.models.types import ModelInfo
@@ -131,15 +130,16 @@ def reconfigure(
     engines, installations = dict(found.engines), dict(found.installations)
     missing = dict(found.missing)
     for name, engine in found.engines.items():
-        if isinstance(engine, Configurable):
-            engines[name] = configure(engine, options)
-            installations.pop(name, None)
-            missing.pop(name, None)
-            answer = locate_engine(engines[name], search_paths)
-            if isinstance(answer, Installation):
-                installations[name] = answer
-            else:
-                missing[name] = answer
+        engines[name] = configure(engine, options)
+        if engines[name] is engine:
+            continue
+        installations.pop(name, None)
+        missing.pop(name, None)
+        answer = locate_engine(engines[name], search_paths)
+        if isinstance(answer, Installation):
+            installations[name] = answer
+        else:
+            missing[name] = answer
     return replace(found, engines=engines, installations=installations, missing=missing)
 
 
@@ -160,7 +160,7 @@ def _locate_all(
 def configure(engine: Engine, options: Mapping[str, object]) -> Engine:
     """Return the engine with other settings, as it is if its adapter raises. Raises ConfigError."""
     try:
-        return engine.configured(options) if isinstance(engine, Configurable) else engine
+        return engine.configured(options)
     except ConfigError:
         raise
     except Exception as error:
@@ -209,7 +209,7 @@ def find_engines(
 ) -> list[Engine]:
     """Return the engines of a family, such as `llama.cpp`, or what `find_engine` returns."""
     known, folded = list(engines), wanted.strip().casefold()
-    family = [engine for engine in known if folded in getattr(engine, "family_names", ())]
+    family = [engine for engine in known if folded in engine.family_names]
     return family or [find_engine(known, wanted, broken)]
 
 

@@ -26,6 +26,11 @@ def escape_controls(text: str) -> str:
     )
 
 
+def flatten(text: str) -> str:
+    """Return a text in one line that a terminal shows as it is."""
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def list_facts(capture: Capture) -> Iterator[tuple[str, str]]:
     """Yield what is known of a request besides its texts."""
     yield "request", f"{capture.request.method} {capture.request.path}"

@@ -46,7 +46,7 @@ def open_own_server(
     Raises VerifyFailed ("cannot PURPOSE: …"), also for what fails while it is used. `label` begins
     the lines about its start. `settings` are those of `vllama serve` by name.
     """
-    from vllama.api.server import Server
+    from vllama.api import Server
     from vllama.cli.client import Client
     from vllama.cli.reporter import TerminalReporter
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ KEPT_SETTINGS = ("max_tokens", "gpu_layers", "go_template", "flash_attention", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """One replay: the request with its new answer, who gave it, and how far it is the same."""
+    """One replay: what the new answer says, who gave it and when, and how far it is the same."""
 
-    capture: Capture
     engine: str
     reading: Reading
+    total_s: float
     judgement: Judgement
 
 
@@ -46,20 +46,21 @@ def replay_once(
 
     If the texts differ and `logprobs`, it is sent once more, to learn how close the call was.
     """
-    answered = send_capture(client, request)
+    answer = send_capture(client, request)
     engine, version = find_engine(client, find_model(request))
     known = captured.engine
     same_engine = known is not None and (known.name, known.version) == (engine, version)
     chance = describe_chance(request, same_engine=same_engine)
     before = read_answer(captured.request.path, captured.answer)
-    reading = read_answer(request.request.path, answered.answer)
+    reading = read_answer(request.request.path, answer)
     judgement = judge(before, reading, chance=chance, max_kl=max_kl)
     if logprobs and judgement.reason == TEXTS_DIFFER and (probe := with_logprobs(request)):
-        probed = read_answer(request.request.path, send_capture(client, probe).answer)
+        probed = read_answer(request.request.path, send_capture(client, probe))
         if _get_text(probed) == _get_text(reading):
             judgement = judge(before, probed, chance=chance, max_kl=max_kl)
     label = " ".join(part for part in (engine, version) if part)
-    return Replay(capture=answered, engine=label, reading=reading, judgement=judgement)
+    total_s = answer.parts[-1].at_s if answer.parts else 0.0
+    return Replay(engine=label, reading=reading, total_s=total_s, judgement=judgement)
 
 
 def _get_text(reading: Reading) -> bytes | None:
@@ -69,14 +70,12 @@ def _get_text(reading: Reading) -> bytes | None:
 
 def find_model(capture: Capture) -> str:
     """Return the name by which a server lists the model of a request."""
-    named = capture.request.model
-    return capture.model.name if capture.model else named
+    return capture.model.name if capture.model else capture.request.model
 
 
-@contextmanager
 def open_server_for(
     capture: Capture, *, label: str, engine: str | None, changes: Mapping[str, str]
-) -> Iterator[OwnServer]:
+) -> AbstractContextManager[OwnServer]:
     """Start a server for a capture as the capturing one was started, with `changes`."""
     known, settings = capture.engine, dict[str, object]()
     if known is not None:
@@ -84,14 +83,13 @@ def open_server_for(
         settings["context_length"] = known.context_length
         if known.extra_args and engine in (None, known.name):
             settings["engine_args"] = shlex.join(known.extra_args)
-    with open_own_server(
+    return open_own_server(
         find_model(capture),
         purpose=f"replay {capture.id}",
         label=label,
         engine=engine or (known.name if known else None),
         **{**settings, **changes},
-    ) as server:
-        yield server
+    )
 
 
 def parse_changes(given: Sequence[str]) -> dict[str, str]:
@@ -116,8 +114,8 @@ def parse_changes(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def send_capture(client: Client, capture: Capture) -> Capture:
-    """Send a request again; return it with its new answer and how long that took.
+def send_capture(client: Client, capture: Capture) -> CapturedAnswer:
+    """Send a request again, and return its new answer.
 
     Raises VllamaError if there is no answer, or only a part of one.
     """
@@ -128,25 +126,12 @@ def send_capture(client: Client, capture: Capture) -> Capture:
     )
     encoding, texts = encode_parts([part for _, part in parts])
     times = [round(at_s, 6) for at_s, _ in parts]
-    answer = CapturedAnswer(
+    return CapturedAnswer(
         status=status,
         content_type=content_type,
         size_bytes=sum(len(part) for _, part in parts),
         encoding=encoding,
         parts=[Piece(at_s, text) for at_s, text in zip(times, texts, strict=True)],
-    )
-    return msgspec.structs.replace(
-        capture,
-        answer=answer,
-        times=msgspec.structs.replace(
-            capture.times,
-            queued_s=0.0,
-            load_s=0.0,
-            first_token_s=None,
-            total_s=times[-1] if times else 0.0,
-        ),
-        outcome="ok" if status < 400 else "error",
-        error=None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Detection of this machine: runs all probes concurrently, each with a time limit."""
+"""This machine: what it has, by probes that run at once, each with a limit; and how busy it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
+
+import psutil
 
 from vllama.base.threads import begin
 from vllama.base.units import format_bytes_binary
@@ -146,4 +148,44 @@ def _wait(name: str, probe: Future[T], limit_s: float, notes: list[str]) -> T | 
         failed = f"failed: {type(error).__name__}: {error}"
         why = failed if probe.done() else f"did not finish in {limit_s:.0f} s"
         notes.append(f"the {name} probe {why}")
+        return None
+
+
+# -- how busy it is at this moment ----------------------------------------------------------------
+
+USE_QUERY = "index,utilization.gpu,temperature.gpu,power.draw"
+
+GpuUses = dict[int, tuple[float | None, float | None, float | None]]
+"""By index: the part of the time that it worked, degrees Celsius, watts."""
+
+
+def read_cpu_use() -> float:
+    """Return the part of all cores that was in use since the last call; the first tells nothing."""
+    return round(psutil.cpu_percent(interval=None) / 100, 3)
+
+
+def read_gpu_uses() -> GpuUses:
+    """Ask `nvidia-smi`, in a process of its own; nothing if it is not there or fails."""
+    smi = nvidia.find_smi()
+    if smi is None:
+        return {}
+    found = nvidia.ask_smi(smi, f"--query-gpu={USE_QUERY}", timeout_s=PROBE_LIMIT_S)
+    return parse_gpu_uses(found.text)
+
+
+def parse_gpu_uses(text: str) -> GpuUses:
+    """Read the lines of `nvidia-smi`, in the order of `USE_QUERY`; `[N/A]` is unknown."""
+    found: GpuUses = {}
+    for line in text.splitlines():
+        index, *cells = (cell.strip() for cell in line.split(","))
+        if index.isdecimal() and len(cells) == 3:
+            percent, degrees, watts = map(_read_number, cells)
+            found[int(index)] = (None if percent is None else percent / 100, degrees, watts)
+    return found
+
+
+def _read_number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
         return None

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from vllama.machine.probe import Findings, run_command
+from vllama.machine.probe import Findings, Output, run_command
 from vllama.machine.types import Accelerator, Vendor
 
 MIB = 1024**2
@@ -73,15 +73,15 @@ def find_smi() -> str | None:
     return shutil.which("nvidia-smi") or next((p for p in PLACES if Path(p).is_file()), None)
 
 
+def ask_smi(smi: str, query: str, *, timeout_s: float = SMI_TIMEOUT_S) -> Output:
+    """Ask `nvidia-smi` for lines of cells, such as `--query-gpu=index,name`; never raises."""
+    return run_command([smi, query, "--format=csv,noheader,nounits"], timeout_s=timeout_s)
+
+
 def _run_smi(smi: str) -> Findings:
-    out = run_command(
-        [smi, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S
-    )
+    out = ask_smi(smi, f"--query-gpu={QUERY}")
     if _UNKNOWN_FIELD.search(out.text):
-        out = run_command(
-            [smi, f"--query-gpu={SHORT_QUERY}", "--format=csv,noheader,nounits"],
-            timeout_s=SMI_TIMEOUT_S,
-        )
+        out = ask_smi(smi, f"--query-gpu={SHORT_QUERY}")
     return Findings(notes=(out.problem,)) if out.problem else parse_nvidia_smi(out.text)
 
 
@@ -204,12 +204,9 @@ def _list_smi_processes() -> dict[int, dict[int, int]]:
     smi = find_smi()
     if smi is None:
         return {}
-    queries = ("--query-gpu=uuid,index", "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
-    gpus, apps = (
-        run_command([smi, query, "--format=csv,noheader,nounits"], timeout_s=SMI_TIMEOUT_S).text
-        for query in queries
-    )
-    return parse_processes(gpus, apps)
+    gpus = ask_smi(smi, "--query-gpu=uuid,index")
+    apps = ask_smi(smi, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory")
+    return parse_processes(gpus.text, apps.text)
 
 
 def parse_processes(gpus: str, apps: str) -> dict[int, dict[int, int]]:

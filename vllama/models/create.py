@@ -19,14 +19,19 @@ import msgspec
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.templates.go_template_prompt import parse_go_template
+from vllama.models.companions import (
+    check_adapter,
+    check_draft,
+    is_adapter,
+    is_projector,
+    read_given_header,
+)
 from vllama.models.disk import list_model_files
 from vllama.models.headers.chat_templates import find_stops
-from vllama.models.headers.gguf.lora import check_adapter, is_adapter
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
 from vllama.models.names.quant import UNQUANTISED, find_quant
 from vllama.models.names.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_cloud
-from vllama.models.resolve.drafts import check_draft, is_projector, read_given_header
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Definition, Format, ModelInfo

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.spelling import find_similar
 from vllama.models.aliases import check_aliases
-from vllama.models.disk import get_free_bytes, list_model_files
-from vllama.models.names.ref import ModelRef, add_default_tag
-from vllama.models.not_found import make_missing_error
-from vllama.models.remote import Remote
+from vllama.models.disk import list_model_files
+from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, add_default_tag, is_cloud
+from vllama.models.remote import Remote, make_missing_path_error
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
 from vllama.models.stored import StoredModels
 from vllama.models.stores.base import RemovingStore, Store
@@ -49,12 +49,10 @@ class Library:
         stores: Sequence[Store],
         open_source: Callable[[], HuggingFace],
         settings: ModelsSettings,
-        *,
-        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._settings, self.tables = settings, settings.tables
         self.stored = StoredModels(stores, settings)
-        self.remote = Remote(open_source, settings, self.stored, self.list, free_space)
+        self.remote = Remote(open_source, settings, self.stored, self.list)
         self.has_fallbacks = bool(settings.tables.list_links())
         self._lock = threading.Lock()
         self._drafts: dict[tuple[str, str], str] = {}  # OK, or why a draft model is left out
@@ -85,7 +83,7 @@ class Library:
         """
         bundle = self._find(name)
         if bundle is None:
-            raise make_missing_error(name, self.stored, self.list, may_pull=may_pull)
+            raise self._make_missing_error(name, may_pull=may_pull)
         return self._configure(bundle, name)
 
     def _find(self, name: str) -> Bundle | None:
@@ -104,6 +102,37 @@ class Library:
             if bundle is not None:
                 return replace(bundle, name=add_default_tag(name))
         return None
+
+    def _make_missing_error(self, name: str, *, may_pull: bool) -> VllamaError:
+        """Make the error for a model that is not here, with what to do about it."""
+        ref = ModelRef.parse(name)
+        if is_cloud(ref):
+            return CloudDisabled()
+        if ref.kind is Kind.PATH:
+            return make_missing_path_error(name, ref)
+        shown = name.strip() if ref.kind is Kind.HUB else ref.display
+        return ModelNotFound(shown, hint=self._advise(ref, may_pull=may_pull))
+
+    def _advise(self, ref: ModelRef, *, may_pull: bool) -> str:
+        """Return the hint for a model that is not here: a similar name, a pull, or the list."""
+        for item in self.stored.skipped():
+            if ref.means(item.name):
+                return f"it lies in '{item.path}', but is left out: {item.reason}"
+        keys: dict[str, str] = {}
+        for bundle in self.list():
+            here = ModelRef.parse(bundle.name)
+            # also without the tag and the organisation: any of them may be misspelt
+            for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
+                keys.setdefault(key.lower(), bundle.name)
+        wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
+        near = list(dict.fromkeys(keys[key] for key in find_similar(wanted, keys)))
+        if not may_pull:
+            other = "see what is here: vllama list"
+        elif ref.kind is Kind.HUB or self.stored.find_alias(ref):
+            other = f"run: vllama pull {ref.text}"
+        else:
+            other = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
+        return f"did you mean {' or '.join(near)}? Otherwise {other}" if near else other
 
     def _configure(self, bundle: Bundle, *names: str) -> Bundle:
         """Return a model with its settings; `names` are others that it is known by."""
@@ -145,7 +174,7 @@ class Library:
 
     def _add_draft(self, bundle: Bundle, name: str) -> Bundle:
         """Return a model with the draft model `name`, or as it is if that cannot draft for it."""
-        from vllama.models.resolve.drafts import check_draft  # only where one is wanted
+        from vllama.models.companions import check_draft  # only where one is wanted
 
         key = (bundle.key, name)
         try:
@@ -204,7 +233,7 @@ class Library:
             )
         bundle = self.stored.find(name)
         if bundle is None:
-            raise make_missing_error(name, self.stored, self.list)
+            raise self._make_missing_error(name, may_pull=True)
         store = next(s for s in self.stored.stores if s.name == bundle.store)
         kept = store.keeps(bundle)
         if isinstance(store, RemovingStore) and (force or kept is None):

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.base.errors import BadModelFile, NotEnoughMemory, Offline
-from vllama.models.aliases import find_own_alias
+from vllama.base.errors import BadModelFile, ModelNotFound, NotEnoughMemory, Offline
+from vllama.base.spelling import find_similar
+from vllama.models.aliases import find_own_alias, list_families, list_tags
 from vllama.models.limits import check_registry
-from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, is_cloud
-from vllama.models.not_found import (
-    make_missing_path_error,
-    make_no_repository_error,
-    make_removed_error,
-)
+from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
 from vllama.models.settings import ModelsSettings
 from vllama.models.stored import StoredModels, find_in
@@ -28,8 +23,7 @@ from vllama.models.stores.packaged import PACKAGED
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 
 if TYPE_CHECKING:
-    from vllama.models.resolve.memory_fit import Fits
-    from vllama.models.resolve.search import Resolution
+    from vllama.models.resolve.search import Fits, Resolution
     from vllama.models.sources.hf import HuggingFace
 ALL_FORMATS = (Format.GGUF, Format.SAFETENSORS)
 _NAMES_SHOWN = 8
@@ -50,9 +44,8 @@ class Remote:
         settings: ModelsSettings,
         stored: StoredModels,
         list_models: Callable[[], Sequence[Bundle]],
-        free_space: Callable[[Path], int],
     ) -> None:
-        self._open_source, self._settings, self._free_space = open_source, settings, free_space
+        self._open_source, self._settings = open_source, settings
         self._stored, self._list_models = stored, list_models
 
     def pull(
@@ -145,7 +138,7 @@ class Remote:
     ) -> Resolution:
         """Decide what a pull from the hub would fetch, and why; nothing is fetched.
 
-        With `fits` memory chooses among the forms (`resolve.memory_fit`). Raises what `pull`
+        With `fits` memory chooses among the forms (`plan.form_choice`). Raises what `pull`
         raises, except NotEnoughMemory, which is the resolution's `shortage`; ModelNotFound for
         names that the hub has no part in.
         """
@@ -165,7 +158,6 @@ class Remote:
         return self._open_source().search(text, limit)
 
     def _resolve(self, ref: ModelRef, formats: Sequence[Format], fits: Fits | None) -> Resolution:
-        from vllama.models.resolve.memory_fit import choose_fitting
         from vllama.models.resolve.search import iterate_resolutions
 
         alias = self._stored.find_alias(ref)
@@ -184,7 +176,7 @@ class Remote:
 
             return list_family_sizes(ref)
 
-        return choose_fitting(search, fits, read, family, named=hub.has_tag)
+        return fits.choose(search, read, family, named=hub.has_tag)
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
@@ -198,15 +190,14 @@ class Remote:
 
     def _fetch(self, found: Resolution, progress: Progress, cancel: threading.Event) -> Bundle:
         """Download what was decided into the hub's cache. Raises what a pull raises."""
-        from vllama.models.download.fetch import Fetcher
+        from vllama.models.download.fetch import fetch_variant
 
         repository, variant = found.repository, found.variant
-        fetcher = Fetcher(self._open_source(), self._settings, free_space=self._free_space)
-        fetcher.fetch(repository, variant, progress, cancel)
+        fetch_variant(self._open_source(), self._settings, repository, variant, progress, cancel)
         for bundle in HfCacheStore(self._settings.hf_cache_dir).in_repository(repository.hub_id):
             if found.ref.means(bundle.name) and bundle.format is variant.format:
                 return bundle
-        raise make_removed_error(found.ref.display)
+        raise _make_removed_error(found.ref.display)
 
     def _fetch_from_registry(
         self,
@@ -228,7 +219,6 @@ class Remote:
                 formats=formats,
                 progress=progress,
                 cancel=cancel,
-                free_space=self._free_space,
             )
         except Offline:
             if here is None or here.store != OllamaStore.name:
@@ -236,7 +226,7 @@ class Remote:
             return here  # complete, though perhaps not the newest
         bundle = OllamaStore([models.folder]).find(name)
         if bundle is None:
-            raise make_removed_error(name.display)
+            raise _make_removed_error(name.display)
         return bundle
 
     def _make_cut_off_error(self, error: Offline, hub: ModelRef) -> Offline:
@@ -272,3 +262,36 @@ def make_too_large_error(
         hint = f"{hint}; or {anyway}" if hint else anyway
     verb = "load" if to_load else "pull"
     return NotEnoughMemory(f"cannot {verb} '{ref.display}': {shortage.message}", hint=hint)
+
+
+def make_missing_path_error(name: str, ref: ModelRef) -> ModelNotFound:
+    """Make the error for a path, parsed as `ref`, at which no model lies."""
+    return ModelNotFound(
+        name,
+        message=f"cannot find a model at '{name}'",
+        hint="name a .gguf file, or a folder with config.json (or params.json) and *.safetensors"
+        if ref.path is not None and ref.path.exists()
+        else "there is no such file or folder",
+    )
+
+
+def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
+    """Make the error for a name that stands for nothing on the hub."""
+    message = f"cannot find '{ref.display}': no repository on the hub is known for it"
+    elsewhere = (
+        "name a repository: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
+        f"vllama pull ollama://{ref.display}"
+    )
+    if tags := list_tags(ref.model):
+        known = ", ".join(f"{ref.model}:{tag}" for tag in tags if tag != DEFAULT_TAG)
+        return ModelNotFound(
+            ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
+        )
+    near = find_similar(ref.model, list_families())
+    meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
+    return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")
+
+
+def _make_removed_error(name: str) -> ModelNotFound:
+    """Make the error for a model that another process removed while it came."""
+    return ModelNotFound(name, hint="it was removed while it was pulled: pull again")

@@ -17,9 +17,9 @@ SPREAD = "spread"
 def read_parameters(value: object) -> dict[str, object]:
     """Accept a table of Ollama's options."""
     # not at the top: the commands need it only for a file that has such a table
-    from vllama.dialects.ollama.options import describe_options, resolve_options
+    from vllama.dialects.ollama.options import OPTION_SCHEMAS, resolve_options
 
-    known = tuple(describe_options()["properties"])
+    known = tuple(OPTION_SCHEMAS)
     if not isinstance(value, Mapping):
         raise ValueError("not a table such as { temperature = 0.6 }")
     for name in value:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from vllama.base.errors import EngineMissing, NoPlan
 from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Missing, Mode
-from vllama.engines.capabilities import Drafting, Limited, Tunable
 from vllama.engines.locate import NOT_INSTALLED
-from vllama.engines.recipe import advise_installation, format_install_command, get_recipe
+from vllama.engines.recipe import format_install_command
 from vllama.engines.registry import ask_preference, find_engines
 from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
@@ -193,8 +192,6 @@ def find_lack(
     wants_gpu = facts.platform.accelerators and facts.settings.gpu_layers != 0
     if here and wants_gpu and not here.offloads:
         return "does not use the GPU"
-    if not isinstance(engine, Limited):
-        return None
     return engine.lacks(bundle, info, facts.settings.num_parallel)
 
 
@@ -211,7 +208,7 @@ def make_engine_missing_error(facts: Facts, absent: Missing) -> EngineMissing:
 def write_advice(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, on this machine."""
     engine = facts.found.engines[absent.engine]
-    return advise_installation(engine, engine.name, facts.platform, absent.hint)
+    return engine.install.advise(engine.name, facts.platform, absent.hint)
 
 
 def is_obtainable(facts: Facts, absent: Missing) -> bool:
@@ -219,7 +216,7 @@ def is_obtainable(facts: Facts, absent: Missing) -> bool:
 
     Without a recipe its adapter alone decides, and says how to get it.
     """
-    recipe = get_recipe(facts.found.engines[absent.engine])
+    recipe = facts.found.engines[absent.engine].install
     return absent.installable and (not recipe.wheels or bool(recipe.wheels_for(facts.platform)))
 
 
@@ -260,7 +257,7 @@ def describe_offer(facts: Facts, absent: Missing) -> str:
     """Return how to get an engine that is not here, what speaks for it, and what it takes."""
     engine = facts.found.engines[absent.engine]
     _, reason = ask_preference(engine, facts.platform)
-    suiting = get_recipe(engine).wheels_for(facts.platform)
+    suiting = engine.install.wheels_for(facts.platform)
     if not suiting:
         return f"{engine.title} ({reason}): {absent.hint}"
     takes = (format_bytes_decimal(suiting[0].download_bytes), suiting[0].note)
@@ -374,7 +371,7 @@ def place_on_gpus(facts: Facts, engine: Engine, estimate: Estimate) -> tuple[Est
 
     What an engine's `tune` has decided stays.
     """
-    if not estimate.memory.on_gpu or isinstance(engine, Tunable):
+    if not estimate.memory.on_gpu or engine.tunes:
         return estimate, ""
     placement = place(facts, estimate.memory)
     if not placement.gpus:
@@ -394,7 +391,7 @@ def judge_draft(
 ) -> tuple[str | None, str]:
     """Return how drafts are made, None if they are not, and why, "" without a draft model."""
     kind = find_kind(bundle, info)
-    if kind is None or not (isinstance(engine, Drafting) and engine.drafts(bundle, need.mode)):
+    if kind is None or not engine.drafts(bundle, need.mode):
         return None, ""
     key = make_key(bundle, choice.installation)
     drafts, reason = choose_draft(facts.draft_speeds.get(key, DraftSpeeds()))

@@ -12,8 +12,6 @@ from msgspec import UNSET, Struct, UnsetType
 from vllama.base.errors import NoPlan
 from vllama.base.meaning import says
 from vllama.engines.base import Engine
-from vllama.engines.capabilities import Attachable
-from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
 from vllama.machine.environments.layout import list_requirements
@@ -75,11 +73,11 @@ def describe_engine(facts: Facts, engine: Engine, chosen: str | None) -> EngineR
     found = facts.found.installations.get(engine.name)
     missing = facts.found.missing.get(engine.name)
     score, reason = ask_preference(engine, facts.platform)
-    recipe = get_recipe(engine)
+    recipe = engine.install
     suiting = recipe.wheels_for(facts.platform)
     where = None
     if found:
-        where = "elsewhere" if isinstance(engine, Attachable) else str(found.origin)
+        where = "elsewhere" if engine.attaches else str(found.origin)
     return EngineRow(
         name=engine.name,
         title=engine.title,

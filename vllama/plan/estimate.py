@@ -6,15 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from vllama.engines.base import Engine, Memory, Mode, Settings
-from vllama.engines.capabilities import (
-    Inspecting,
-    Slotted,
-    Splitting,
-    Tunable,
-    Tuning,
-    TuningRequest,
-)
+from vllama.engines.base import Engine, Memory, Mode, Settings, Tuning, TuningRequest
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format, ModelInfo
 from vllama.plan.fit import (
@@ -62,7 +54,7 @@ def make_estimate(
         all_gpus=facts.gpus is not None,
         eager=facts.relief.eager,
     )
-    if isinstance(engine, Tunable):
+    if engine.tunes:
         tuning, most = engine.tune(request), None
     else:
         tuning, most = tune_by_overhead(facts, engine, need, request)
@@ -140,7 +132,7 @@ def draft_settings(
         flash_attention=facts.settings.flash_attention is not False and need.mode is Mode.CHAT,
         kv_cache_type=facts.settings.kv_cache_type,
         parallel=facts.settings.num_parallel,
-        inspect=facts.settings.inspect and isinstance(engine, Inspecting),
+        inspect=facts.settings.inspect and engine.inspects,
         logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
         extra_args=facts.settings.engine_args,
     )
@@ -172,9 +164,9 @@ def count_most_slots(
     As many as are asked for. The engine's own number has to fit beside the whole context. None: an
     engine that has one cache for all.
     """
-    if not isinstance(engine, Slotted):
-        return None
     slots = engine.slots(at_once(facts))
+    if slots is None:
+        return None
     usable = share_bytes(facts, on_gpu=on_gpu)
     while not facts.settings.num_parallel and slots > 1:
         memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
@@ -244,7 +236,7 @@ def layers(
     engine = facts.found.engines[choice.engine]
     if not wanted:
         return -1, f"all layers on {where}"
-    if not (isinstance(engine, Splitting) and engine.splits_layers):
+    if not engine.splits_layers:
         return -1, f"all layers on {where}: {engine.title} does not split a model"
     assert asked is not None
     if info.block_count and asked > info.block_count:

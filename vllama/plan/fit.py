@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 
 from vllama.engines.base import Memory, Overhead
 from vllama.machine.types import Platform
-from vllama.models.headers.gguf.types import count_tensor_bytes
+from vllama.models.headers.gguf.parser import count_tensor_bytes
 from vllama.models.types import ModelInfo
 
 MIN_AUTO_CONTEXT = 2048

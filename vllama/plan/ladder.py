@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.base.units import format_amounts
-from vllama.engines.capabilities import Attachable
 from vllama.engines.contract import AdapterFailed
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
@@ -113,7 +112,7 @@ def make_next_plan(
     facts = facts.of(last.plan.bundle)
     if facts.settings.strict:
         return None
-    if isinstance(facts.found.engines[last.plan.engine], Attachable):
+    if facts.found.engines[last.plan.engine].attaches:
         return None
     tried = [command(facts, one.plan) for one in failed]
     for step in steps(facts, last, forms):

@@ -1,80 +1,26 @@
 """The plan for a name, before anything is downloaded: what it stands for, and how it would run.
 
-The same for `vllama plan`, `/api/plan` and the Python API. `FitsHere` answers a pull, which asks
-how the forms of a model would lie in memory (`models.resolve.memory_fit`).
+The same for `vllama plan`, `/api/plan` and the Python API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from vllama.base.errors import ModelNotFound, NoPlan
-from vllama.engines.registry import ask_refusal
-from vllama.machine.detect import describe
+from vllama.base.errors import ModelNotFound
 from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef, is_cloud
 from vllama.models.remote import make_too_large_error
-from vllama.models.resolve.memory_fit import Fit
 from vllama.models.resolve.search import Resolution
-from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.plan.choose import choose_engine, list_loadable_formats
-from vllama.plan.estimate import SENSIBLE_CONTEXT, make_estimate
-from vllama.plan.fit import GIB
+from vllama.models.types import Bundle, Format
+from vllama.plan.choose import list_loadable_formats
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.quant_fallback import list_forms_here
-from vllama.plan.refuse import explain_no_tokenizer
 from vllama.plan.report import find_refused, make_report, report_plan
-from vllama.plan.types import Facts, Need
-
-
-@dataclass(frozen=True, slots=True)
-class FitsHere:
-    """The judge for this machine, its engines and what the user settled; see `Fits`."""
-
-    facts: Facts
-
-    def certainly(self, size_bytes: int, format_: Format) -> bool:
-        """Assume more cache and buffers than any model has that is as large as that.
-
-        With 4096 tokens of f16 the cache is the smaller half, but for models below 1 GiB.
-        """
-        settings = self.facts.settings
-        contexts = max(1.0, (settings.context_length or 0) / SENSIBLE_CONTEXT) * (
-            settings.num_parallel or 1
-        )
-        bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
-        fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
-        return fit is not None and fit.fits
-
-    def refuses(self, info: ModelInfo, format_: Format, paths: Sequence[str]) -> str | None:
-        """Ask the engine that would be chosen."""
-        facts = self.facts
-        try:
-            choice = choose_engine(facts, format_, None, info)
-        except NoPlan:
-            return None
-        engine = facts.found.engines[choice.engine]
-        return ask_refusal(engine, facts.platform, info) or explain_no_tokenizer(
-            facts, format_, paths
-        )
-
-    def judge(
-        self, info: ModelInfo, format_: Format, context_length: int | None = None
-    ) -> Fit | None:
-        """Reckon as a load would."""
-        facts = self.facts
-        if context_length is not None:
-            own = replace(facts.settings, context_length=context_length)
-            facts = replace(facts, settings=own)
-        try:
-            choice = choose_engine(facts, format_, None, info)
-        except NoPlan:
-            return None
-        if ask_refusal(facts.found.engines[choice.engine], facts.platform, info):
-            return None
-        return make_estimate(facts, choice, format_, info, Need())
+from vllama.plan.types import Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +76,8 @@ def preview_plan(
     if found.shortage is None:
         return report_plan(facts, bundle, info, environ, **more)
     refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)
-    platform = describe(facts.platform)
     more["refused"] = find_refused(facts, bundle, info)
-    return make_report(facts, bundle, refusal, platform=platform, environ=environ, **more)
+    return make_report(facts, bundle, refusal, environ=environ, **more)
 
 
 def _list_files(found: Resolution) -> list[dict[str, Any]]:

@@ -14,8 +14,6 @@ from vllama.base.errors import (
 )
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Mode
-from vllama.engines.capabilities import Adapting, Inspecting
-from vllama.engines.recipe import advise_installation
 from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
 from vllama.models.names.ref import ModelRef
@@ -57,7 +55,7 @@ def refuse_by_engine(
 
 def refuse_inspection(facts: Facts, bundle: Bundle, engine: Engine) -> None:
     """Raise EngineMissing if the engine could look inside the model, but for what is missing."""
-    if not (facts.settings.inspect and isinstance(engine, Inspecting)):
+    if not (facts.settings.inspect and engine.inspects):
         return
     if lacking := engine.lacks_for_inspection(facts.found.installations[engine.name]):
         raise EngineMissing(
@@ -93,7 +91,7 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
         return "choose another model, or a GGUF of this one (hf.co/org/repo-GGUF)"
     if best.name in found.installations:
         return f"choose an engine that can: --engine {best.name}"
-    get = advise_installation(best, best.name, platform, found.missing[best.name].hint)
+    get = best.install.advise(best.name, platform, found.missing[best.name].hint)
     return f"choose {best.title}, which can: {get}"
 
 
@@ -109,7 +107,7 @@ def from_the_hub(bundle: Bundle) -> str:
 
 def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
     """Raise NoPlan if the engine cannot be started with all the model's LoRA adapters."""
-    most = engine.max_adapters if isinstance(engine, Adapting) else 0
+    most = engine.max_adapters
     if len(bundle.adapters) > most:
         takes = f"{most} only" if most else "none"
         raise NoPlan(

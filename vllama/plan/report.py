@@ -134,7 +134,6 @@ def make_report(
     bundle: Bundle,
     outcome: Plan | VllamaError,
     *,
-    platform: str,
     environ: Mapping[str, str],
     files: Sequence[Mapping[str, Any]],
     candidates: Sequence[Mapping[str, Any]] = (),
@@ -153,7 +152,7 @@ def make_report(
     plan = outcome if isinstance(outcome, Plan) else None
     told: dict[str, Any] = {
         "model": bundle.name,
-        "platform": platform,
+        "platform": describe(facts.platform),
         "engines": make_engine_rows(
             facts,
             bundle,
@@ -255,10 +254,7 @@ def report_plan(
     if isinstance(outcome, Plan):
         bundle = outcome.bundle  # another quantisation of it, where its own does not fit
     more.setdefault("files", list_files_here(bundle))
-    platform = describe(facts.platform)
-    return make_report(
-        facts, bundle, outcome, platform=platform, environ=environ, refused=refused, **more
-    )
+    return make_report(facts, bundle, outcome, environ=environ, refused=refused, **more)
 
 
 def list_files_here(bundle: Bundle) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from urllib.parse import quote
 from vllama.base.errors import NoPlan
 from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Mode
-from vllama.engines.capabilities import OffloadsBlocks, PromptCaching, SavesSlots, Threaded
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.models.table_kinds import SPREAD
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -150,7 +149,7 @@ def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) ->
             return Threads(generate=limit, batch=limit, reason=reason)
         return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as asked for")
     cores = max(1, (platform.physical_cores or platform.cores) // settings.replicas)
-    if not (isinstance(engine, Threaded) and engine.sets_threads) or on_gpu:
+    if on_gpu or not engine.sets_threads:
         return Threads(generate=max(1, cores - 1), batch=cores)
     reason = f"{_count(cores)}: one on each physical core"
     return Threads(generate=cores, batch=cores, reason=reason)
@@ -183,11 +182,9 @@ def keep_conversations(
     """Decide which conversations are kept after they have lost their place in the engine."""
     engine, memory = facts.found.engines[choice.engine], estimate.memory
     most_bytes = _size_prompt_cache(facts, need, memory, estimate.settings.parallel)
-    caches = isinstance(engine, PromptCaching) and engine.caches_prompts
-    cache_bytes = most_bytes if caches else 0
-    saves = isinstance(engine, SavesSlots) and engine.saves_slots
-    offloads = isinstance(engine, OffloadsBlocks) and engine.offloads_blocks and memory.on_gpu
-    if facts.slot_dir is None or not (saves or offloads) or need.mode is not Mode.CHAT:
+    cache_bytes = most_bytes if engine.caches_prompts else 0
+    keeps = engine.saves_slots or (engine.offloads_blocks and memory.on_gpu)
+    if facts.slot_dir is None or not keeps or need.mode is not Mode.CHAT:
         return Kept(None, cache_bytes)
     if info.sliding_window or any(word in name for name in info.metadata for word in RECURRENT):
         # what is restored of these was measured to answer differently, or to help nothing
@@ -197,7 +194,7 @@ def keep_conversations(
     words = f"conversations are kept on disk: up to {size} for all models"
     if (own := bundle.settings.cache_disk) is not None and not isinstance(own, bool):
         words += f", {format_bytes_decimal(own)} for this one"
-    if saves:
+    if engine.saves_slots:
         return Kept(facts.slot_dir, cache_bytes, words)
     if not most_bytes or facts.platform.shared_memory_bytes < most_bytes:
         why = f"{engine.title} needs RAM for that, in /dev/shm"

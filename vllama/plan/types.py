@@ -94,10 +94,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The launch and memory use of a model here, before it is judged whether that is too much.
-
-    It is a `Fit`, by which a pull chooses the form of a model.
-    """
+    """The launch and memory use of a model here, before it is judged whether that is too much."""
 
     settings: Settings  # of the launch, as far as its memory depends on them
     memory: Memory

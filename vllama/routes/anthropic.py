@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vllama.base.errors import ContextOverflow
-from vllama.base.meaning import Schema
 from vllama.chat.bodies import decode_object
 from vllama.chat.request import estimate_tokens
 from vllama.dialects.anthropic.answer_types import Message, MessageEvent, TokenCount
 from vllama.dialects.anthropic.read import MessagesRequest, parse_messages
-from vllama.dialects.anthropic.request_types import MessagesBody
+from vllama.dialects.anthropic.request_types import CountBody, MessagesBody
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 from vllama.dialects.openai.read import read_chat
 from vllama.models.types import Capability
@@ -27,15 +26,6 @@ from vllama.net.http.request import Request
 from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.describe.fields import (
-    TEXT,
-    TEXT_FIELDS,
-    TEXT_OR_NULL,
-    make_array,
-    make_object,
-    make_word,
-    refer,
-)
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.openai.common import (
     check_blocks,
@@ -46,7 +36,7 @@ from vllama.routes.openai.common import (
     relay_blocks,
 )
 from vllama.routes.prompts.prepare import CheckedRequest, prepare
-from vllama.routes.route import Body, Dialect, Framing, Route, RouteKind, Stream, Task
+from vllama.routes.route import Dialect, Framing, Route, RouteKind, Stream, Task
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
@@ -123,46 +113,13 @@ def _identify(request: Request) -> str:
     return identity
 
 
-_FIELDS: dict[str, Schema] = {
-    **TEXT_FIELDS,
-    "messages": make_array(refer("AnthropicMessage")),
-    "stop_sequences": {"items": TEXT},
-    "system": {
-        "anyOf": [TEXT_OR_NULL, {"type": "array", "items": {}}],
-        "description": "the system message: a text, or blocks of text",
-    },
-}
-_PARTS = {
-    "AnthropicToolChoice": make_object(type=make_word("auto", "any", "tool", "none")),
-}
-_QUESTION = {"messages": [{"role": "user", "content": "Say hello."}]}
-MESSAGE = Body(
-    type=MessagesBody,
-    required=("max_tokens", "messages"),
-    parts=_PARTS,
-    fields=_FIELDS | {"max_tokens": {"type": "integer", "minimum": 1}},
-    examples={
-        "A question": _QUESTION | {"max_tokens": 50},
-        "Streamed": _QUESTION | {"max_tokens": 50, "stream": True},
-    },
-)
-COUNT = Body(
-    name="CountTokensRequest",
-    type=MessagesBody,
-    required=("messages",),
-    parts=_PARTS,
-    fields=_FIELDS,
-    examples={"A question": _QUESTION},
-)
-
-
 _answers = partial(Route, kind=RouteKind.MODEL, dialect=Dialect.ANTHROPIC)
 ROUTES = (
     _answers(
         "POST /v1/messages",
         messages,
         task=Task.CHAT,
-        body=MESSAGE,
+        body=MessagesBody,
         answer=Message,
         stream=Stream(Framing.NAMED_EVENTS, MessageEvent),
     ),
@@ -170,7 +127,7 @@ ROUTES = (
         "POST /v1/messages/count_tokens",
         count_tokens,
         captured=False,
-        body=COUNT,
+        body=CountBody,
         answer=TokenCount,
     ),
 )

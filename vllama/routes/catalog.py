@@ -19,7 +19,6 @@ from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
 from vllama.dialects.ollama.options import resolve_options
-from vllama.engines.capabilities import Inspecting
 from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.names.variants import CONFIG_FILES
@@ -91,7 +90,7 @@ class Catalog:
         self._clock = clock
         self._kept: dict[str, tuple[float, Entry]] = {}
         self._pending: dict[str, asyncio.Task[Entry]] = {}
-        self.changes = 0  # of the library that this server has made itself
+        self.is_outdated = False  # this server has changed the library since the last `look`
         self.listed: frozenset[tuple[object, ...]] = frozenset()  # the last list of all models
         self.lists = 0  # how often that was another one than before
 
@@ -151,11 +150,19 @@ class Catalog:
     async def all(self) -> list[tuple[Bundle, ModelInfo | None, str]]:
         """Return all models, newest first; damaged ones without metadata, but with the reason."""
         rows = await executors.disk.run(self._all)
-        self.note_list(bundle for bundle, _, _ in rows)
+        self._note_list(bundle for bundle, _, _ in rows)
         return rows
 
-    def note_list(self, bundles: Iterable[Bundle]) -> None:
-        """Compare a list of all models with the last one, whoever asked for that."""
+    async def look(self) -> None:
+        """Look at the disk, in a thread, for who wants to know of changes: no model is read."""
+        self.is_outdated = False
+        self._note_list(await executors.upkeep.run(self.library.list))
+
+    def _note_list(self, bundles: Iterable[Bundle]) -> None:
+        """Compare a list of all models with the last one, whoever asked for that.
+
+        What a client has seen counts: a file that came and went between two looks is on its list.
+        """
         listed = frozenset((one.name, one.key, one.size_bytes, one.modified_s) for one in bundles)
         if listed != self.listed:
             self.listed = listed
@@ -175,7 +182,7 @@ class Catalog:
         """Drop what is kept or on its way: the library has changed."""
         self._kept.clear()
         self._pending.clear()
-        self.changes += 1
+        self.is_outdated = True
 
     def _look_up(self, name: str) -> Entry:
         bundle, config = self._find(name), self._in_use.config
@@ -192,7 +199,7 @@ class Catalog:
         config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
         return InspectRules(
             most_bytes=config.inspect_limit_bytes,
-            engines=tuple(each.title for each in engines if isinstance(each, Inspecting)),
+            engines=tuple(each.title for each in engines if each.inspects),
         )
 
     def _find(self, name: str) -> Bundle:

@@ -28,7 +28,6 @@ from vllama.base.errors import (
     ShuttingDown,
     VllamaError,
 )
-from vllama.engines.capabilities import find_servers
 from vllama.models.settings import ModelSettings
 from vllama.net.http.departure import unless_gone
 from vllama.routes.first_token import TooSlow, first_token_in_time
@@ -206,7 +205,7 @@ class Chain:
         )
 
     def _fails_checks(self, bundle: Bundle) -> bool:
-        servers, _ = find_servers(self._gateway.facts.found, bundle)
+        servers, _ = self._gateway.facts.found.find_servers(bundle)
         return self._gateway.watch.are_down(servers)
 
     def _server_fails(self) -> bool:

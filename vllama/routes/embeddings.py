@@ -56,8 +56,6 @@ from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import size_inputs
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.relay import count_inputs
-from vllama.routes.ollama import bodies as ollama_bodies
-from vllama.routes.openai import bodies as openai_bodies
 from vllama.routes.openai.common import find_text_model, name_ignored, read_truncate
 from vllama.routes.prompts.prompt import DROPPED_HEADER, DROPPED_TOKENS_HEADER
 from vllama.routes.prompts.tokenizer import detokenize, find_unknown, tokenize
@@ -286,18 +284,18 @@ async def detokenize_input(upstream: Upstream, traits: Traits, tokens: list[int]
 
 _embeds = partial(ollama_route, kind=RouteKind.MODEL, task=Task.EMBEDDINGS)
 ROUTES = (
-    _embeds("POST /api/embed", embed, body=ollama_bodies.EMBED, answer=EmbedAnswer),
+    _embeds("POST /api/embed", embed, body=EmbedBody, answer=EmbedAnswer),
     _embeds(
         "POST /api/embeddings",
         legacy_embed,
-        body=ollama_bodies.LEGACY_EMBED,
+        body=LegacyEmbedBody,
         answer=LegacyEmbedAnswer,
     ),
     _embeds(
         "POST /v1/embeddings",
         embeddings,
         dialect=Dialect.OPENAI,
-        body=openai_bodies.EMBEDDING,
+        body=EmbeddingBody,
         answer=Embeddings,
     ),
 )

@@ -257,7 +257,7 @@ async def _send(
     """Forward a request; return the id of the response that the node has stored, if it has."""
     answer = Forward(request, name_client(running.access))
     running.model, running.is_running = model, True
-    running.follow(answer)
+    running.follow(answer, answer.tally)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
         await answer.run(pool, body, may_refuse=may_refuse)
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None

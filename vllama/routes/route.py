@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
+from msgspec import Struct
 
 from vllama.accounts.keys.key import Scope
 from vllama.base.errors import VllamaError
@@ -108,24 +108,6 @@ class Framing(StrEnum):
     NAMED_EVENTS = "events with names"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """A request's body: the type that is checked, and what is known beyond it.
-
-    `name` is by default that of the type. `fields` are added to those of the type, or refine them;
-    `parts` refine the types within it, by their names. `form`: it is sent as a form, with files.
-    `examples` are whole bodies by their titles, but for the model of a request to one.
-    """
-
-    name: str = ""
-    type: type[msgspec.Struct] | None = None
-    required: Sequence[str] = ()
-    fields: Mapping[str, Schema] = field(default_factory=dict)
-    parts: Mapping[str, Schema] = field(default_factory=dict)
-    form: bool = False
-    examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A streamed answer: `type` is that of a line, or of an event's data.
@@ -181,7 +163,10 @@ class Route:
     # the API that it is listed with, by default that of its dialect
     tag: Tag | None = None
     parameters: Sequence[Parameter] = ()
-    body: Body | None = None
+    # the type of a request's body; `describe.examples` has examples of it
+    body: type[Struct] | None = None
+    # the body is a form, with files
+    form: bool = False
     # the body is a file
     upload: bool = False
     # the type of the JSON that is answered; a tuple are the types that it may have

@@ -11,17 +11,22 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from vllama.base.errors import EngineError, EngineStartFailed
+from vllama.base.errors import EngineError
 from vllama.chat.engine.traits import Traits
 from vllama.dialects.ollama.answer_types import LoadProgress
+from vllama.engines.base import Engine
 from vllama.models.types import Bundle
 from vllama.net.upstream.connection import Progress
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need, Plan
 from vllama.scheduler.policy import Pools
 from vllama.supervise.logs import LogRing
+from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
 from vllama.supervise.tree import Activity, Footprint
+
+# the weights move between GPU and RAM: seconds, or minutes for the largest models
+SLEEP_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +43,6 @@ class Limits:
     sleep_s: float = 3600.0  # after which a sleeping model is unloaded
     cool_down_s: float = 15.0  # for which a model that has used up its restarts is refused
     hang_s: float = 30.0  # an engine may be silent this long in an answer; infinite: no limit
-
-
-async def raise_first_failure(bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
-    """Offer no other plan: raise the error of the first."""
-    raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
-
-
-async def probe_nothing(endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
-    """Find nothing wrong."""
-    return None
 
 
 async def save_nothing(endpoints: Sequence[Endpoint]) -> None:
@@ -95,18 +90,16 @@ class Hooks:
     needs: Callable[[Plan], Pools]
     measure: Callable[[Mapping[Hashable, Process], bool], Awaitable[Measured]]
     record_memory: Callable[[Plan, Pools], Awaitable[None]]
-    replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]] = raise_first_failure
-    report_progress: Callable[[Plan, LoadProgress], None] = lambda plan, progress: None
-    report_load: Callable[[Plan, bool], None] = lambda plan, again: None
-    read_progress: Callable[[Endpoint], Mapping[int, Progress]] = lambda endpoint: {}
-    abort_answers: Callable[[Endpoint, str, Collection[int] | None], None] = (
-        lambda endpoint, cause, numbers: None
-    )
-    probe: Callable[[Endpoint, str, str], Awaitable[EngineError | None]] = probe_nothing
-    find_trouble: Callable[[Endpoint], str] = lambda endpoint: ""
-    make_sleeper: Callable[[Plan], Sleeper | None] = lambda plan: None
-    on_instance_end: Callable[[], object] = lambda: None
-    before_end: Callable[[Sequence[Endpoint]], Awaitable[None]] = save_nothing
+    replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]]
+    report_progress: Callable[[Plan, LoadProgress], None]
+    report_load: Callable[[Plan, bool], None]
+    read_progress: Callable[[Endpoint], Mapping[int, Progress]]
+    abort_answers: Callable[[Endpoint, str, Collection[int] | None], None]
+    probe: Callable[[Endpoint, str, str], Awaitable[EngineError | None]]
+    find_trouble: Callable[[Endpoint], str]
+    make_sleeper: Callable[[Plan], Sleeper | None]
+    on_instance_end: Callable[[], object]
+    before_end: Callable[[Sequence[Endpoint]], Awaitable[None]]
 
 
 class Part(Protocol):
@@ -200,13 +193,27 @@ class Process(Protocol):
         ...
 
 
-class Sleeper(Protocol):
-    """How the engine at an endpoint is put to sleep and woken."""
+class Sleeper:
+    """How an engine that has routes for it is put to sleep and woken."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     async def sleep(self, endpoint: Endpoint) -> bool:
-        """Make the engine release its memory; return whether it did."""
-        ...
+        """Make the engine release its memory; return whether it confirmed that."""
+        return await self._request(endpoint, *self._engine.sleep())
 
     async def wake(self, endpoint: Endpoint) -> bool:
-        """Make the engine load its memory again; return whether it did."""
-        ...
+        """Make the engine load its memory again; return whether it confirmed that."""
+        return await self._request(endpoint, *self._engine.wake())
+
+    @staticmethod
+    async def _request(endpoint: Endpoint, method: str, path: str) -> bool:
+        status = await http_status(
+            endpoint,
+            path,
+            timeout_s=SLEEP_LIMIT_S,
+            api_key=endpoint.api_key,
+            post=b"" if method == "POST" else None,
+        )
+        return status == 200

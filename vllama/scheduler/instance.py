@@ -16,10 +16,9 @@ from vllama.models.types import Bundle, Format
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.fair_queue import FairQueue
 from vllama.scheduler.hooks import Part, Process, Sleeper
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.readmission import Readmission
+from vllama.scheduler.turns import FairQueue, Readmission
 from vllama.supervise.spec import Endpoint, State
 from vllama.targets.choice import choose_target
 

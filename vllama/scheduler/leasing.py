@@ -19,12 +19,12 @@ from vllama.models.types import Bundle
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
-from vllama.scheduler.fair_queue import Flow
+from vllama.scheduler.health import Recovery
 from vllama.scheduler.hooks import Hooks
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix, Waiter
 from vllama.scheduler.lifecycle import Lifecycle
-from vllama.scheduler.recovery import Recovery
 from vllama.scheduler.state import STOPPING, Table
+from vllama.scheduler.turns import Flow
 
 log = logging.getLogger(__name__)
 

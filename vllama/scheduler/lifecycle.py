@@ -16,7 +16,6 @@ import msgspec
 
 from vllama.base.errors import EngineError, EngineStartFailed, ShuttingDown, VllamaError
 from vllama.dialects.events import MarkKind
-from vllama.engines.capabilities import Sleeping
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
 from vllama.scheduler.admission import Admission
@@ -26,8 +25,7 @@ from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
-from vllama.supervise.probe import http_status
-from vllama.supervise.spec import Endpoint, State
+from vllama.supervise.spec import State
 
 log = logging.getLogger(__name__)
 
@@ -323,33 +321,3 @@ class Lifecycle:
             self._next_plan = instance.plan
         else:
             self._table.retire(instance, "it ended while asleep")
-
-
-# the weights move between GPU and RAM: seconds, or minutes for the largest models
-LIMIT_S = 120.0
-
-
-class EngineSleeper:
-    """The `Sleeper` of an engine that has routes for it."""
-
-    def __init__(self, engine: Sleeping) -> None:
-        self._engine = engine
-
-    async def sleep(self, endpoint: Endpoint) -> bool:
-        """Make the engine release its memory; return whether it confirmed that."""
-        return await self._request(endpoint, *self._engine.sleep())
-
-    async def wake(self, endpoint: Endpoint) -> bool:
-        """Make the engine load its memory again; return whether it confirmed that."""
-        return await self._request(endpoint, *self._engine.wake())
-
-    @staticmethod
-    async def _request(endpoint: Endpoint, method: str, path: str) -> bool:
-        status = await http_status(
-            endpoint,
-            path,
-            timeout_s=LIMIT_S,
-            api_key=endpoint.api_key,
-            post=b"" if method == "POST" else None,
-        )
-        return status == 200

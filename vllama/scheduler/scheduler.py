@@ -18,16 +18,14 @@ from vllama.chat.engine.traits import Traits
 from vllama.models.types import Bundle
 from vllama.plan.types import Need
 from vllama.scheduler.admission import Admission
-from vllama.scheduler.fair_queue import Flow
-from vllama.scheduler.hang_detection import HealthMonitor
+from vllama.scheduler.health import HealthMonitor, Recovery
 from vllama.scheduler.hooks import Hooks, Limits
 from vllama.scheduler.instance import Instance, Key, Lease, Prefix
 from vllama.scheduler.leasing import Loads, wait_in_queue
-from vllama.scheduler.marks import Marks
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.recovery import Recovery
 from vllama.scheduler.room import Room
-from vllama.scheduler.state import STOPPING, Table
+from vllama.scheduler.state import STOPPING, Marks, Table
+from vllama.scheduler.turns import Flow
 from vllama.scheduler.views import (
     FailureView,
     QueuePlace,

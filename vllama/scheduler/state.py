@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vllama.base.clock import Clock
@@ -16,13 +18,13 @@ from vllama.dialects.events import Mark, MarkKind
 from vllama.models.types import Bundle
 from vllama.scheduler.hooks import Limits
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
-from vllama.scheduler.marks import Marks
 
 log = logging.getLogger(__name__)
 
 STOPPING = "cannot serve: the server is stopping"
 MIN_BUSY_CHECK_S = 1.0
 SERVICE_WEIGHT = 0.2  # of the latest request in the moving average of the service time
+MAX_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,34 @@ class Failure:
     since_s: float
     until_s: float
     has_log: bool
+
+
+class Marks:
+    """The latest moments at which a model was loaded, unloaded or evicted, or failed.
+
+    Graphs show them beside the curves that they explain. `count` numbers all that have ever been.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[Mark] = deque(maxlen=MAX_MARKS)
+        self.count = 0
+        self.on_mark: Callable[[Mark], object] = bool
+        """Called with every mark: counters must not miss one."""
+
+    def add(self, mark: Mark) -> None:
+        """Add a mark, and drop the oldest if there are too many."""
+        self._marks.append(mark)
+        self.count += 1
+        self.on_mark(mark)
+
+    def list_since(self, time_s: float) -> list[Mark]:
+        """Return the marks since a Unix time, oldest first."""
+        return [mark for mark in self._marks if mark.time >= time_s]
+
+    def list_after(self, count: int) -> list[Mark]:
+        """Return the marks that came after the first `count`, as far as they are kept."""
+        new = self.count - count
+        return list(self._marks)[-new:] if new > 0 else []
 
 
 class Table:

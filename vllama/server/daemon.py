@@ -23,13 +23,8 @@ from vllama.base import executors
 from vllama.base.clock import Clock, RealClock
 from vllama.base.errors import NoPlan
 from vllama.chat.templates.jinja.renderer import Renderer
-from vllama.config import (
-    Config,
-    environ,
-    named_file,
-)
+from vllama.config import Config, environ, named_file, read_node_key
 from vllama.config.address import reachable_host, url
-from vllama.engines.capabilities import Attachable, find_servers
 from vllama.machine.detect import describe
 from vllama.net.http.server import Server
 from vllama.net.upstream.pool import Upstreams
@@ -42,8 +37,7 @@ from vllama.routes.batches.store import BatchStore
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.activity import History
-from vllama.routes.events.changes import Changes, Disk
-from vllama.routes.events.hub import Hub
+from vllama.routes.events.hub import Changes, Hub
 from vllama.routes.in_use import InUse
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
@@ -51,7 +45,6 @@ from vllama.routes.recording.metering import Meter
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
-from vllama.server.cluster import follow_nodes
 from vllama.server.engine_hooks import EngineHooks, Planner
 from vllama.server.preload import Preloader
 from vllama.server.reload import FileWatch, Reloader, make_limits, warn_of_exposure
@@ -62,6 +55,7 @@ from vllama.targets.monitor import UpstreamMonitor
 
 if TYPE_CHECKING:
     from vllama.scheduler.slot_cache.cache import SlotCache
+    from vllama.targets.nodes.watch import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +87,7 @@ class Daemon:
         gateway.meter = open_meter(config.data_dir, metrics, clock)
         gateway.catalog = Catalog(in_use, clock)
         gateway.upstreams = Upstreams()
-        gateway.watch = UpstreamMonitor(*find_servers(in_use.facts.found), gateway.upstreams)
+        gateway.watch = UpstreamMonitor(*in_use.facts.found.find_servers(), gateway.upstreams)
         gateway.preload = Preload(config.model)
         gateway.pulls = Pulls(metrics)
         gateway.batches = make_batches(config, gateway)
@@ -157,7 +151,13 @@ class Daemon:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
             def use_nodes() -> None:
-                helpers.extend(follow_nodes(gateway, keep))
+                """Use the nodes that the settings name; after a reload, those of then."""
+                nodes, config = gateway.nodes, self._in_use.config
+                if nodes is None and config.is_head:
+                    nodes = gateway.nodes = make_nodes(config, gateway.upstreams)
+                    helpers.append(keep("nodes", nodes.run))
+                if nodes is not None:
+                    nodes.use(config.nodes)
 
             use_nodes()
             reloader.on_nodes = use_nodes
@@ -179,13 +179,13 @@ class Daemon:
     def _complete(self) -> None:
         """Give the gateway what needs a running loop; requests are answered from now on."""
         gateway = self._gateway
-        activity, disk = gateway.activity, Disk(gateway.catalog)
+        activity, catalog = gateway.activity, gateway.catalog
         history = History(gateway.scheduler, activity, self._in_use.facts.platform)
         kept = gateway.slot_cache.store if gateway.slot_cache is not None else None
         changes = Changes(
-            gateway.scheduler, gateway.running, activity, gateway.pulls, history, disk, kept
+            gateway.scheduler, gateway.running, activity, gateway.pulls, history, catalog, kept
         )
-        gateway.events = Hub(changes, history, disk)
+        gateway.events = Hub(changes, history, catalog)
         gateway.complete()
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
@@ -262,7 +262,7 @@ class Daemon:
         with contextlib.suppress(NoPlan):
             choice = choose_engine(self._in_use.facts)
             engine = self._in_use.facts.found.engines[choice.engine]
-            if not isinstance(engine, Attachable):  # whether it answers is not known yet
+            if not engine.attaches:  # whether it answers is not known yet
                 lines.append(f"engine: {engine.title} {choice.installation.version}")
         return lines
 
@@ -274,6 +274,18 @@ def open_captures(in_use: InUse) -> Captures | None:
         return None
     most = config.capture if isinstance(config.capture, int) else None
     return Captures(CaptureFolder(config.capture_dir, most=most), in_use)
+
+
+def make_nodes(config: Config, upstreams: Upstreams) -> Nodes:
+    """Return what follows the other machines of a cluster, where this server is its head."""
+    from vllama.targets.nodes.watch import HERE, Nodes  # only where there are nodes
+
+    return Nodes(
+        upstreams,
+        local=None if config.no_local else HERE,
+        key=read_node_key(config),
+        certificates=str(config.node_certs) if config.node_certs else "",
+    )
 
 
 def make_batches(config: Config, gateway: Gateway) -> Batches:

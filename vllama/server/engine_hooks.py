@@ -19,7 +19,6 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.engines.base import Engine, Mode
-from vllama.engines.capabilities import Attachable, Sleeping
 from vllama.machine.detect import with_free_memory
 from vllama.machine.visible import show_only
 from vllama.models.headers.info import describe_template
@@ -32,7 +31,6 @@ from vllama.plan.types import Facts, Need, Plan
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse
 from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper, save_nothing
-from vllama.scheduler.lifecycle import EngineSleeper
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
@@ -189,7 +187,7 @@ class EngineHooks:
         engine = self._engine(plan)
         if self._slot_cache is not None:
             self._slot_cache.set_share(plan.bundle)
-        if isinstance(engine, Attachable):
+        if engine.attaches:
             endpoints, _ = engine.attach(plan.bundle)
             return AttachedProcess(endpoints, self._watch)
 
@@ -260,14 +258,14 @@ class EngineHooks:
         return await self._meter.measure(processes, gpus=gpus)
 
     def _replicas(self, plan: Plan) -> int:
-        if isinstance(self._engine(plan), Attachable):
+        if self._engine(plan).attaches:
             return 1
         return plan.bundle.settings.replicas or self._in_use.config.replicas
 
     def _make_sleeper(self, plan: Plan) -> Sleeper | None:
         engine = self._engine(plan)
-        if not isinstance(engine, Sleeping) or not engine.sleeps(plan.settings):
+        if not engine.sleeps(plan.settings):
             return None
         if self._replicas(plan) > 1:
             return None  # replicas share one set of routes, and would have to sleep together
-        return EngineSleeper(engine)
+        return Sleeper(engine)

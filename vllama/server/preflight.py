@@ -15,18 +15,18 @@ from vllama.base.threads import begin
 from vllama.config import Config, environ, list_upstreams
 from vllama.config.address import SCHEME_PORTS, is_public, leads_to, list_listening
 from vllama.engines.base import Installation
-from vllama.engines.recipe import get_recipe
 from vllama.engines.registry import discover_engines, make_search_paths
 from vllama.machine.detect import detect
 from vllama.machine.types import Accelerator, Vendor
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.not_found import make_no_repository_error
+from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables
 from vllama.plan.choose import choose_engine
 from vllama.plan.types import Facts
 from vllama.scheduler.memory import open_draft_records
+from vllama.supervise.probe import trust_only
 
 
 def gather_facts(config: Config) -> Facts:
@@ -66,7 +66,7 @@ def suppose_gpus(facts: Facts, count: int, memory_bytes: int) -> Facts:
     )
     installed, found = {}, facts.found
     for name, engine in found.engines.items():
-        if wheels := get_recipe(engine).wheels_for(platform):
+        if wheels := engine.install.wheels_for(platform):
             installed[name] = Installation(
                 engine=name,
                 version=wheels[0].oldest_version,
@@ -89,8 +89,14 @@ def close_folders(config: Config) -> Iterator[str]:
             yield f"'{folder}' could be read by other users of this machine; now it cannot"
 
 
-def check_node_traffic(config: Config) -> None:
-    """Raise ConfigError if the key between nodes would cross a public network unencrypted."""
+def check_nodes(config: Config) -> None:
+    """Raise ConfigError if other machines must not be talked to as the settings say.
+
+    The key between nodes would cross a public network unencrypted, or their certificates cannot be
+    read.
+    """
+    if config.node_certs:
+        trust_only(str(config.node_certs))
     if config.nodes:
         urls = [urlsplit(url) for url in config.nodes]
         public = [url.hostname or "" for url in urls if url.scheme == "http"]

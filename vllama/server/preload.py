@@ -10,7 +10,7 @@ from vllama.base.errors import EngineMissing, ModelNotFound, VllamaError
 from vllama.models.settings import ModelTables
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
 from vllama.plan.choose import list_loadable_formats
-from vllama.plan.preview import FitsHere
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.types import Need
 from vllama.routes.context import Gateway
 from vllama.routes.server.health import lacks_upstream

@@ -19,7 +19,6 @@ from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings, read_node_key
 from vllama.config.report import Changes, compare_settings
-from vllama.engines.capabilities import find_servers
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
 from vllama.net.http.certificate import Certificate
@@ -30,7 +29,7 @@ from vllama.scheduler.hooks import Limits
 from vllama.server.engine_hooks import Planner
 from vllama.server.preflight import (
     check_engine,
-    check_node_traffic,
+    check_nodes,
     check_upstreams,
     list_unknown_links,
     with_preload,
@@ -167,7 +166,7 @@ class Reloader:
             engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
             check_upstreams(config)
         if config.nodes != old.nodes:
-            check_node_traffic(config)
+            check_nodes(config)
             read_node_key(config)
         facts = replace(facts, found=engines, settings=config)
         check_engine(config, facts)
@@ -194,7 +193,7 @@ class Reloader:
                 scheduler.unload(bundle, "its draft model has changed")
         scheduler.set_limits(make_limits(facts), library.renew)
         if moved:
-            gateway.watch.use(*find_servers(facts.found))
+            gateway.watch.use(*facts.found.find_servers())
         self._planner.forget()
         log_context.set_level(debug=config.debug)
 

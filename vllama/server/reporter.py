@@ -65,10 +65,6 @@ class ServiceNotice:
         """Say that the server is about to end."""
         self._send(f"STOPPING=1\nSTATUS={status}")
 
-    def describe(self, status: str) -> None:
-        """Give a line for `systemctl status`."""
-        self._send(f"STATUS={status}")
-
     def _send(self, text: str) -> None:
         if not self._address:
             return

@@ -41,12 +41,11 @@ from vllama.observe.tracing.setup import open_tracing
 from vllama.routes.app import App
 from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse, Snapshot
-from vllama.server.cluster import check_cluster
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_engine,
     check_model,
-    check_node_traffic,
+    check_nodes,
     check_upstreams,
     close_folders,
     gather_facts,
@@ -70,7 +69,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     """
     raise_file_limit()
     sys.set_int_max_str_digits(MOST_DIGITS)
-    check_node_traffic(config)
+    check_nodes(config)
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]
@@ -145,7 +144,6 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     facts = gather_facts(config)
     check_upstreams(config)
     check_engine(config, facts)
-    check_cluster(config)
     for line in (*sweep(config.run_dir), *close_folders(config)):
         reporter.note(line)
     library = open_library(with_preload(models_settings(config), config.model))

@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 class AttemptRun:
     """A started process; created by `begin`, and always ended by `end`."""
 
-    def __init__(self, spec: LaunchSpec, child: Child, tailer: Tailer) -> None:
+    def __init__(
+        self, spec: LaunchSpec, child: Child, tailer: Tailer, run_file: RunFile, scratch: Path
+    ) -> None:
         self.spec = spec
         self.child = child
         self._tailer = tailer
@@ -41,8 +43,8 @@ class AttemptRun:
         if spec.hopeless is not None:
             tailer.ring.on_line = partial(self._check_line, re.compile(spec.hopeless))
         self._tailing = asyncio.ensure_future(tailer.run())
-        self._run_file: RunFile | None = None
-        self._scratch: Path | None = None
+        self._run_file = run_file
+        self._scratch = scratch
         self._oom_kills = count_oom_kills()
 
     @classmethod
@@ -52,8 +54,8 @@ class AttemptRun:
         *,
         log_path: Path,
         ring: LogRing,
-        run_dir: Path | None,
-        on_progress: Callable[[str], object] | None,
+        run_dir: Path,
+        on_progress: Callable[[str], object],
     ) -> AttemptRun:
         """Spawn the process. Raises EngineStartFailed if it cannot be executed."""
         scratch = make_scratch_folder()
@@ -70,12 +72,8 @@ class AttemptRun:
         except BaseException:
             remove_scratch(scratch)
             raise
-        run = cls(spec, child, Tailer(log_path, ring, on_line=on_progress))
-        run._scratch = scratch
-        if run_dir is not None:
-            run._run_file = RunFile(
-                run_dir, name=spec.name, pid=child.pid, argv=spec.argv, scratch=scratch
-            )
+        file = RunFile(run_dir, name=spec.name, pid=child.pid, argv=spec.argv, scratch=scratch)
+        run = cls(spec, child, Tailer(log_path, ring, on_line=on_progress), file, scratch)
         try:
             await finish(in_thread("run-file", run._write_run_file))
         except BaseException:
@@ -118,7 +116,7 @@ class AttemptRun:
         await finish(in_thread("run-file", self._write_run_file))
         await _wait_for_first(self.child.exited, *ends)
 
-    def exit(self, *, was_ready: bool, stalled: bool = False) -> Exit:
+    def exit(self, *, stalled: bool = False) -> Exit:
         """Return how the process ended, if it has, and its last lines so far."""
         self._tailer.finish()
         ring = self._tailer.ring
@@ -127,7 +125,6 @@ class AttemptRun:
             output=ring.tail(OUTPUT_LINES),
             first_error=ring.first_error,
             stalled=stalled,
-            was_ready=was_ready,
             oom=None if self._oom_kills is None else count_oom_kills() != self._oom_kills,
         )
 
@@ -153,7 +150,7 @@ class AttemptRun:
             remove_scratch(self._scratch)  # in case the guard was killed too
             if survivors:
                 log.error("cannot end %s: %s survive SIGKILL", self.spec.name, survivors)
-            elif self._run_file is not None:
+            else:
                 self._run_file.remove()
             return survivors
         finally:
@@ -169,9 +166,7 @@ class AttemptRun:
 
     def _write_run_file(self) -> None:
         """Record the tree, so that the next server can end it if this one is killed."""
-        known = self.child.remember()
-        if self._run_file is not None:
-            self._run_file.write(known)
+        self._run_file.write(self.child.remember())
 
 
 def _is_done(future: asyncio.Future[None] | None) -> bool:

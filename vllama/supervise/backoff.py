@@ -1,4 +1,4 @@
-"""When to restart a process that ended unexpectedly: pure decisions, and the counts they need.
+"""When to restart a process that ended unexpectedly.
 
 Knows no process and no clock.
 """
@@ -23,81 +23,37 @@ class RestartPolicy:
     start_retries: int = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Wait `delay_s` seconds and start again, or give up if it is None.
-
-    `count` is the new count, to be passed to the next decision.
-    """
-
-    count: int
-    delay_s: float | None
-
-
-def after_crash(policy: RestartPolicy, *, crashes: int, start_s: float, ready_s: float) -> Verdict:
-    """Decide after an unexpected exit by the rules of `RestartPolicy`.
-
-    `crashes` counts earlier crashes. `start_s` is the time until the process was ready, `ready_s`
-    the time for which it then was (0 if it never became ready).
-    """
-    healthy = ready_s > start_s and ready_s >= policy.healthy_after_s
-    before = 0 if healthy else crashes
-    delay_s = policy.delays_s[before] if before < len(policy.delays_s) else None
-    return Verdict(count=before + 1, delay_s=delay_s)
-
-
-def after_failed_start(
-    policy: RestartPolicy,
-    *,
-    retries: int,
-    retryable: bool,
-    killed: bool = False,
-    oom: bool | None = None,
-) -> Verdict:
-    """Decide after an exit before the process was ever ready, and after `retries` retries.
-
-    A start is retried, at once, only if the next one may succeed: after a `retryable` cause (a
-    taken port), or if the process was `killed`. The kernel kills processes when memory runs out,
-    and would probably do so again. Unless that is known not to be the cause (`oom` False), a killed
-    process is therefore retried only once.
-    """
-    again = retries < (
-        policy.start_retries if retryable or (killed and oom is False) else int(killed)
-    )
-    return Verdict(count=retries + 1, delay_s=0.0 if again else None)
-
-
 class Restarts:
-    """The counts of crashes and retries of one supervised process."""
+    """The decisions about one supervised process, which count its crashes and retries."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self._crashes = 0
-        self._retries = 0
+        self.crashes = 0
+        self.retries = 0
 
-    def compute_delay_s(
-        self,
-        *,
-        ever_ready: bool,
-        start_s: float,
-        ready_s: float,
-        retryable: bool,
-        killed: bool = False,
-        oom: bool | None = None,
+    def after_crash(self, *, start_s: float, ready_s: float) -> float | None:
+        """Return the pause before the next start, None to give up, by `RestartPolicy`.
+
+        `start_s` is the time until the process was ready, `ready_s` the time for which it then was
+        (0 if it never became ready).
+        """
+        delays_s = self._policy.delays_s
+        if ready_s > start_s and ready_s >= self._policy.healthy_after_s:
+            self.crashes = 0
+        self.crashes += 1
+        return delays_s[self.crashes - 1] if self.crashes <= len(delays_s) else None
+
+    def after_failed_start(
+        self, *, retryable: bool, killed: bool = False, oom: bool | None = None
     ) -> float | None:
-        """Count an unexpected end; return the pause before the next start, None to give up."""
-        if ever_ready:
-            verdict = after_crash(
-                self._policy, crashes=self._crashes, start_s=start_s, ready_s=ready_s
-            )
-            self._crashes = verdict.count
-        else:
-            verdict = after_failed_start(
-                self._policy,
-                retries=self._retries,
-                retryable=retryable,
-                killed=killed,
-                oom=oom,
-            )
-            self._retries = verdict.count
-        return verdict.delay_s
+        """Return the pause after an exit before the process was ever ready, None to give up.
+
+        A start is retried, at once, only if the next one may succeed: after a `retryable` cause (a
+        taken port), or if the process was `killed`. The kernel kills processes when memory runs
+        out, and would probably do so again. Unless that is known not to be the cause (`oom` False),
+        a killed process is therefore retried only once.
+        """
+        self.retries += 1
+        is_worth_it = retryable or (killed and oom is False)
+        most = self._policy.start_retries if is_worth_it else int(killed)
+        return 0.0 if self.retries <= most else None

@@ -8,15 +8,15 @@ scratch folder of that start, which is unique. Knows no event loop.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from vllama.base import private
@@ -27,13 +27,11 @@ SCRATCH = "vllama-"
 # A socket's path may have 107 bytes: this folder, our name of 16 bytes, and a UUID.
 MAX_PATH_BYTES = 50
 _KILL_S = 5.0
-_SAME_START_S = (
-    1.5  # tolerance, because start times depend on the wall clock, which may be adjusted
-)
+_SAME_START_S = 1.5
+"""A tolerance, because start times depend on the wall clock, which may be adjusted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The identity of a process, since pids are reused; `started_s` is in Unix seconds."""
 
     pid: int
@@ -42,7 +40,7 @@ class Identity:
     @classmethod
     def of(cls, proc: psutil.Process) -> Identity:
         """Identify a running process. Raises psutil.Error if it has ended."""
-        return cls(pid=proc.pid, started_s=proc.create_time())
+        return cls(proc.pid, proc.create_time())
 
     def find(self) -> psutil.Process | None:
         """Return this process if it still runs."""
@@ -52,17 +50,33 @@ class Identity:
         return proc
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a run file; `engine` is None if it had ended by that time.
+
+    `argv` is for people who look into the file.
+    """
+
+    name: str
+    supervisor: Identity
+    engine: Identity | None
+    descendants: list[Identity]
+    argv: list[str] = []
+    scratch: str | None = None
+
+    def find(self) -> list[psutil.Process]:
+        """Return all processes that still run: those in the file, and later ones of that start."""
+        named = [
+            proc for each in (self.engine, *self.descendants) if each and (proc := each.find())
+        ]
+        later = tree.find_by_environment(Path(self.scratch)) if self.scratch else ()
+        return [*{*named, *later}]
+
+
 class RunFile:
     """The file `<run_dir>/<engine pid>-<name>.json` of a running engine."""
 
     def __init__(
-        self,
-        run_dir: Path,
-        *,
-        name: str,
-        pid: int,
-        argv: Sequence[str],
-        scratch: Path | None = None,
+        self, run_dir: Path, *, name: str, pid: int, argv: Sequence[str], scratch: Path
     ) -> None:
         self.path = run_dir / f"{pid}-{slug(name)}.json"
         self._name = name
@@ -72,61 +86,32 @@ class RunFile:
 
     def write(self, known: Iterable[psutil.Process]) -> None:
         """Write the file; `known` are the processes of the tree, to be ended with the engine."""
-        engine, others = None, []
+        found = []
         for proc in known:
-            try:
-                identity = asdict(Identity.of(proc))
-            except psutil.Error:
-                continue
-            if proc.pid == self._pid:
-                engine = identity
-            else:
-                others.append(identity)
-        record = {
-            "name": self._name,
-            "supervisor": asdict(Identity.of(psutil.Process())),
-            "engine": engine,
-            "descendants": others,
-            "argv": self._argv,
-            "scratch": str(self._scratch) if self._scratch else None,
-        }
+            with contextlib.suppress(psutil.Error):
+                found.append(Identity.of(proc))
+        record = Record(
+            name=self._name,
+            supervisor=Identity.of(psutil.Process()),
+            engine=next((one for one in found if one.pid == self._pid), None),
+            descendants=[one for one in found if one.pid != self._pid],
+            argv=self._argv,
+            scratch=str(self._scratch),
+        )
         private.make_folder(self.path.parent)
-        private.replace(self.path, json.dumps(record))
+        private.replace(self.path, msgspec.json.encode(record))
 
     def remove(self) -> None:
         """Remove the file if it exists."""
         self.path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The content of a run file; `leader` is the engine itself, if it was alive at that time."""
-
-    name: str
-    supervisor: Identity
-    leader: list[Identity]
-    others: list[Identity]
-    scratch: Path | None = None
-
-    def find(self) -> list[psutil.Process]:
-        """Return all processes that still run: those in the file, and later ones of that start."""
-        named = [proc for each in (*self.leader, *self.others) if (proc := each.find())]
-        return [*{*named, *(tree.find_by_environment(self.scratch) if self.scratch else ())}]
-
-    @classmethod
-    def read(cls, path: Path) -> Record | None:
-        """Return the record in `path`; None if it is invalid or has just been removed."""
-        try:
-            record = json.loads(path.read_text())
-            return cls(
-                name=str(record["name"]),
-                supervisor=Identity(**record["supervisor"]),
-                leader=[Identity(**record["engine"])] if record["engine"] else [],
-                others=[Identity(**item) for item in record["descendants"]],
-                scratch=Path(record["scratch"]) if record.get("scratch") else None,
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+def read_record(path: Path) -> Record | None:
+    """Return the record in `path`; None if it is invalid or has just been removed."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except (OSError, ValueError):  # an error of msgspec is one
+        return None
 
 
 def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
@@ -137,7 +122,7 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     """
     ended = []
     for path in sorted(run_dir.glob("*.json")):
-        record = Record.read(path)
+        record = read_record(path)
         if record is None:
             path.unlink(missing_ok=True)
             continue
@@ -145,7 +130,8 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
             continue
         if _end(record, term_s):
             ended.append(record.name)
-        remove_scratch(record.scratch)
+        if record.scratch:
+            remove_scratch(Path(record.scratch))
         path.unlink(missing_ok=True)
     return ended
 
@@ -154,7 +140,7 @@ def list_leftovers(run_dir: Path) -> list[tuple[str, list[int]]]:
     """Return the name and pids of each engine that `sweep` would end; changes nothing."""
     leftovers = []
     for path in sorted(run_dir.glob("*.json")):
-        record = Record.read(path)
+        record = read_record(path)
         if record is not None and record.supervisor.find() is None:
             pids = sorted(proc.pid for proc in record.find())
             leftovers += [(record.name, pids)] if pids else []
@@ -166,7 +152,7 @@ def _end(record: Record, term_s: float) -> bool:
     roots = record.find()
     procs = set(roots).union(*(tree.list_below(root) for root in roots)) if roots else set()
     # A group is certainly ours only if the engine itself leads it.
-    group = next((item.pid for item in record.leader if item.find() is not None), None)
+    group = record.engine.pid if record.engine and record.engine.find() else None
     shared = shim.list_shared_memory(proc.pid for proc in procs)
     for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
         left = [proc for proc in procs if tree.is_alive(proc)]
@@ -198,7 +184,7 @@ def make_scratch_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=usual if fits else "/tmp"))
 
 
-def remove_scratch(folder: Path | None) -> None:
+def remove_scratch(folder: Path) -> None:
     """Remove a scratch folder if it exists; a folder with another name is not ours, and is kept."""
-    if folder is not None and folder.name.startswith(SCRATCH):
+    if folder.name.startswith(SCRATCH):
         shutil.rmtree(folder, ignore_errors=True)

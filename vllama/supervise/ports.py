@@ -69,9 +69,9 @@ class PortReservation:
         """Whether the port is still bound here."""
         return self._socket is not None
 
-    def before_spawn(self, *, hold: bool = True) -> None:
-        """Release the port if the child could not bind it otherwise, or if `hold` is False."""
-        if not (hold and self.shareable):
+    def before_spawn(self) -> None:
+        """Release the port if the child could not bind it otherwise."""
+        if not self.shareable:
             self.release()
 
     def release(self) -> None:

@@ -201,9 +201,9 @@ async def wait_ready(
 ) -> Readiness:
     """Poll until ready, stalled, or one of `interrupts` (the child's exit, a stop) is done.
 
-    The deadline is a stall timeout: it restarts whenever the value of `progress()` or of
-    `spec.progress` changes. An interrupt takes precedence over a successful probe, because after
-    the child's exit another program must have answered.
+    The deadline is a stall timeout: it restarts whenever the value of `progress()` changes. An
+    interrupt takes precedence over a successful probe, because after the child's exit another
+    program must have answered.
     """
     polling = asyncio.ensure_future(_poll(spec, clock, progress))
     try:
@@ -217,14 +217,11 @@ async def wait_ready(
 
 
 async def _poll(spec: LaunchSpec, clock: Clock, progress: Callable[[], object]) -> Readiness:
-    def read_mark() -> tuple[object, object]:
-        return progress(), spec.progress() if spec.progress is not None else None
-
-    mark, changed_s = read_mark(), clock.monotonic()
+    mark, changed_s = progress(), clock.monotonic()
     while True:
         if await check(spec):
             return Readiness.READY
-        new_mark, now_s = read_mark(), clock.monotonic()
+        new_mark, now_s = progress(), clock.monotonic()
         if new_mark != mark:
             mark, changed_s = new_mark, now_s
         elif spec.stall_timeout_s is not None and now_s - changed_s >= spec.stall_timeout_s:

@@ -148,7 +148,6 @@ class Exit:
     output: tuple[str, ...] = ()
     first_error: str | None = None
     stalled: bool = False
-    was_ready: bool = False
     oom: bool | None = None
 
 
@@ -169,15 +168,12 @@ class LaunchSpec:
     `env` is the child's whole environment. `diagnose` turns an exit into a cause.
 
     `stall_timeout_s` ends a start whose log has not grown for that long; None waits for ever.
-    `progress` returns a value whose change counts as progress too, such as the number of
-    downloaded bytes.
 
     `hopeless` and `fatal` are regular expressions for lines of output after which a process is of
     no use although it may keep running. After a `hopeless` line it will never be ready; it is ended
     and diagnosed as after an exit. After a `fatal` line while serving, it is restarted as after a
     crash.
 
-    `hold_port` False is for a server that binds without SO_REUSEADDR (see `ports`).
     `scratch_variables` are set to a folder for its sockets and temporary files, which is removed
     after its end. The path of the folder is short enough for a socket in it.
     """
@@ -191,10 +187,8 @@ class LaunchSpec:
     grace: Grace = field(default_factory=Grace)
     stall_timeout_s: float | None = 300.0
     diagnose: Callable[[Exit], Diagnosis] = diagnose_plainly
-    progress: Callable[[], object] | None = None
     hopeless: str | None = None
     fatal: str | None = None
-    hold_port: bool = True
     scratch_variables: tuple[str, ...] = ("TMPDIR",)
 
 

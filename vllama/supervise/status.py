@@ -36,11 +36,6 @@ class History:
         """The attempts, oldest first."""
         return tuple(self._attempts)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the running attempt became ready."""
-        return self._ready_s is not None
-
     def begin(self, number: int, log_path: Path) -> None:
         """Begin an attempt."""
         self._began_s, self._ready_s = self._clock.monotonic(), None
@@ -137,11 +132,6 @@ class Status:
     def last_diagnosis(self) -> Diagnosis | None:
         """Why it last ended unexpectedly."""
         return self._history.diagnosis
-
-    @property
-    def logs(self) -> LogRing:
-        """The latest lines of the latest attempt."""
-        return self._logs
 
     def output(self) -> LogRing:
         """Return the lines of the latest attempt, including all that have been written so far.

@@ -49,8 +49,8 @@ class SupervisedProcess(Status):
         policy: RestartPolicy,
         log_dir: Path,
         clock: Clock,
-        run_dir: Path | None = None,
-        on_progress: Callable[[str], None] | None = None,
+        run_dir: Path,
+        on_progress: Callable[[str], None],
     ) -> None:
         """Prepare; `launch` is called for every attempt with a new port and a new random key.
 
@@ -124,7 +124,7 @@ class SupervisedProcess(Status):
         2. Serve: publish the endpoint, then wait for the exit, a stop, or `declare_unhealthy`.
         3. Decide, unless stopped: record exit and cause. A stalled start has failed for good. An
            exit before the process was ever ready is retried only if its diagnosis says so. After
-           any other exit `backoff.after_crash` decides.
+           any other exit `Restarts.after_crash` decides.
         4. Clean up: always end the whole tree before anything else, even if cancelled, because its
            remains would hold memory and ports that the next start needs.
         5. Continue: failed, stopped, or backoff and again from 1.
@@ -171,15 +171,14 @@ class SupervisedProcess(Status):
     async def _begin(self, port: PortReservation) -> AttemptRun:
         """Launch and spawn (step 1)."""
         self._number += 1
-        key = "sk-" + secrets.token_urlsafe(
-            24
-        )  # without the prefix, a leading "-" would look like a flag
+        # without the prefix, a leading "-" would look like a flag
+        key = "sk-" + secrets.token_urlsafe(24)
         spec = self._launch(Endpoint(host=port.host, port=port.port, api_key=key))
         now_s = self._clock.time()
         log_path = open_log(self._log_dir, self.name, now_s=now_s)
         self._history.begin(self._number, log_path)
         self._logs = LogRing()
-        port.before_spawn(hold=spec.hold_port)
+        port.before_spawn()
         self._run = await AttemptRun.begin(
             spec,
             log_path=log_path,
@@ -222,41 +221,28 @@ class SupervisedProcess(Status):
         grace = KILL_AT_ONCE if kill else self._grace
         survivors = await run.end(grace, hurry=self._hurry)
         self._run = None
-        self._history.record_end(self._exit(run, stalled=stalled), None)
+        self._history.record_end(run.exit(stalled=stalled), None)
         if survivors:
             self._fail(Diagnosis(cause=f"its processes {survivors} cannot be ended"))
-
-    def _exit(self, run: AttemptRun, *, stalled: bool) -> Exit:
-        return run.exit(was_ready=self._history.is_ready, stalled=stalled)
 
     def _find_cause_in_log(self) -> str:
         """Return the cause that the log of a running engine gives for its fatal error."""
         if self._run is None:
             return UNKNOWN
         try:
-            return self._run.spec.diagnose(self._exit(self._run, stalled=False)).cause
+            return self._run.spec.diagnose(self._run.exit()).cause
         except OSError as error:
             log.warning("%s: cannot read its log: %s", self.name, error)
             return UNKNOWN
 
     def _decide(self, run: AttemptRun, *, stalled: bool) -> bool:
         """Record an unexpected end and decide whether to start again (step 3)."""
-        ended = self._exit(run, stalled=stalled)
+        ended = run.exit(stalled=stalled)
         diagnosis = run.spec.diagnose(ended)
         if self._hangs is not None and self._hangs.done():
             diagnosis = Diagnosis(cause=self._hangs.result())
         self._history.record_end(ended, diagnosis)
-        start_s, ready_s = self._history.compute_durations()
-        delay_s = None
-        if not stalled:
-            delay_s = self._restarts.compute_delay_s(
-                ever_ready=self._history.ever_ready,
-                start_s=start_s,
-                ready_s=ready_s,
-                retryable=diagnosis.retryable,
-                killed=ended.code in (-signal.SIGKILL, -signal.SIGTERM),
-                oom=ended.oom,
-            )
+        delay_s = None if stalled else self._find_delay(ended, diagnosis)
         if delay_s is None:
             self._fail(diagnosis)
             return False
@@ -265,6 +251,15 @@ class SupervisedProcess(Status):
         log.warning("%s: %s; restarting %s%s", self.name, diagnosis.cause, when, hint)
         self._retry_at_s = self._clock.monotonic() + delay_s
         return True
+
+    def _find_delay(self, ended: Exit, diagnosis: Diagnosis) -> float | None:
+        """Return the pause before the next start, None to give up."""
+        if self._history.ever_ready:
+            start_s, ready_s = self._history.compute_durations()
+            return self._restarts.after_crash(start_s=start_s, ready_s=ready_s)
+        killed = ended.code in (-signal.SIGKILL, -signal.SIGTERM)
+        retryable = diagnosis.retryable
+        return self._restarts.after_failed_start(retryable=retryable, killed=killed, oom=ended.oom)
 
     # --- state ---------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from tests.loops import in_loop
 from tests.manual_clock import ManualClock
 from vllama.accounts.keys.key import (
     DAY_S,
@@ -26,16 +26,6 @@ from vllama.accounts.usage.entries import name_day
 from vllama.base.errors import LimitReached
 
 NOON_S = 20_000 * DAY_S + DAY_S / 2
-
-
-def in_loop(test):
-    """Run a test in an event loop, in which the limits are used."""
-
-    @functools.wraps(test)
-    def run(*args, **named):
-        asyncio.run(test(*args, **named))
-
-    return run
 
 
 def make_key(**limits) -> Key:

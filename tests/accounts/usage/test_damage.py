@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.accounts.usage.test_usage import count, list_journals, record, served
+from tests.loops import in_loop
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage import store as store_module
@@ -184,28 +185,25 @@ def test_a_database_of_an_earlier_version_is_no_damaged_one(tmp_path: Path) -> N
     assert count(tmp_path) == count(tmp_path, "key-003") == (1, 2) and not list_aside(tmp_path)
 
 
-def test_damage_and_removal_under_a_running_server(tmp_path: Path) -> None:
+@in_loop
+async def test_damage_and_removal_under_a_running_server(tmp_path: Path) -> None:
     file = fill(tmp_path)
-
-    async def run() -> None:
-        recorder = UsageRecorder(tmp_path)
+    recorder = UsageRecorder(tmp_path)
+    recorder.record(served())
+    await recorder.flush()
+    put_bytes(file, 0, b"\xa5" * file.stat().st_size)
+    for end in ("-wal", "-shm"):
+        put_bytes(file.with_name(FILE_NAME + end), 0, b"\xa5" * 10_000)
+    for _ in range(3):
         recorder.record(served())
         await recorder.flush()
-        put_bytes(file, 0, b"\xa5" * file.stat().st_size)
-        for end in ("-wal", "-shm"):
-            put_bytes(file.with_name(FILE_NAME + end), 0, b"\xa5" * 10_000)
-        for _ in range(3):
-            recorder.record(served())
-            await recorder.flush()
-        assert not recorder.failure and list_aside(tmp_path)
-        file.unlink()
-        recorder.record(served())
-        await recorder.flush()
-        assert not recorder.failure and count(tmp_path) == (1, 2)
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(run())
+    assert not recorder.failure and list_aside(tmp_path)
+    file.unlink()
+    recorder.record(served())
+    await recorder.flush()
+    assert not recorder.failure and count(tmp_path) == (1, 2)
+    recorder.close()
+    await recorder.run()
 
 
 RUBBISH = [

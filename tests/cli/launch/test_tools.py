@@ -213,23 +213,20 @@ def test_kimi() -> None:
     }
 
 
+PI_PROVIDER = {"baseUrl": f"{URL}/v1", "api": "openai-completions", "apiKey": "vllama"}
+PI_MODEL = {
+    "id": "qwen3:8b",
+    "input": ["text", "image"],
+    "reasoning": False,
+    "maxTokens": 8192,
+    "contextWindow": 40960,
+}
+
+
 def test_pi() -> None:
     provider = load(changed("pi", '{"providers": {"mine": {}}}'))["providers"]
     assert provider["mine"] == {}
-    assert provider["vllama"] == {
-        "baseUrl": f"{URL}/v1",
-        "api": "openai-completions",
-        "apiKey": "vllama",
-        "models": [
-            {
-                "id": "qwen3:8b",
-                "input": ["text", "image"],
-                "reasoning": False,
-                "maxTokens": 8192,
-                "contextWindow": 40960,
-            }
-        ],
-    }
+    assert provider["vllama"] == {**PI_PROVIDER, "models": [PI_MODEL]}
     start = find("pi").make_start(TARGET, places(), ("-p", "hi"))
     assert start.args == ("--provider", "vllama", "--model", "qwen3:8b", "-p", "hi")
 
@@ -293,21 +290,8 @@ def test_omp() -> None:
     mine = "providers:\n  # mine\n  other: {}\n"
     text = changed("omp", mine)
     assert text.startswith(mine)
-    assert YAML(typ="safe").load(text)["providers"]["vllama"] == {
-        "baseUrl": f"{URL}/v1",
-        "api": "openai-completions",
-        "apiKey": "vllama",
-        "models": [
-            {
-                "id": "qwen3:8b",
-                "name": "qwen3:8b",
-                "input": ["text", "image"],
-                "reasoning": False,
-                "maxTokens": 8192,
-                "contextWindow": 40960,
-            }
-        ],
-    }
+    provider = YAML(typ="safe").load(text)["providers"]["vllama"]
+    assert provider == {**PI_PROVIDER, "models": [{**PI_MODEL, "name": "qwen3:8b"}]}
     start = find("omp").make_start(TARGET, places(), ("-p", "hi"))
     assert start.args == ("--model", "vllama/qwen3:8b", "-p", "hi")
     assert start.environ == {"OMP_SKIP_SETUP": "1"}
@@ -486,10 +470,10 @@ def test_every_tool(tool: Integration, tmp_path: Path) -> None:
     if tool.edits is not None:
         assert tool.after
         for change in map(plan, tool.edits(ANY, places(tmp_path))):
-            assert change.is_one
+            assert change.differs
             change.path.parent.mkdir(parents=True, exist_ok=True)
             change.path.write_bytes(change.after or b"")
-        assert not any(change.is_one for change in map(plan, tool.edits(ANY, places(tmp_path))))
+        assert not any(change.differs for change in map(plan, tool.edits(ANY, places(tmp_path))))
 
 
 def test_where_programs_are(tmp_path: Path) -> None:

@@ -6,9 +6,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vllama.lab.bench.findings import NEITHER, make_findings, make_remarks, make_table, serialise
+from vllama.lab.bench.findings import (
+    NEITHER,
+    draw_chart,
+    make_findings,
+    make_remarks,
+    make_table,
+    serialise,
+)
 from vllama.lab.bench.load import Answer, make_messages, summarise
-from vllama.lab.bench.picture import draw_chart
 from vllama.lab.bench.rounds import describe_left
 
 SIDES = ("vllama", "Ollama")
@@ -35,7 +41,7 @@ def test_ratios_are_of_one_round():
     ]  # fmt: skip
     speed = make_findings(rows)[0]
     ratio = speed.compute_ratio("vllama", "Ollama")
-    assert (ratio.minimum, ratio.median, ratio.maximum) == (1.1, 1.5, 2.0)
+    assert (ratio.min, ratio.median, ratio.max) == (1.1, 1.5, 2.0)
     assert speed.title == "tokens/s, short prompts, 1 client"
 
 

@@ -5,19 +5,15 @@ import math
 
 import pytest
 
+from tests.lab.verify.test_compare import answer as make_answer
+from vllama.lab.commands.verify import COLUMNS, report, shorten, table
 from vllama.lab.compare import compare
 from vllama.lab.judge import judge_engines, percent
-from vllama.lab.verify_report import COLUMNS, report, shorten, table
-from vllama.observe.captures.answer import Answer, Token
+from vllama.observe.captures.answer import Answer
 
 
 def answer(*pieces, logprobs=None, top=None):
-    tokens, at = [], 0
-    for index, piece in enumerate(pieces):
-        logprob = logprobs[index] if logprobs else None
-        tokens.append(Token(start=at, end=at + len(piece), logprob=logprob, top=top or {}))
-        at += len(piece)
-    return Answer(text="".join(pieces).encode(), cut=False, tokens=tuple(tokens))
+    return make_answer(*pieces, cut=False, logprobs=logprobs, tops=[top or {}] * len(pieces))
 
 
 def make_report(prompts, a, b):
@@ -26,8 +22,8 @@ def make_report(prompts, a, b):
 
 def test_a_report_is_plain_values_and_a_table_of_them():
     plain = Answer(text=b"xy", cut=False)
-    a = [answer("a", " b", logprobs=[-0.1, -0.2], top={b" b": -0.2, b" c": -0.7}), plain]
-    b = [answer("a", " c", logprobs=[-0.1, -0.4], top={b" c": -0.4, b" b": -0.5}), plain]
+    a = [answer("a", " b", logprobs=[-0.1, -0.2], top={" b": -0.2, " c": -0.7}), plain]
+    b = [answer("a", " c", logprobs=[-0.1, -0.4], top={" c": -0.4, " b": -0.5}), plain]
     told = make_report(["One\ntwo", "x" * 50], a, b)
     assert json.loads(json.dumps(told)) == told
     assert told["agreement"] == 0.75 and told["same_answers"] == 1
@@ -66,12 +62,12 @@ def verdict(a, b, *, min_agreement=None, max_kl=0.02):
 
 def distribution(**odds):
     """Return log probabilities of pieces, the likeliest first."""
-    return {piece.encode(): math.log(share) for piece, share in odds.items()}
+    return {piece: math.log(share) for piece, share in odds.items()}
 
 
 def chosen(piece, top):
     """Return an answer of one token, which was chosen from `top`."""
-    return answer(piece, logprobs=[top[piece.encode()]], top=top)
+    return answer(piece, logprobs=[top[piece]], top=top)
 
 
 def test_equal_weights_agree_though_a_close_call_parts_the_texts():

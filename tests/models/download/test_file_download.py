@@ -21,7 +21,7 @@ from vllama.base.errors import (
     SourceError,
     VllamaError,
 )
-from vllama.models.download.fetch import Fetcher, get_free_bytes
+from vllama.models.download.fetch import fetch_variant
 from vllama.models.download.partial_file import count_saved_bytes
 from vllama.models.hub_cache import HubRepo
 from vllama.models.settings import ModelsSettings
@@ -34,17 +34,12 @@ BIG = Random(7).randbytes(1_000_000)  # 16 parts of 64 KiB
 PART = 64 * 1024
 
 
-def fetch(
-    settings: ModelsSettings,
-    events: Events | None = None,
-    *,
-    free_space: Callable[[Path], int] = get_free_bytes,
-) -> Path:
+def fetch(settings: ModelsSettings, events: Events | None = None) -> Path:
     source = HuggingFace(settings)
     repository = source.resolve("o/r")
     events = events or Events()
-    fetcher = Fetcher(source, settings, free_space=free_space)
-    return fetcher.fetch(repository, repository.variants[0], events, events.cancel)
+    variant = repository.variants[0]
+    return fetch_variant(source, settings, repository, variant, events, events.cancel)
 
 
 def content(snapshot: Path, name: str = "m.gguf") -> bytes:
@@ -348,16 +343,23 @@ def test_a_wrong_byte_in_a_git_file_is_found(hub: StandInHub, settings: ModelsSe
         fetch(settings)
 
 
-def test_disk_too_small_is_told_before(big: StandInHub, settings: ModelsSettings) -> None:
+def test_disk_too_small_is_told_before(
+    big: StandInHub, settings: ModelsSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 900_000
+    monkeypatch.setattr("vllama.models.download.fetch.get_free_bytes", lambda path: free)
     with pytest.raises(DiskFull) as caught:
-        fetch(settings, free_space=lambda path: 900_000)
+        fetch(settings)
     assert "needs 1 MB" in caught.value.message and "900 KB" in caught.value.message
     assert str(settings.hf_cache_dir) in caught.value.message
     assert big.sent("cdn") == 0
+    free = len(BIG) + 1
     with pytest.raises(DiskFull):  # it would fit to the last byte
-        fetch(settings, free_space=lambda path: len(BIG) + 1)
+        fetch(settings)
+    free = 2 * len(BIG)
     fetch(settings)
-    fetch(settings, free_space=lambda path: 0)  # nothing is missing
+    free = 0
+    fetch(settings)  # nothing is missing
 
 
 def test_disk_fills_up_meanwhile(

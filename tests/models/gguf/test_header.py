@@ -8,13 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.base.errors import BadModelFile
-from vllama.models.headers.gguf.header import (
-    TENSOR_TYPES,
-    LongArray,
-    NeedMore,
-    parse_header,
-    read_header,
-)
+from vllama.models.headers.gguf.header import parse_header, read_header
+from vllama.models.headers.gguf.parser import TENSOR_TYPES, LongArray, NeedMore
 from vllama.models.stores.packaged import PackagedStore
 
 

@@ -208,11 +208,9 @@ def test_what_nothing_here_serves_is_refused_before_it_comes(
 
 
 def test_a_full_disk_is_told_before(
-    registry: StandInRegistry, settings: ModelsSettings, library: Library
+    registry: StandInRegistry, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = Library(
-        library.stored.stores, lambda: None, settings, free_space=lambda path: 500_000
-    )  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr("vllama.models.download.fetch.get_free_bytes", lambda path: 500_000)
     with pytest.raises(DiskFull) as caught:
         library.remote.pull(f"{registry.host}/library/tiny")
     assert "1.0 MB" in caught.value.message and "OLLAMA_MODELS" in str(caught.value.hint)

@@ -29,7 +29,8 @@ from vllama.base.errors import VllamaError
 from vllama.machine.types import Platform
 from vllama.models.library import Library, open_library
 from vllama.plan.choose import list_loadable_formats
-from vllama.plan.preview import FitsHere, preview_plan
+from vllama.plan.form_choice import FitsHere
+from vllama.plan.preview import preview_plan
 from vllama.plan.types import Facts
 
 

@@ -18,7 +18,7 @@ from vllama.models.headers.info import combine_headers
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
-from vllama.plan.preview import FitsHere
+from vllama.plan.form_choice import FitsHere
 from vllama.plan.types import RESERVE_BYTES
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"

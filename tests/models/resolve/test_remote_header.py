@@ -13,7 +13,7 @@ import pytest
 from tests.hub import Fault, StandInHub
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import AuthRequired, BadModelFile, Offline, SourceError
-from vllama.models.headers.gguf.header import LongArray
+from vllama.models.headers.gguf.parser import LongArray
 from vllama.models.headers.info import combine_headers, read_header
 from vllama.models.headers.safetensors import read_folder
 from vllama.models.resolve.remote_header import STEP, read_remote_info

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-import uvloop
 
+from tests.loops import in_uvloop
 from tests.net.http.test_connection import CLOSE, HOST, Running, post, turns, until
 from vllama.base.errors import VllamaError
 from vllama.net.http import connection as client_module
@@ -106,115 +106,100 @@ async def read_answers(connection: socket.socket, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("path", [b"whole", b"stream"])
-def test_the_next_request_waits_until_the_client_has_its_answer(path: bytes) -> None:
+@in_uvloop
+async def test_the_next_request_waits_until_the_client_has_its_answer(path: bytes) -> None:
     """It does for requests that come later, too, and none is forgotten."""
+    async with running() as server:
+        connection = await open_silent(server, GET % path * 40)
+        await until(lambda: unsent(server))
+        for _ in range(3):
+            await turns(100)
+            assert unsent(server) <= len(ANSWER) + 2 * GRANTED_BYTES
+            assert len(server.server._tasks) <= 1
+        lines = await read_answers(connection, 40)
+        assert lines == [b"HTTP/1.1 200 OK"] * 40
 
-    async def run() -> None:
-        async with running() as server:
-            connection = await open_silent(server, GET % path * 40)
-            await until(lambda: unsent(server))
-            for _ in range(3):
-                await turns(100)
-                assert unsent(server) <= len(ANSWER) + 2 * GRANTED_BYTES
-                assert len(server.server._tasks) <= 1
-            lines = await read_answers(connection, 40)
-            assert lines == [b"HTTP/1.1 200 OK"] * 40
-
-            connection = await open_silent(server, GET % b"whole" * 30)
-            await until(lambda: unsent(server))
-            await turns(20)
-            await asyncio.get_running_loop().sock_sendall(
-                connection, GET % b"small" + b"bad\r\n\r\n"
-            )
-            lines = await read_answers(connection, 32)
-            assert lines[-2:] == [b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"]
-
-    uvloop.run(run())
+        connection = await open_silent(server, GET % b"whole" * 30)
+        await until(lambda: unsent(server))
+        await turns(20)
+        await asyncio.get_running_loop().sock_sendall(connection, GET % b"small" + b"bad\r\n\r\n")
+        lines = await read_answers(connection, 32)
+        assert lines[-2:] == [b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"]
 
 
-def test_unsent_answers_have_a_limit_in_all() -> None:
-    async def run() -> None:
-        async with running() as server:
-            budget, held = server.server.budget, []
-            for _ in range(12):
-                held.append(await open_silent(server, GET % b"whole" * 40))
-                await turns(50)
-                assert budget.used_bytes <= BUDGET + GRANTED_BYTES
-            assert budget.is_short
-            refused = await server.said(LAST % b"whole")
-            assert refused.startswith(b"HTTP/1.1 503 ") and b"try again" in refused
-            small = await server.said(LAST % b"small")
-            assert small.startswith(b"HTTP/1.1 200 ")
-            for connection in held:
-                connection.close()
-            await until(lambda: not budget.used_bytes)
-
-    uvloop.run(run())
+@in_uvloop
+async def test_unsent_answers_have_a_limit_in_all() -> None:
+    async with running() as server:
+        budget, held = server.server.budget, []
+        for _ in range(12):
+            held.append(await open_silent(server, GET % b"whole" * 40))
+            await turns(50)
+            assert budget.used_bytes <= BUDGET + GRANTED_BYTES
+        assert budget.is_short
+        refused = await server.said(LAST % b"whole")
+        assert refused.startswith(b"HTTP/1.1 503 ") and b"try again" in refused
+        small = await server.said(LAST % b"small")
+        assert small.startswith(b"HTTP/1.1 200 ")
+        for connection in held:
+            connection.close()
+        await until(lambda: not budget.used_bytes)
 
 
-def test_a_body_that_does_not_fit_is_refused() -> None:
+@in_uvloop
+async def test_a_body_that_does_not_fit_is_refused() -> None:
     """The newcomer is; what has come goes on, and small requests are served."""
-
-    async def run() -> None:
-        async with running() as server:
-            half = bytes(BUDGET - 2 * GRANTED_BYTES)
-            reader, writer = await server.open()
-            writer.write(post(b"/", half)[:-1])
-            await until(lambda: server.server.budget.used_bytes >= len(half) - 1)
-            refused = await server.said(post(b"/", half, CLOSE))
-            assert refused.startswith(b"HTTP/1.1 503 "), "its announced length is too much"
-            chunk = b"%x\r\n%b\r\n" % (len(half), half)
-            head = b"POST / HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n"
-            refused = await server.said(head + CLOSE + b"\r\n\r\n" + chunk + b"0\r\n\r\n")
-            assert refused.startswith(b"HTTP/1.1 503 "), "its pieces are"
-            fits = bytes(GRANTED_BYTES - 1)
-            assert (await server.said(post(b"/", fits, CLOSE))).endswith(b"%d" % len(fits))
-            writer.write(half[-1:])
-            await reader.readuntil(b"\r\n\r\n")
-            assert await reader.readexactly(len(str(len(half)))) == b"%d" % len(half)
-            await until(lambda: not server.server.budget.used_bytes)
-            assert (await server.said(post(b"/", half, CLOSE))).endswith(b"%d" % len(half))
-
-    uvloop.run(run())
+    async with running() as server:
+        half = bytes(BUDGET - 2 * GRANTED_BYTES)
+        reader, writer = await server.open()
+        writer.write(post(b"/", half)[:-1])
+        await until(lambda: server.server.budget.used_bytes >= len(half) - 1)
+        refused = await server.said(post(b"/", half, CLOSE))
+        assert refused.startswith(b"HTTP/1.1 503 "), "its announced length is too much"
+        chunk = b"%x\r\n%b\r\n" % (len(half), half)
+        head = b"POST / HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n"
+        refused = await server.said(head + CLOSE + b"\r\n\r\n" + chunk + b"0\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 503 "), "its pieces are"
+        fits = bytes(GRANTED_BYTES - 1)
+        assert (await server.said(post(b"/", fits, CLOSE))).endswith(b"%d" % len(fits))
+        writer.write(half[-1:])
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(str(len(half)))) == b"%d" % len(half)
+        await until(lambda: not server.server.budget.used_bytes)
+        assert (await server.said(post(b"/", half, CLOSE))).endswith(b"%d" % len(half))
 
 
-def test_heads_without_an_end_have_a_limit_in_all() -> None:
-    async def run() -> None:
-        async with running() as server:
-            head = b"GET / HTTP/1.1\r\n" + HOST + b"x: " + b"a" * 600_000
-            _, writer = await server.open()
-            writer.write(head)
-            await until(lambda: server.server.budget.used_bytes == len(head))
-            refused = await server.said(head)
-            assert refused.startswith(b"HTTP/1.1 503 ") and b"retry-after: " in refused
-
-    uvloop.run(run())
+@in_uvloop
+async def test_heads_without_an_end_have_a_limit_in_all() -> None:
+    async with running() as server:
+        head = b"GET / HTTP/1.1\r\n" + HOST + b"x: " + b"a" * 600_000
+        _, writer = await server.open()
+        writer.write(head)
+        await until(lambda: server.server.budget.used_bytes == len(head))
+        refused = await server.said(head)
+        assert refused.startswith(b"HTTP/1.1 503 ") and b"retry-after: " in refused
 
 
-def test_who_makes_no_progress_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_uvloop
+async def test_who_makes_no_progress_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that trickles makes none; all others are left alone."""
     monkeypatch.setattr(serve_module, "SWEEP_S", 0.05)
-
-    async def run() -> None:
-        async with running() as server:
-            body = bytes(BUDGET * 3 // 4)
-            waits, waiting = await server.open()
-            waiting.write(post(b"/", bytes(GRANTED_BYTES))[:-1])
-            stalled, trickling = await server.open()
-            trickling.write(post(b"/", body)[:-20])
-            await until(lambda: server.server.budget.used_bytes >= len(body))
-            trickle = asyncio.create_task(drip(trickling))
-            while not (answer := await server.said(post(b"/", body, CLOSE))).endswith(
-                b"%d" % len(body)
-            ):
-                assert answer.startswith(b"HTTP/1.1 503 ")
-                await asyncio.sleep(0.01)
-            trickle.cancel()
-            assert (await stalled.read()).startswith(b"HTTP/1.1 408 ")
-            waiting.write(b"\0")
-            assert (await waits.readline()).startswith(b"HTTP/1.1 200 ")
-
-    uvloop.run(run())
+    async with running() as server:
+        body = bytes(BUDGET * 3 // 4)
+        waits, waiting = await server.open()
+        waiting.write(post(b"/", bytes(GRANTED_BYTES))[:-1])
+        stalled, trickling = await server.open()
+        trickling.write(post(b"/", body)[:-20])
+        await until(lambda: server.server.budget.used_bytes >= len(body))
+        trickle = asyncio.create_task(drip(trickling))
+        while not (answer := await server.said(post(b"/", body, CLOSE))).endswith(
+            b"%d" % len(body)
+        ):
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            await asyncio.sleep(0.01)
+        trickle.cancel()
+        assert (await stalled.read()).startswith(b"HTTP/1.1 408 ")
+        waiting.write(b"\0")
+        assert (await waits.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 async def drip(writer: asyncio.StreamWriter) -> None:
@@ -223,21 +208,18 @@ async def drip(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_input_after_a_refusal_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_uvloop
+async def test_input_after_a_refusal_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "LINGER_S", LIMIT_S)
     monkeypatch.setattr(client_module, "LINGER_BYTES", 100_000)
-
-    async def run() -> None:
-        async with running() as server:
-            reader, writer = await server.open()
-            writer.write(b"nonsense\r\n\r\n")
-            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-            with pytest.raises(ConnectionError):
-                while True:
-                    writer.write(bytes(50_000))
-                    await writer.drain()
-
-    uvloop.run(run())
+    async with running() as server:
+        reader, writer = await server.open()
+        writer.write(b"nonsense\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(bytes(50_000))
+                await writer.drain()
 
 
 def certificate(folder: Path) -> Certificate:
@@ -254,42 +236,40 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-def test_unsent_answers_are_counted_behind_tls(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running(8 * BUDGET, certificate(tmp_path)) as server:
-            reader, writer = await asyncio.open_connection(
-                *server.address, ssl=trusting(), limit=1000
-            )
-            server.writers.append(writer)
-            writer.write(GET % b"whole" * 200)
-            await until(lambda: any(client.paused for client in server.server.clients))
-            await turns(200)
-            assert server.server.budget.used_bytes > len(ANSWER) - 3 * GRANTED_BYTES
-            assert unsent(server) <= len(ANSWER) + 2 * GRANTED_BYTES
-            assert len(await reader.readexactly(40 * len(ANSWER))) == 40 * len(ANSWER)
-
-    uvloop.run(run())
+@in_uvloop
+async def test_unsent_answers_are_counted_behind_tls(tmp_path: Path) -> None:
+    async with running(8 * BUDGET, certificate(tmp_path)) as server:
+        reader, writer = await asyncio.open_connection(*server.address, ssl=trusting(), limit=1000)
+        server.writers.append(writer)
+        writer.write(GET % b"whole" * 200)
+        await until(lambda: any(client.paused for client in server.server.clients))
+        await turns(200)
+        assert server.server.budget.used_bytes > len(ANSWER) - 3 * GRANTED_BYTES
+        assert unsent(server) <= len(ANSWER) + 2 * GRANTED_BYTES
+        assert len(await reader.readexactly(40 * len(ANSWER))) == 40 * len(ANSWER)
 
 
-def test_handshakes_that_stop_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_uvloop
+async def test_handshakes_that_stop_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve_module, "compute_max_clients", lambda: 4)
     monkeypatch.setattr(serve_module, "GRACE_S", 0.2)
-
-    async def run() -> None:
-        async with running(certificate=certificate(tmp_path)) as server:
-            silent = [await open_silent(server) for _ in range(40)]
-            _, writer = await asyncio.open_connection(*server.address, ssl=trusting())
-            writer.write(GET % b"small")
-            await until(lambda: server.server._tasks)
-            assert len(server.server._connecting) <= 4 + serve_module.SPARE_CLIENTS
-            for connection in silent:
-                connection.close()
-            writer.transport.abort()
-
-    uvloop.run(run())
+    async with running(certificate=certificate(tmp_path)) as server:
+        silent = [await open_silent(server) for _ in range(40)]
+        _, writer = await asyncio.open_connection(*server.address, ssl=trusting())
+        writer.write(GET % b"small")
+        await until(lambda: server.server._tasks)
+        assert len(server.server._connecting) <= 4 + serve_module.SPARE_CLIENTS
+        for connection in silent:
+            connection.close()
+        writer.transport.abort()
 
 
-def test_connections_beyond_the_most_wait_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_uvloop
+async def test_connections_beyond_the_most_wait_to_be_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(serve_module, "compute_max_clients", lambda: 2)
     monkeypatch.setattr(client_module, "LINGER_S", 0.01)
     accepted: list[int] = []
@@ -300,11 +280,7 @@ def test_connections_beyond_the_most_wait_to_be_accepted(monkeypatch: pytest.Mon
         admit(self, client)
 
     monkeypatch.setattr(Server, "admit", count)
-
-    async def run() -> None:
-        async with running() as server:
-            answers = await asyncio.gather(*(server.said(LAST % b"small") for _ in range(60)))
-            assert {found.split()[1] for found in answers} <= {b"200", b"503"}
-            assert max(accepted) < 2 + serve_module.SPARE_CLIENTS
-
-    uvloop.run(run())
+    async with running() as server:
+        answers = await asyncio.gather(*(server.said(LAST % b"small") for _ in range(60)))
+        assert {found.split()[1] for found in answers} <= {b"200", b"503"}
+        assert max(accepted) < 2 + serve_module.SPARE_CLIENTS

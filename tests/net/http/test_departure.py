@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.loops import in_loop
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import ClientGone
 
@@ -32,42 +33,38 @@ async def settle() -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_result_is_returned_or_given_back_whenever_the_task_is_cancelled(steps: int) -> None:
-    async def run() -> None:
-        client = Client()
-        await settle()
-        client.ready.set_result("a lease")
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        client.task.cancel()
-        try:
-            kept = [await client.task]
-        except asyncio.CancelledError:
-            kept = []
-        assert [*kept, *client.given] in (["a lease"], [])
-        if not kept and not client.given:
-            assert not steps  # the work itself was cancelled
-
-    asyncio.run(run())
-
-
-def test_work_is_cancelled_when_the_client_leaves() -> None:
-    async def run() -> None:
-        client = Client()
-        await settle()
-        client.left.set()
-        with pytest.raises(ClientGone):
-            await client.task
-        assert client.ready.cancelled() and not client.given
-
-    asyncio.run(run())
+@in_loop
+async def test_a_result_is_returned_or_given_back_whenever_the_task_is_cancelled(
+    steps: int,
+) -> None:
+    client = Client()
+    await settle()
+    client.ready.set_result("a lease")
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    client.task.cancel()
+    try:
+        kept = [await client.task]
+    except asyncio.CancelledError:
+        kept = []
+    assert [*kept, *client.given] in (["a lease"], [])
+    if not kept and not client.given:
+        assert not steps  # the work itself was cancelled
 
 
-def test_a_result_that_comes_in_time_is_not_given_back() -> None:
-    async def run() -> None:
-        client = Client()
-        client.ready.set_result("a lease")
-        assert await client.task == "a lease"
-        assert not client.given
+@in_loop
+async def test_work_is_cancelled_when_the_client_leaves() -> None:
+    client = Client()
+    await settle()
+    client.left.set()
+    with pytest.raises(ClientGone):
+        await client.task
+    assert client.ready.cancelled() and not client.given
 
-    asyncio.run(run())
+
+@in_loop
+async def test_a_result_that_comes_in_time_is_not_given_back() -> None:
+    client = Client()
+    client.ready.set_result("a lease")
+    assert await client.task == "a lease"
+    assert not client.given

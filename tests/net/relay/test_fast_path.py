@@ -16,9 +16,10 @@ from tests.chat.replies import streamed
 from tests.chat.test_event_template import END, EVENTS, event
 from tests.dialects.test_ollama_write import chat, generate
 from tests.dialects.test_openai_write import PLAIN, VLLM
+from tests.loops import in_loop
 from vllama.chat.request import Call
 from vllama.net.fast_path import RewritePath
-from vllama.net.http.head_cache import Head
+from vllama.net.http.heads import Head
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.relay_types import RelayState
@@ -238,20 +239,18 @@ def test_an_error_in_the_stream_ends_the_fast_path() -> None:
 
 
 @pytest.mark.parametrize("step", ["feed", "finish"])
-def test_a_bug_in_an_answer_reaches_its_request(step: str) -> None:
+@in_loop
+async def test_a_bug_in_an_answer_reaches_its_request(step: str) -> None:
     # it is made in the engine's callbacks, where nobody would hear of it
-    async def ended() -> None:
-        stream = Stream("chat")
-        stream.read(b"0\r\n\r\n")  # the answer that the stream began with
-        stream.relay = Relay(asked(stream.client), stream.reply, whole=False, headers={})
-        pool = stream.connection._pool
-        pool.idle.append(stream.connection)
-        setattr(stream.reply, step, lambda *_: 1 / 0)
-        running = asyncio.create_task(stream.relay.run(pool, Call(path="/", body=b"")))
-        await asyncio.sleep(0)
-        head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-        stream.read(head + framed(END) + b"0\r\n\r\n")
-        with pytest.raises(ZeroDivisionError):
-            await running
-
-    asyncio.run(ended())
+    stream = Stream("chat")
+    stream.read(b"0\r\n\r\n")  # the answer that the stream began with
+    stream.relay = Relay(asked(stream.client), stream.reply, whole=False, headers={})
+    pool = stream.connection._pool
+    pool.idle.append(stream.connection)
+    setattr(stream.reply, step, lambda *_: 1 / 0)
+    running = asyncio.create_task(stream.relay.run(pool, Call(path="/", body=b"")))
+    await asyncio.sleep(0)
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    stream.read(head + framed(END) + b"0\r\n\r\n")
+    with pytest.raises(ZeroDivisionError):
+        await running

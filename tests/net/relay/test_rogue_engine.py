@@ -15,6 +15,7 @@ from tests.chat.replies import collected
 from tests.dialects.test_ollama_write import chat
 from tests.dialects.test_openai_write import PLAIN, VLLM
 from tests.dialects.test_responses_write import reply as responses_reply
+from tests.loops import in_uvloop
 from tests.net.relay.test_fast_path import REPLIES
 from vllama.base.errors import UpstreamError
 from vllama.chat.bodies import MAX_DIGITS, MAX_NAMES, MAX_VALUES
@@ -90,15 +91,15 @@ async def running(
         b"HTTP/1.1",
     ],
 )
-def test_what_follows_an_answer_is_dropped_with_its_connection(first: bytes, more: bytes) -> None:
-    async def run() -> None:
-        async with running(lambda _: first + more) as (engine, upstream):
-            for number in range(1, 4):
-                answer = await upstream.fetch(Call(path="/", body=b""))
-                assert (answer.status, answer.body) == (200, b"ok")
-                assert engine.connections == number
-
-    uvloop.run(run())
+@in_uvloop
+async def test_what_follows_an_answer_is_dropped_with_its_connection(
+    first: bytes, more: bytes
+) -> None:
+    async with running(lambda _: first + more) as (engine, upstream):
+        for number in range(1, 4):
+            answer = await upstream.fetch(Call(path="/", body=b""))
+            assert (answer.status, answer.body) == (200, b"ok")
+            assert engine.connections == number
 
 
 @pytest.mark.parametrize(
@@ -125,89 +126,81 @@ def test_what_is_no_answer_is_a_lost_connection(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b"[]", b"{", b"\xff"])
-def test_an_answer_that_is_no_object_is_the_engines_error(body: bytes) -> None:
-    async def run() -> None:
-        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
-        async with running(lambda _: head + body) as (_, upstream):
-            with pytest.raises(UpstreamError):
-                await fetch_field(upstream, "/tokenize", {}, "tokens", list[int])
-
-    uvloop.run(run())
+@in_uvloop
+async def test_an_answer_that_is_no_object_is_the_engines_error(body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with running(lambda _: head + body) as (_, upstream):
+        with pytest.raises(UpstreamError):
+            await fetch_field(upstream, "/tokenize", {}, "tokens", list[int])
 
 
-def test_an_idle_connection_with_unread_bytes_is_not_used() -> None:
-    async def run() -> None:
-        async with running(lambda _: SIZED) as (engine, upstream):
-            await upstream.fetch(Call(path="/", body=b""))
-            await upstream.fetch(Call(path="/", body=b""))
-            assert engine.connections == 1
-            connection = upstream.idle[0]
-            connection._transport.pause_reading()  # as if the loop had not come to it yet
-            engine.writers[0].write(SIZED.replace(b"ok", b"no"))
-            await engine.writers[0].drain()
-            assert (await upstream.fetch(Call(path="/", body=b""))).body == b"ok"
-            assert engine.connections == 2 and connection.closed
-
-    uvloop.run(run())
+@in_uvloop
+async def test_an_idle_connection_with_unread_bytes_is_not_used() -> None:
+    async with running(lambda _: SIZED) as (engine, upstream):
+        await upstream.fetch(Call(path="/", body=b""))
+        await upstream.fetch(Call(path="/", body=b""))
+        assert engine.connections == 1
+        connection = upstream.idle[0]
+        connection._transport.pause_reading()  # as if the loop had not come to it yet
+        engine.writers[0].write(SIZED.replace(b"ok", b"no"))
+        await engine.writers[0].drain()
+        assert (await upstream.fetch(Call(path="/", body=b""))).body == b"ok"
+        assert engine.connections == 2 and connection.closed
 
 
-def test_a_whole_answer_has_a_limit() -> None:
+@in_uvloop
+async def test_a_whole_answer_has_a_limit() -> None:
     def answer(number: int) -> bytes:
         size = 1_000_000 * number - 500_000
         return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (size, bytes(size))
 
-    async def run() -> None:
-        async with running(answer) as (_, upstream):
-            assert len((await upstream.fetch(Call(path="/", body=b""))).body) == 500_000
-            with pytest.raises(UpstreamError, match="more than 128 MiB") as caught:
-                await upstream.fetch(Call(path="/", body=b""))
-            assert caught.value.status == 502
-
-    uvloop.run(run())
+    async with running(answer) as (_, upstream):
+        assert len((await upstream.fetch(Call(path="/", body=b""))).body) == 500_000
+        with pytest.raises(UpstreamError, match="more than 128 MiB") as caught:
+            await upstream.fetch(Call(path="/", body=b""))
+        assert caught.value.status == 502
 
 
-def test_others_have_their_turn_between_large_reads() -> None:
+@in_uvloop
+async def test_others_have_their_turn_between_large_reads() -> None:
     size = 60 * MUCH_BYTES
 
     def answer(_: int) -> bytes:
         return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (size, bytes(size))
 
-    async def run() -> None:
-        async with running(answer, 2 * size) as (_, upstream):
-            turns, reads = 0, []
-            connection = await upstream.connect()
-            received = connection.data_received
+    async with running(answer, 2 * size) as (_, upstream):
+        turns, reads = 0, []
+        connection = await upstream.connect()
+        received = connection.data_received
 
-            class Counts:
-                """Notes in which turn of the loop a read came."""
+        class Counts:
+            """Notes in which turn of the loop a read came."""
 
-                done = asyncio.get_running_loop().create_future()
+            done = asyncio.get_running_loop().create_future()
 
-                has_begun = False
-                wants_headers = False
+            has_begun = False
+            wants_headers = False
 
-                def on_head(self, status: int, headers: object) -> None:
-                    pass
+            def on_head(self, status: int, headers: object) -> None:
+                pass
 
-                def on_data(self, data: bytes) -> None:
-                    if len(data) > MUCH_BYTES:
-                        reads.append(turns)
+            def on_data(self, data: bytes) -> None:
+                if len(data) > MUCH_BYTES:
+                    reads.append(turns)
 
-                on_last = on_data
+            on_last = on_data
 
-                def on_end(self) -> None:
-                    self.done.set_result(None)
+            def on_end(self) -> None:
+                self.done.set_result(None)
 
-            assert received
-            counts = Counts()
-            connection.request(b"GET / HTTP/1.1\r\n\r\n", counts)  # type: ignore[arg-type]
-            while not counts.done.done():
-                await asyncio.sleep(0)
-                turns += 1
-            assert len(reads) == len(set(reads))
-            connection.release()
-
-    uvloop.run(run())
+        assert received
+        counts = Counts()
+        connection.request(b"GET / HTTP/1.1\r\n\r\n", counts)  # type: ignore[arg-type]
+        while not counts.done.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(reads) == len(set(reads))
+        connection.release()
 
 
 # -- what events and answers hold ------------------------------------------------------------------
@@ -305,13 +298,10 @@ def test_lines_and_scores_of_too_many_values_are_refused() -> None:
 
 
 @pytest.mark.parametrize("tokens", [b"[1.5]", b"[" + b"1," * (MAX_ANSWER_BYTES // 2) + b"1]"])
-def test_tokens_of_an_engine_are_integers_and_no_more_than_a_text_has(tokens: bytes) -> None:
+@in_uvloop
+async def test_tokens_of_an_engine_are_integers_and_no_more_than_a_text_has(tokens: bytes) -> None:
     body = b'{"tokens": %b}' % tokens
-
-    async def run() -> None:
-        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
-        async with running(lambda _: head + body, math.inf) as (_, upstream):
-            with pytest.raises(UpstreamError):
-                await fetch_field(upstream, "/tokenize", {}, "tokens", list[int])
-
-    uvloop.run(run())
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with running(lambda _: head + body, math.inf) as (_, upstream):
+        with pytest.raises(UpstreamError):
+            await fetch_field(upstream, "/tokenize", {}, "tokens", list[int])

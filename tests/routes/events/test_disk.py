@@ -11,7 +11,6 @@ from vllama.config import Config
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
-from vllama.routes.events.changes import Disk
 from vllama.routes.in_use import InUse, Snapshot
 
 
@@ -22,12 +21,12 @@ def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
     catalog = Catalog(InUse(Snapshot(config=Config(), library=library)), ManualClock())
 
     async def look_again() -> tuple[int, int]:
-        await disk.look()
-        return disk.changes, disk.count
+        await catalog.look()
+        return catalog.lists, len(catalog.listed)
 
     async def run() -> None:
-        await disk.look()
-        before, others, file = disk.changes, disk.count, folder / "one.gguf"
+        await catalog.look()
+        before, others, file = catalog.lists, len(catalog.listed), folder / "one.gguf"
         write_tiny_gguf(file, n_ctx=2048)
         assert await look_again() == (before + 1, others + 1)
         assert await look_again() == (before + 1, others + 1)
@@ -40,11 +39,10 @@ def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
         assert len(await catalog.all()) == others + 1  # a client has seen it
         file.unlink()
         assert await look_again() == (before + 5, others)
-        assert not disk.is_outdated
+        assert not catalog.is_outdated
         catalog.forget()
-        assert disk.is_outdated
-        await disk.look()
-        assert not disk.is_outdated
+        assert catalog.is_outdated
+        await catalog.look()
+        assert not catalog.is_outdated
 
-    disk = Disk(catalog)
     asyncio.run(run())

@@ -8,6 +8,7 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+from tests.loops import in_loop
 from tests.net.http.test_connection import running, until
 from vllama.net.http.request import Request
 from vllama.routes.events import hub as hub_module
@@ -76,122 +77,111 @@ async def connect(address: tuple[str, int]) -> socket.socket:
     return client
 
 
-def test_a_client_that_never_reads_is_disconnected_and_costs_little() -> None:
-    async def run() -> None:
-        flood = Flood()
-        hub = make_hub(flood, stall_s=0.2)
-        async with running(make_app(hub)) as server:
-            publishing = asyncio.create_task(hub.run())
-            client = await connect(server.address)
-            await until(lambda: hub.subscribers)
-            (connection,) = server.server.clients
-            most = 0
+@in_loop
+async def test_a_client_that_never_reads_is_disconnected_and_costs_little() -> None:
+    flood = Flood()
+    hub = make_hub(flood, stall_s=0.2)
+    async with running(make_app(hub)) as server:
+        publishing = asyncio.create_task(hub.run())
+        client = await connect(server.address)
+        await until(lambda: hub._subscribers)
+        (connection,) = server.server.clients
+        most = 0
 
-            def has_gone() -> bool:
-                nonlocal most
-                most = max(most, connection._transport.get_write_buffer_size())
-                return not hub.subscribers and not server.server.clients
+        def has_gone() -> bool:
+            nonlocal most
+            most = max(most, connection._transport.get_write_buffer_size())
+            return not hub._subscribers and not server.server.clients
 
-            await until(has_gone)
-            # what is written while it keeps up, and nothing after that
-            assert most < 3 * MIB, most
-            publishing.cancel()
-            client.close()
-
-    asyncio.run(run())
+        await until(has_gone)
+        # what is written while it keeps up, and nothing after that
+        assert most < 3 * MIB, most
+        publishing.cancel()
+        client.close()
 
 
-def test_a_client_that_was_slow_gets_a_new_snapshot() -> None:
-    async def run() -> None:
-        flood = Flood()
-        hub = make_hub(flood, stall_s=1e6)
-        async with running(make_app(hub)) as server:
-            publishing = asyncio.create_task(hub.run())
-            client = await connect(server.address)
-            await until(lambda: hub.subscribers)
-            (subscriber,) = hub._subscribers
-            await until(lambda: subscriber.stalled_s)
-            stalled_at = flood.collected
-            await until(lambda: flood.collected > stalled_at + 20)
-            flood.text = ""
-            reader, writer = await asyncio.open_connection(sock=client, limit=8 * MIB)
-            assert (await read_event(reader, b"snapshot"))["number"] == 1
-            assert (await read_event(reader, b"snapshot"))["number"] == 2
-            # nothing of what was missed comes late
-            assert (await read_event(reader, b"mark"))["number"] > stalled_at + 20
-            writer.close()
-            await until(lambda: not hub.subscribers)
-            publishing.cancel()
-
-    asyncio.run(run())
+@in_loop
+async def test_a_client_that_was_slow_gets_a_new_snapshot() -> None:
+    flood = Flood()
+    hub = make_hub(flood, stall_s=1e6)
+    async with running(make_app(hub)) as server:
+        publishing = asyncio.create_task(hub.run())
+        client = await connect(server.address)
+        await until(lambda: hub._subscribers)
+        (subscriber,) = hub._subscribers
+        await until(lambda: subscriber.stalled_s)
+        stalled_at = flood.collected
+        await until(lambda: flood.collected > stalled_at + 20)
+        flood.text = ""
+        reader, writer = await asyncio.open_connection(sock=client, limit=8 * MIB)
+        assert (await read_event(reader, b"snapshot"))["number"] == 1
+        assert (await read_event(reader, b"snapshot"))["number"] == 2
+        # nothing of what was missed comes late
+        assert (await read_event(reader, b"mark"))["number"] > stalled_at + 20
+        writer.close()
+        await until(lambda: not hub._subscribers)
+        publishing.cancel()
 
 
-def test_a_stream_in_which_nothing_changes_tells_that_it_is_alive(monkeypatch) -> None:
+@in_loop
+async def test_a_stream_in_which_nothing_changes_tells_that_it_is_alive(monkeypatch) -> None:
     assert 2 * hub_module.KEEP_ALIVE_S < SILENT_S  # so that one may be late
     monkeypatch.setattr(hub_module, "KEEP_ALIVE_S", 2 * TICK_S)
-
-    async def run() -> None:
-        hub = make_hub(Flood(), stall_s=1e6)
-        async with running(make_app(hub)) as server:
-            publishing = asyncio.create_task(hub.run())
-            reader, writer = await server.open()
-            writer.write(GET.replace(b"events", b"events?events=models"))
-            await reader.readuntil(b"event: snapshot")
-            for _ in range(2):
-                await reader.readuntil(b"\n: keep-alive\n\n")
-            writer.close()
-            publishing.cancel()
-
-    asyncio.run(run())
+    hub = make_hub(Flood(), stall_s=1e6)
+    async with running(make_app(hub)) as server:
+        publishing = asyncio.create_task(hub.run())
+        reader, writer = await server.open()
+        writer.write(GET.replace(b"events", b"events?events=models"))
+        await reader.readuntil(b"event: snapshot")
+        for _ in range(2):
+            await reader.readuntil(b"\n: keep-alive\n\n")
+        writer.close()
+        publishing.cancel()
 
 
-def test_a_hundred_clients_come_and_go() -> None:
-    async def run() -> None:
-        flood = Flood()
-        flood.text = ""
-        hub = make_hub(flood, stall_s=1e6)
-        async with running(make_app(hub)) as server:
-            publishing = asyncio.create_task(hub.run())
-            for _ in range(2):
-                pairs = [await server.open() for _ in range(100)]
-                for _, writer in pairs:
-                    writer.write(GET)
-                events = [await read_event(reader, b"mark") for reader, _ in pairs]
-                assert len(events) == hub.subscribers == 100
-                for place, (_, writer) in enumerate(pairs):
-                    if place % 2:
-                        writer.transport.abort()
-                    else:
-                        writer.close()
-                await until(
-                    lambda: not (server.server.clients or hub.subscribers or server.server._tasks)
-                )
-            # with nobody there nothing is collected
-            before = flood.collected
-            await asyncio.sleep(20 * TICK_S)
-            assert flood.collected <= before + 1
-            publishing.cancel()
-
-    asyncio.run(run())
-
-
-def test_an_event_is_encoded_once_for_all() -> None:
-    async def run() -> None:
-        flood = Flood()
-        flood.text = ""
-        hub = make_hub(flood, stall_s=1e6)
-        async with running(make_app(hub)) as server:
-            publishing = asyncio.create_task(hub.run())
-            pairs = [await server.open() for _ in range(3)]
+@in_loop
+async def test_a_hundred_clients_come_and_go() -> None:
+    flood = Flood()
+    flood.text = ""
+    hub = make_hub(flood, stall_s=1e6)
+    async with running(make_app(hub)) as server:
+        publishing = asyncio.create_task(hub.run())
+        for _ in range(2):
+            pairs = [await server.open() for _ in range(100)]
             for _, writer in pairs:
                 writer.write(GET)
-            await until(lambda: hub.subscribers == 3)
-            before, number = flood.collected, hub._number
-            await until(lambda: flood.collected > before + 10)
-            assert hub._number - number == flood.collected - before
-            hub.close()
-            for reader, _ in pairs:
-                await reader.readuntil(b"\r\n0\r\n\r\n")
-            publishing.cancel()
+            events = [await read_event(reader, b"mark") for reader, _ in pairs]
+            assert len(events) == len(hub._subscribers) == 100
+            for place, (_, writer) in enumerate(pairs):
+                if place % 2:
+                    writer.transport.abort()
+                else:
+                    writer.close()
+            await until(
+                lambda: not (server.server.clients or hub._subscribers or server.server._tasks)
+            )
+        # with nobody there nothing is collected
+        before = flood.collected
+        await asyncio.sleep(20 * TICK_S)
+        assert flood.collected <= before + 1
+        publishing.cancel()
 
-    asyncio.run(run())
+
+@in_loop
+async def test_an_event_is_encoded_once_for_all() -> None:
+    flood = Flood()
+    flood.text = ""
+    hub = make_hub(flood, stall_s=1e6)
+    async with running(make_app(hub)) as server:
+        publishing = asyncio.create_task(hub.run())
+        pairs = [await server.open() for _ in range(3)]
+        for _, writer in pairs:
+            writer.write(GET)
+        await until(lambda: len(hub._subscribers) == 3)
+        before, number = flood.collected, hub._number
+        await until(lambda: flood.collected > before + 10)
+        assert hub._number - number == flood.collected - before
+        hub.close()
+        for reader, _ in pairs:
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+        publishing.cancel()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllama.dialects.events import ChangedRequests, RequestRow
-from vllama.routes.events.changes import Changes
+from vllama.routes.events.hub import Changes
 
 
 def make_row(number: int) -> RequestRow:
@@ -39,7 +39,7 @@ def test_a_request_is_gone_though_its_end_is_not_told():
         list_after=lambda count: [],
         list_ended=list,
         count=0,
-        changes=0,
+        lists=0,
     )
     changes = Changes(server, server, server, server, server, server, None)
     changes.collect()

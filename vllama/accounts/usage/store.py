@@ -87,7 +87,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     """The sums of the requests that have these values in common; "" for what was not asked for."""
 
     day: Annotated[str, says("the day in UTC, if asked for")] = ""
-    key: str = ""
+    key: Annotated[str, says("the name of the API key")] = ""
     model: str = ""
     requests: Annotated[int, says("how many requests there were")]
     prompt_tokens: int

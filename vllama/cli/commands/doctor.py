@@ -13,7 +13,7 @@ from vllama.cli.output import console, is_terminal, say, show_json, wrap_words
 from vllama.config import Config
 
 if TYPE_CHECKING:
-    from vllama.admin.doctor.check import Finding
+    from vllama.doctor.check import Finding
 
 EXAMPLES = """\
 \b
@@ -32,12 +32,12 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 
 def doctor(as_json: AsJson = False) -> int:
     """Find what keeps models from running here."""
-    from vllama.admin.doctor.check import failed
+    from vllama.doctor.check import failure
 
     try:
         settings = config.load({}, config.environ())
     except ConfigError as error:  # everything else can be checked without them
-        unread = failed(error.message, error.hint)
+        unread = failure(error.message, error.hint)
         return examine(Config(), engines_only=False, as_json=as_json, first=[("settings", unread)])
     return examine(settings, engines_only=False, as_json=as_json)
 
@@ -50,8 +50,8 @@ def examine(
     first: Sequence[tuple[str, Finding]] = (),
 ) -> int:
     """Run the checks, print the findings, and return the exit code."""
-    from vllama.admin.doctor.check import Once, Status, run
-    from vllama.admin.doctor.checks import all_checks, engine_checks
+    from vllama.doctor.check import Once, Status, run
+    from vllama.doctor.checks import all_checks, engine_checks
     from vllama.server.preflight import gather_facts
 
     config.prepare_environment()

@@ -20,7 +20,15 @@ from vllama.cli.options import (
     option,
     yes_option,
 )
-from vllama.cli.output import say, say_aside, say_prose, show_json, show_table, show_warning
+from vllama.cli.output import (
+    require_agreement,
+    say,
+    say_aside,
+    say_prose,
+    show_json,
+    show_table,
+    show_warning,
+)
 from vllama.config import Config
 from vllama.engines.base import Engine, Installation
 from vllama.engines.registry import ask_preference, load_adapters, locate_engine, make_search_paths
@@ -181,12 +189,7 @@ def install_one(
     """
     import asyncio
 
-    from vllama.cli.engine_install import (
-        confirm_install,
-        describe_offer,
-        install_first,
-        read_releases_url,
-    )
+    from vllama.cli.engine_install import describe_offer, install_first, read_releases_url
     from vllama.engines.install import check_installation, make_offers, uninstall
 
     engine, platform, environments = find_engine(settings, name)
@@ -214,8 +217,7 @@ def install_one(
         show_warning(problem)
     for line in describe_offer(chosen):
         say_aside(line)
-    if not confirm_install("Install it?", yes=yes):
-        raise typer.Abort
+    require_agreement("Install it?", yes=yes)
     if problem:  # the installer counts a damaged package as installed
         uninstall(engine, environments)
     installation = install_first(offers[offers.index(chosen) :])
@@ -238,16 +240,15 @@ def check_adapter(target: str) -> int:
 def remove_one(settings: Config, name: str, *, yes: bool, release: str | None) -> None:
     """Remove an engine's environment, or one `release` of it, if the user agrees.
 
-    Raises VllamaError, Abort.
+    Raises VllamaError, Exit.
     """
-    from vllama.cli.engine_install import confirm_install
     from vllama.engines.install import uninstall, uninstall_release
 
     engine, _, environments = find_engine(settings, name)
     folder = environments / engine.name
     what = f"{engine.title} {release}" if release else engine.title
-    if folder.exists() and not confirm_install(f"Remove {what} from {folder}?", yes=yes):
-        raise typer.Abort
+    if folder.exists():
+        require_agreement(f"Remove {what} from {folder}?", yes=yes)
     if release:
         used = uninstall_release(engine, environments, release)
         say(f"{what} is removed" + (f"; {used} is used from now on" if used else ""))

@@ -97,9 +97,8 @@ def change_file(
     from msgspec import to_builtins
 
     from vllama.accounts.keys import store
-    from vllama.accounts.keys.fields import describe_key, read_fields
     from vllama.accounts.keys.key import make_secret
-    from vllama.accounts.keys.store import change_keys
+    from vllama.accounts.keys.store import change_keys, describe_key, read_fields
     from vllama.scheduler.slot_cache.store import remove_where
 
     secret = make_secret() if action in ("add", "rotate") else ""
@@ -190,8 +189,7 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
 
 def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     """Print the keys whose names begin with `prefix`."""
-    from vllama.accounts.keys.fields import describe_key
-    from vllama.accounts.keys.store import read_keys
+    from vllama.accounts.keys.store import describe_key, read_keys
 
     file = keys_file(settings.data_dir)
     found = [key for key in read_keys(file) if key.name.startswith(prefix)]

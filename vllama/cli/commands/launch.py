@@ -142,7 +142,7 @@ def _write(
                 say(f"export {name}={shlex.quote(value)}")
         return
     planned = list(map(plan, tool.edits(target, places)))
-    changes = [change for change in planned if change.is_one]
+    changes = [change for change in planned if change.differs]
     by_hand = [change for change in planned if change.lines]
     if changes:
         _show_changes(changes)
@@ -170,7 +170,7 @@ def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
         return 0
     if keeper.state() == "changed since":
         show_warning("somebody else changed this since; that goes too")
-    _show_changes([change for change in undone if change.is_one])
+    _show_changes([change for change in undone if change.differs])
     require_agreement("Put back what was there?", yes=yes)
     for copy in keeper.restore():
         say_aside(f"what it was until now is kept in {copy}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import model_argument, option
-from vllama.cli.output import console, is_terminal, say, say_aside
+from vllama.cli.output import console, is_terminal, say, say_aside, show_json_line
 from vllama.config import Config
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ class _Engine:
         number = read_number(reader.path)
         for line in lines:
             if self._as_json:
-                fields = {"model": name, "attempt": number, "line": line}
-                say(json.dumps(fields, ensure_ascii=False))
+                show_json_line({"model": name, "attempt": number, "line": line})
             else:
                 say(line)
 

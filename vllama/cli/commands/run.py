@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 from vllama.base.errors import ConfigError, VllamaError
@@ -84,7 +83,10 @@ def run(
             wrap=not nowordwrap,
         )
         talks = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not prompt
-        text = join_prompt(prompt or (), "" if is_terminal(sys.stdin) else read_stdin())
+        piped = b"" if is_terminal(sys.stdin) else sys.stdin.buffer.read()
+        # what came on stdin stands before the prompt, as in Ollama
+        words = [piped.decode(errors="replace").strip(), " ".join(prompt or ())]
+        text = " ".join(filter(None, words))
         shown = session.describe_or_pull()
         if "embedding" in (shown.get("capabilities") or []):
             if not text:
@@ -103,16 +105,6 @@ def run(
             session.generate(text)
         else:
             session.load()
-
-
-def read_stdin() -> str:
-    """Read all that is piped in, whatever its bytes are."""
-    return sys.stdin.buffer.read().decode(errors="replace")
-
-
-def join_prompt(words: Sequence[str], piped: str) -> str:
-    """Put what came on stdin before the prompt, as Ollama does."""
-    return " ".join(part for part in (piped.strip(), " ".join(words)) if part)
 
 
 def parse_keep_alive_flag(text: str | None) -> object:

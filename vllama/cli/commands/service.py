@@ -1,22 +1,29 @@
-"""`vllama service`: run the server as a service of the machine or of a user."""
+"""`vllama service`: the server as a service: systemd's on Linux, launchd's on macOS.
+
+The unit is that of systemd.unit(5), systemd.service(5) and systemd.exec(5).
+"""
 
 from __future__ import annotations
 
+import grp
+import os
+import plistlib
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from vllama import config
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.cli.context import load_settings
 from vllama.cli.options import argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside
-
-if TYPE_CHECKING:
-    from vllama.admin.service import Service
 
 EXAMPLES = """\
 \b
@@ -34,6 +41,95 @@ gui/$UID/vllama'. What comes after -- goes to 'vllama serve'.
 ACTIONS = ("install", "uninstall", "show")
 HOMES = (Path("/home"), Path("/root"))
 """What a confined service cannot see."""
+LABEL = "vllama"
+NAME = "vllama.service"
+STATE = "/var/lib/vllama"
+RUNNING_SYSTEMD = Path("/run/systemd/system")
+"""Exists if and only if systemd runs the machine: sd_booted(3)."""
+RESTART_S = 10
+"""Between two starts; launchd's own default, too."""
+STOP_MARGIN_S = 30
+"""Beyond the time for running answers: engines with much memory take a while to end."""
+
+UNIT = """\
+[Unit]
+Description=vllama, a server for language models
+Wants=network-online.target
+After=network-online.target
+# time mends much: a network or disk that is not there yet, memory that others hold
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+ExecStart={command}
+ExecReload=kill -HUP $MAINPID
+# vllama ends its engines itself, and needs the time for it
+KillMode=mixed
+TimeoutStopSec={stop_timeout_s}
+Restart=on-failure
+RestartSec={restart_s}
+# a wrong setting: another start would end in the same way
+RestartPreventExitStatus={final_status}
+{confined}
+[Install]
+WantedBy={target}.target
+"""
+# what needs no file system of its own, so that it works in a user's own manager, too
+CONFINED = """\
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+UMask=0077
+"""
+# GPUs are devices, and compilers at run time (Triton, LLVM) make memory executable: neither
+# PrivateDevices nor MemoryDenyWriteExecute
+ISOLATED = f"""\
+DynamicUser=yes
+StateDirectory=vllama
+StateDirectoryMode=0700
+WorkingDirectory={STATE}
+Environment=HOME={STATE} VLLAMA_DATA_DIR={STATE} HF_HOME={STATE}/huggingface
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectProc=invisible
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+CapabilityBoundingSet=
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+DevicePolicy=closed
+DeviceAllow=char-drm rw
+DeviceAllow=char-kfd rw
+DeviceAllow=char-nvidia rw
+DeviceAllow=char-nvidia-frontend rw
+DeviceAllow=char-nvidia-caps rw
+DeviceAllow=char-nvidia-uvm rw
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The service as this machine knows it: its file, and the commands that act on it.
+
+    `start` is run after the file is written, `stop` before it is removed. The user is told `hint`
+    after an installation, and that `watch` shows the state and the log.
+    """
+
+    file: Path
+    text: str
+    start: tuple[tuple[str, ...], ...]
+    stop: tuple[str, ...]
+    watch: str
+    hint: str
 
 
 def service(
@@ -46,31 +142,30 @@ def service(
     ] = False,
 ) -> None:
     """Run the server as a service: install, uninstall, show."""
-    from vllama.admin import service as manager
-
     check_action(action, ACTIONS, "the service")
     made = make_service(context.obj or (), system=system)
     if action == "show":
         say(made.text.rstrip())
         return
-    manager.check_manager(sys.platform)
+    check_manager(sys.platform)
     if action == "install":
-        manager.install(made)
+        install(made)
         say(f"installed and started: {made.file}")
         say_aside(made.hint)
         say_aside(f"to watch it: {made.watch}")
     else:
-        removed = manager.uninstall(made)
-        say(f"removed {made.file}" if removed else "there is no such service")
+        say(f"removed {made.file}" if uninstall(made) else "there is no such service")
 
 
 def make_service(words: Sequence[str], *, system: bool) -> Service:
     """Return the service that runs `vllama serve` with these words. Raises ConfigError."""
-    from vllama.admin.service import make_launchd_service, make_systemd_service
-
     settings, environ = load_settings(), config.environ()
     home = Path(environ.get("HOME", "~")).expanduser()
-    command = [*find_program(), "serve", *words]
+    stop_timeout_s = round(settings.stop_limit_s) + STOP_MARGIN_S
+    # how this vllama is started, independent of PATH and of the current folder
+    script = Path(sys.executable).with_name("vllama")
+    program = [str(script)] if script.is_file() else [sys.executable, "-m", "vllama"]
+    command = [*program, "serve", *words]
     if sys.platform == "darwin":
         if system:
             raise ConfigError(
@@ -82,10 +177,9 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
             home=home,
             log=settings.log_dir / "service.log",
             search_path=environ.get("PATH", ""),
-            stop_limit_s=settings.stop_limit_s,
+            stop_timeout_s=stop_timeout_s,
         )
-    program = Path(command[0]).resolve()
-    if system and any(program.is_relative_to(folder) for folder in HOMES):
+    if system and any(Path(command[0]).resolve().is_relative_to(folder) for folder in HOMES):
         raise ConfigError(
             f"cannot run '{command[0]}' as a service of the machine: it is in a user's home, "
             "which the service cannot see",
@@ -93,11 +187,135 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
         )
     user_settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     return make_systemd_service(
-        command, system=system, config=user_settings, stop_limit_s=settings.stop_limit_s
+        command, system=system, config=user_settings, stop_timeout_s=stop_timeout_s
     )
 
 
-def find_program() -> list[str]:
-    """Return how this vllama is started, independent of PATH and of the current folder."""
-    script = Path(sys.executable).with_name("vllama")
-    return [str(script)] if script.is_file() else [sys.executable, "-m", "vllama"]
+def make_systemd_service(
+    command: Sequence[str], *, system: bool, config: Path, stop_timeout_s: int
+) -> Service:
+    """Return the service of a Linux machine, or of one user of it.
+
+    `config` is the user's folder of settings ($XDG_CONFIG_HOME), `stop_timeout_s` is how long the
+    service may take to end.
+    """
+    folder = Path("/etc/systemd/system") if system else config / "systemd" / "user"
+    control = ("systemctl",) if system else ("systemctl", "--user")
+    hint = "it ends when you log out, unless: loginctl enable-linger"
+    if system:
+        hint = (
+            f"models, engines and settings of the service are in {STATE}; install an engine "
+            f"there: sudo VLLAMA_DATA_DIR={STATE} {command[0]} engines install ENGINE"
+        )
+    return Service(
+        file=folder / NAME,
+        text=UNIT.format(
+            command=" ".join(map(quote, command)),
+            stop_timeout_s=stop_timeout_s,
+            restart_s=RESTART_S,
+            final_status=ConfigError.exit_code,
+            confined=CONFINED + (ISOLATED + allow_gpu_groups() if system else ""),
+            target="multi-user" if system else "default",
+        ),
+        # enable has the manager read the file, a changed one too (systemctl(1))
+        start=((*control, "enable", NAME), (*control, "restart", NAME)),
+        stop=(*control, "disable", "--now", NAME),
+        watch=f"{' '.join(control)} status {LABEL}",
+        hint=hint,
+    )
+
+
+def allow_gpu_groups() -> str:
+    """Return the line that lets the service use the devices of AMD's and Intel's GPUs.
+
+    They belong to these groups, and systemd refuses a unit with a group that does not exist.
+    """
+    known = {group.gr_name for group in grp.getgrall()}
+    names = [name for name in ("render", "video") if name in known]
+    return f"SupplementaryGroups={' '.join(names)}\n" if names else ""
+
+
+def quote(word: str) -> str:
+    """Return a word of a command line as systemd reads it back (systemd.service(5))."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = escaped.replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"' if not word or set(escaped) & set(" \"';\\") else escaped
+
+
+def make_launchd_service(
+    command: Sequence[str], *, home: Path, log: Path, search_path: str, stop_timeout_s: int
+) -> Service:
+    """Return the service of one user of a Mac, which runs when the user logs in.
+
+    launchd starts programs with a short PATH, so `search_path` is the one of now. A server that
+    ends with an error is started again, whatever its exit code is.
+    """
+    file = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+    domain = f"gui/{os.getuid()}"
+    agent = {
+        "Label": LABEL,
+        "ProgramArguments": list(command),
+        "EnvironmentVariables": {"PATH": search_path},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": RESTART_S,
+        "ExitTimeOut": stop_timeout_s,
+        "ProcessType": "Interactive",  # else macOS slows it down in the background
+        "StandardOutPath": str(log),
+        "StandardErrorPath": str(log),
+    }
+    return Service(
+        file=file,
+        text=plistlib.dumps(agent).decode(),
+        start=(("launchctl", "bootstrap", domain, str(file)),),
+        stop=("launchctl", "bootout", f"{domain}/{LABEL}"),
+        watch=f"launchctl print {domain}/{LABEL}; tail {shlex.quote(str(log))}",
+        hint="it runs while you are logged in",
+    )
+
+
+def check_manager(system: str) -> None:
+    """Raise ConfigError if this machine has no service manager that vllama knows."""
+    if system == "linux" and RUNNING_SYSTEMD.is_dir() and shutil.which("systemctl"):
+        return
+    if system == "darwin":
+        return
+    reason = "systemd does not run here" if system == "linux" else f"unknown system {system}"
+    raise ConfigError(
+        f"cannot manage a service: {reason}",
+        hint="'vllama service show' prints the unit, for another machine or an image",
+    )
+
+
+def install(service: Service) -> None:
+    """Write the file and start the service; an older version of it is replaced. VllamaError."""
+    try:
+        service.file.parent.mkdir(parents=True, exist_ok=True)
+        service.file.write_text(service.text)
+    except OSError as error:
+        raise VllamaError(
+            f"cannot write '{service.file}': {error.strerror}",
+            hint="a service of the machine needs root: sudo vllama service install --system",
+        ) from None
+    for command in service.start:
+        run(command, service.watch)
+
+
+def uninstall(service: Service) -> bool:
+    """Stop the service and remove its file; return False if there was none. VllamaError."""
+    if not service.file.exists():
+        return False
+    run(service.stop, service.watch)
+    service.file.unlink()
+    return True
+
+
+def run(command: Sequence[str], watch: str) -> None:
+    """Run a command of the service manager. Raises VllamaError with what it says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise VllamaError(
+            f"cannot do '{' '.join(command)}': {said[0] if said else done.returncode}",
+            hint=f"see why: {watch}",
+        )

@@ -40,8 +40,8 @@ class Change:
     lines: str = ""
 
     @property
-    def is_one(self) -> bool:
-        """Tell whether anything changes."""
+    def differs(self) -> bool:
+        """Whether anything changes."""
         return self.before != self.after
 
 
@@ -120,12 +120,12 @@ class Keeper:
         for file in list(record.files):
             change = self._undo(file)
             now = change.before
-            if now is not None and change.is_one and _digest(now) != file.written:
+            if now is not None and change.differs and _digest(now) != file.written:
                 kept.append(self.folder / f"{file.copy or change.path.name}.mine")
                 _write(kept[-1], now)
             if change.after is None:
                 _delete(change.path, file.made)
-            elif change.is_one:
+            elif change.differs:
                 _write(change.path, change.after)
             record.files.remove(file)
             self._save(record)

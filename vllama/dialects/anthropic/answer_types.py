@@ -27,7 +27,7 @@ class ThinkingBlock(Struct, tag="thinking"):
     """Thinking before an answer; the signature is to be sent back as it is."""
 
     thinking: str
-    signature: str | UnsetType = UNSET
+    signature: Annotated[str | UnsetType, says("is sent back as it is")] = UNSET
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
@@ -99,7 +99,7 @@ class ThinkingDelta(Struct, tag="thinking_delta"):
 class SignatureDelta(Struct, tag="signature_delta"):
     """The signature of the thinking before."""
 
-    signature: str
+    signature: Annotated[str, says("is sent back as it is")]
 
 
 class ArgumentsDelta(Struct, tag="input_json_delta"):

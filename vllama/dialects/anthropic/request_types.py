@@ -1,60 +1,62 @@
-"""Anthropic's requests, as far as Ollama reads them (its `anthropic/anthropic.go`).
-
-Bodies of these types are checked, and stay as they are.
-"""
+"""Anthropic's requests as Ollama declares them (`anthropic/anthropic.go`)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import Struct
 
-from vllama.chat.bodies import Body
+from vllama.base.meaning import TEXT, says
 from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
-from vllama.dialects.ollama.request_types import Int
+from vllama.dialects.ollama.request_types import AT_MOST, Int, Model, TextFields
 
 
 class Citation(Struct):
-    """Where a text comes from."""
+    """The source of a text."""
 
     type: str | None = None
     url: str | None = None
     title: str | None = None
-    encrypted_index: str | None = None
-    cited_text: str | None = None
+    encrypted_index: Annotated[
+        str | None, says("a position that only the search's server reads")
+    ] = None
+    cited_text: Annotated[str | None, says("the cited words")] = None
 
 
 class ImageSource(Struct):
-    """Where a picture is."""
+    """A picture."""
 
-    type: str | None = None
-    media_type: str | None = None
-    data: str | None = None
+    type: Annotated[str | None, says("`base64`; no URL is fetched")] = None
+    media_type: Annotated[str | None, says("such as `image/png`")] = None
+    data: Annotated[str | None, says("the picture in base64")] = None
     url: str | None = None
 
 
 class ContentBlock(Struct):
-    """A part of a message. The source of a search result, which Ollama does not know, is a text."""
+    """A part of a message."""
 
-    type: str | None = None
+    type: Annotated[
+        str | None, says("`text`, `image`, `tool_use`, `tool_result` or `thinking`")
+    ] = None
     text: str | None = None
     citations: list[Citation | None] | None = None
     source: ImageSource | str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
-    content: Any = None
-    is_error: bool | None = None
+    input: Annotated[dict[str, Any] | None, says("the arguments")] = None
+    tool_use_id: Annotated[str | None, says("the call with this result")] = None
+    content: Annotated[Any, says("the result of a tool: a text, or blocks")] = None
+    is_error: Annotated[bool | None, says("whether the tool failed")] = None
     thinking: str | None = None
-    signature: str | None = None
+    signature: Annotated[str | None, says("is sent back as it is")] = None
 
 
 class AnthropicMessage(Struct):
     """A turn of the conversation."""
 
-    content: str | list[ContentBlock | None] | None
-    role: str | None = None
+    content: Annotated[str | list[ContentBlock | None], says("a text, or blocks")]
+    role: Annotated[str | None, says("`user` or `assistant`")] = None
 
 
 class AnthropicTool(Struct):
@@ -62,52 +64,72 @@ class AnthropicTool(Struct):
 
     type: str | None = None
     name: str | None = None
-    description: str | None = None
-    input_schema: Any = None
-    max_uses: Int | None = None
+    description: Annotated[str | None, says("the purpose of the tool, for the model")] = None
+    input_schema: Annotated[
+        Any, says("a JSON schema of the arguments", type=["object", "null"])
+    ] = None
+    max_uses: Annotated[Int | None, says("ignored: tools that Anthropic runs are not run here")] = (
+        None
+    )
 
 
 class AnthropicToolChoice(Struct):
     """Whether the model uses a tool, and which."""
 
-    type: str | None = None
-    name: str | None = None
+    type: Annotated[str | None, says(enum=["auto", "any", "tool", "none"], required=True)] = None
+    name: Annotated[str | None, says("the tool that it uses")] = None
     disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingConfig(Struct):
     """Whether the model thinks first."""
 
-    type: str | None = None
-    budget_tokens: Int | None = None
+    type: Annotated[str | None, says("`enabled`, `adaptive` or `disabled`")] = None
+    budget_tokens: Annotated[Int | None, says("max tokens of thinking")] = None
 
 
 class MessageMetadata(Struct):
     """What the client says of the request."""
 
-    user_id: str | None = None
+    user_id: Annotated[str | None, says("ignored")] = None
 
 
 class OutputConfig(Struct):
-    """How the model answers."""
+    """How the model responds."""
 
-    effort: str | None = None
+    effort: Annotated[str | None, says("how much the model thinks first")] = None
 
 
-class MessagesBody(Body):
+_SYSTEM = [TEXT, {"type": "array", "items": {}}]
+
+
+class MessagesBody(TextFields):
     """`POST /v1/messages`."""
 
-    model: str | None = None
-    max_tokens: Int | None = None
-    messages: Annotated[list[AnthropicMessage], Meta(max_length=MAX_MESSAGES)] | None = None
-    system: Any = None
+    model: Model = ""
+    max_tokens: Annotated[int, AT_MOST, says(minimum=1, required=True)] = 0
+    messages: Annotated[
+        list[AnthropicMessage],
+        says("the conversation so far, the oldest message first", minItems=1, required=True),
+        msgspec.Meta(max_length=MAX_MESSAGES),
+    ] = []
+    system: Annotated[Any, says("the system message: a text, or blocks", anyOf=_SYSTEM)] = None
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int | None = None
-    stop_sequences: list[str | None] | None = None
-    tools: Annotated[list[AnthropicTool | None], Meta(max_length=MAX_TOOLS)] | None = None
+    stop_sequences: Annotated[list[str] | None, says("texts that end the response")] = None
+    tools: Annotated[
+        Annotated[list[AnthropicTool | None], msgspec.Meta(max_length=MAX_TOOLS)] | None,
+        says("tools that the model may use"),
+    ] = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingConfig | None = None
     metadata: MessageMetadata | None = None
     output_config: OutputConfig | None = None
+
+
+class CountBody(MessagesBody):
+    """`POST /v1/messages/count_tokens`."""
+
+    max_tokens: Int = 0

@@ -47,7 +47,7 @@ class TokenLogprob(Struct):
 
     token: str
     logprob: float
-    bytes: list[int] | UnsetType | None = UNSET
+    bytes: Annotated[list[int] | UnsetType | None, says("the token in UTF-8")] = UNSET
 
 
 class GeneratedToken(TokenLogprob):
@@ -74,13 +74,13 @@ class Generated(Struct, kw_only=True):
     done_reason: Annotated[
         Literal["stop", "length", "load", "unload"] | UnsetType, says("why the answer ends")
     ] = UNSET
-    total_duration: int | UnsetType = UNSET
-    load_duration: int | UnsetType = UNSET
-    prompt_eval_count: int | UnsetType = UNSET
-    prompt_eval_cached_count: int | UnsetType = UNSET
-    prompt_eval_duration: int | UnsetType = UNSET
-    eval_count: int | UnsetType = UNSET
-    eval_duration: int | UnsetType = UNSET
+    total_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    load_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    prompt_eval_count: Annotated[int | UnsetType, says("tokens of the prompt")] = UNSET
+    prompt_eval_cached_count: Annotated[int | UnsetType, says("tokens from a cache")] = UNSET
+    prompt_eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    eval_count: Annotated[int | UnsetType, says("tokens of the response")] = UNSET
+    eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
     logprobs: Annotated[
         list[GeneratedToken] | UnsetType, says("the log probabilities of the tokens")
     ] = UNSET
@@ -116,9 +116,9 @@ class EmbedAnswer(Struct, omit_defaults=True):
 
     model: str
     embeddings: Annotated[Sequence[Vector], says("a vector for each input")]
-    total_duration: int = 0
-    load_duration: int = 0
-    prompt_eval_count: int = 0
+    total_duration: Annotated[int, says("in nanoseconds")] = 0
+    load_duration: Annotated[int, says("in nanoseconds")] = 0
+    prompt_eval_count: Annotated[int, says("tokens of the prompt")] = 0
 
 
 class LegacyEmbedAnswer(Struct):
@@ -146,10 +146,10 @@ class LocalModel(Struct, omit_defaults=True):
     name: str
     model: str
     modified_at: Annotated[str, says("when the model last changed")]
-    size: int
+    size: Annotated[int, says("in bytes")]
     digest: str
     details: ModelDetails
-    capabilities: list[str] | UnsetType = UNSET
+    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
     store: Annotated[str | UnsetType, says("where it was found")] = UNSET
     problem: Annotated[str, says("why its files cannot be read, if they are damaged")] = ""
 
@@ -172,7 +172,7 @@ class KeptConversations(Struct, kw_only=True):
     """A model's conversations that are kept on disk."""
 
     count: Annotated[int, says("how many they are")]
-    size: int
+    size: Annotated[int, says("in bytes")]
     hits: Annotated[int, says("how often one was restored")]
 
 
@@ -181,18 +181,18 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
 
     name: str
     model: str
-    size: int
+    size: Annotated[int, says("in bytes")]
     digest: str
     details: ModelDetails
-    expires_at: str
+    expires_at: Annotated[str, says("when the model is unloaded")]
     size_vram: Annotated[int, says("the bytes of it that lie on GPUs")]
     context_length: int
-    state: str | UnsetType = UNSET
+    state: Annotated[str | UnsetType, says("as `vllama ps` shows it")] = UNSET
     engine: str | UnsetType = UNSET
     engine_version: Annotated[str | UnsetType | None, says("the engine's version")] = UNSET
-    requests: int | UnsetType = UNSET
-    slots: int | UnsetType = UNSET
-    queued: int | UnsetType = UNSET
+    requests: Annotated[int | UnsetType, says("requests that are running")] = UNSET
+    slots: Annotated[int | UnsetType, says("max requests that run at once")] = UNSET
+    queued: Annotated[int | UnsetType, says("requests that are waiting")] = UNSET
     replicas: Annotated[int | UnsetType, says("how many engines share its requests")] = UNSET
     restarts: Annotated[int | UnsetType, says("how often its engine was restarted")] = UNSET
     pid: Annotated[int | UnsetType | None, says("the engine's process")] = UNSET
@@ -203,9 +203,9 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     conversations: Annotated[
         KeptConversations | UnsetType, says("its conversations on disk, where they are kept")
     ] = UNSET
-    other_names: list[str] = []
-    ending: int = 0
-    cause: str = ""
+    other_names: Annotated[list[str], says("models of the same files, with the same engine")] = []
+    ending: Annotated[int, says("requests that the engine before this one still serves")] = 0
+    cause: Annotated[str, says("why it waits, is down or has failed")] = ""
     load: Annotated[LoadProgress | None, says("how far it is, while its engine starts")] = None
 
 
@@ -214,7 +214,7 @@ class FailedModel(Struct):
 
     name: str
     state: Annotated[Literal["failed"], says("always `failed`")]
-    cause: str
+    cause: Annotated[str, says("why it waits, is down or has failed")]
     hint: str | None
     since: Annotated[str, says("when it failed")]
     retry_after: Annotated[float, says("in how many seconds it is tried again")]
@@ -243,8 +243,8 @@ class ShownModel(Struct, kw_only=True):
     parameters: Annotated[str | UnsetType, says("default options, one a line")] = UNSET
     template: Annotated[str | UnsetType, says("the template of its prompts")] = UNSET
     system: Annotated[str | UnsetType, says("its system message")] = UNSET
-    renderer: str | UnsetType = UNSET
-    parser: str | UnsetType = UNSET
+    renderer: Annotated[str | UnsetType, says("Ollama's renderer for its prompts")] = UNSET
+    parser: Annotated[str | UnsetType, says("Ollama's parser for its responses")] = UNSET
     details: ModelDetails
     messages: Annotated[
         list[dict[str, Any]] | UnsetType, says("messages that every chat begins with")
@@ -254,9 +254,9 @@ class ShownModel(Struct, kw_only=True):
         UNSET
     )
     tensors: Annotated[list[Tensor] | UnsetType, says("the tensors of its file")] = UNSET
-    capabilities: list[str] | UnsetType = UNSET
+    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
     modified_at: Annotated[str, says("when the model last changed")]
-    requires: str | UnsetType = UNSET
+    requires: Annotated[str | UnsetType, says("the version of Ollama that is needed")] = UNSET
     vllama: Annotated[dict[str, Any] | UnsetType, says("what vllama adds, such as the plan")] = (
         UNSET
     )
@@ -267,8 +267,8 @@ class Progress(Struct, omit_defaults=True):
 
     status: Annotated[str, says("the step; `success` is the last")]
     digest: str = ""
-    total: int | UnsetType = UNSET
-    completed: int = 0
+    total: Annotated[int | UnsetType, says("all bytes")] = UNSET
+    completed: Annotated[int, says("bytes so far")] = 0
 
 
 class Success(Struct):

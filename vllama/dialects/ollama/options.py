@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from vllama.base.errors import BadRequest
+from vllama.base.meaning import TEXT
 from vllama.chat.request import LoadOptions, Sampling
 
 N = TypeVar("N", int, float)
@@ -33,6 +34,37 @@ _FLOATS = (
 )  # fmt: skip
 _UNUSED_INTEGERS = ("draft_num_predict",)  # no engine takes them with a request
 _LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
+
+
+_NUMBERS: Mapping[str, str] = {
+    "temperature": "0 always takes the likeliest token",
+    "top_k": "the next token is one of so many",
+    "top_p": "the next token is one of those with this probability together",
+    "min_p": "the lowest probability, relative to that of the likeliest",
+    "typical_p": "locally typical sampling; 1 switches it off",
+    "repeat_last_n": "how many tokens back penalties look",
+    "repeat_penalty": "above 1: used tokens become less likely",
+    "presence_penalty": "above 0: used tokens become less likely",
+    "frequency_penalty": "the same, for each time a token was used",
+    "seed": "the same seed and request give the same response",
+    "num_predict": "max tokens of the response; `-1`: no limit",
+    "num_keep": "tokens kept at the beginning of a prompt that is cut",
+    "draft_num_predict": "tokens that a draft model guesses at once",
+    "num_ctx": "the context length in tokens",
+    "num_batch": "tokens of a prompt that are computed at once",
+    "num_gpu": "layers of the model on the GPU",
+    "main_gpu": "the GPU for tensors that are not split",
+    "num_thread": "threads of the engine",
+}
+"""What the options that are numbers mean."""
+OPTION_SCHEMAS: Mapping[str, dict[str, Any]] = {
+    **{name: {"type": "number", "description": text} for name, text in _NUMBERS.items()},
+    "use_mmap": {"type": "boolean", "description": "whether the model file is mapped into memory"},
+    "stop": {
+        "description": "texts that end the response",
+        "anyOf": [TEXT, {"type": "array", "items": TEXT}],
+    },
+}
 
 
 def resolve_options(
@@ -80,18 +112,6 @@ def resolve_options(
     if has_own_defaults:
         sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)
     return Sampling(**sampling), LoadOptions(**load)
-
-
-def describe_options() -> dict[str, Any]:
-    """Return the JSON schema of `options`."""
-    text = {"type": "string"}
-    known: dict[str, Any] = {
-        name: {"type": ["number", "null"]}
-        for name in (*_INTEGERS, *_FLOATS, *_UNUSED_INTEGERS, *_LOAD_INTEGERS)
-    }
-    known["stop"] = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": text}]}
-    known["use_mmap"] = {"type": ["boolean", "null"]}
-    return {"type": ["object", "null"], "properties": known}
 
 
 def _refuse(name: str, wanted: str) -> BadRequest:

@@ -6,15 +6,17 @@ See docs/reference/ollama-api.md#conventions.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import msgspec
 
+from vllama.base.meaning import TEXT, Schema, make_integer, make_word, says
 from vllama.base.units import parse_keep_alive
 from vllama.chat.bodies import Body, convert
 from vllama.chat.engine.request_fields import check_code
+from vllama.chat.logprobs import MAX_LOGPROBS
 from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
-from vllama.dialects.ollama.options import describe_options
+from vllama.dialects.ollama.options import OPTION_SCHEMAS
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 _PARTS = "|".join(
@@ -28,6 +30,12 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
 MAX_INT = 2**63 - 1
 _MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 
+Model: TypeAlias = Annotated[str, says(format="model", required=True)]
+PulledModel: TypeAlias = Annotated[str, says(format="pulled-model", required=True)]
+NewModel: TypeAlias = Annotated[str, says(format="new-model", required=True)]
+"""Names of models: `routes.describe.names` has the pattern and the sentence of each format."""
+AT_MOST = msgspec.Meta(le=MAX_INT)
+"""The limit of integers of which the least is checked later."""
 Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INT, le=MAX_INT)]
 Float32: TypeAlias = Annotated[float, msgspec.Meta(gt=-_MAX_FLOAT32, lt=_MAX_FLOAT32)]
 
@@ -40,10 +48,6 @@ def is_base64(text: str) -> bool:
 class Duration(float):
     """Seconds; `math.inf` is forever."""
 
-    schema: ClassVar[dict[str, Any]] = {
-        "anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]
-    }
-
     @classmethod
     def read(cls, value: object) -> Self:
         """Read a number of seconds, or a duration such as `5m`."""
@@ -52,11 +56,6 @@ class Duration(float):
 
 class Images(list[str | None]):
     """Pictures or sounds in base64, which may have line breaks."""
-
-    schema: ClassVar[dict[str, Any]] = {
-        "type": "array",
-        "items": {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64},
-    }
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -70,10 +69,12 @@ class Images(list[str | None]):
         return images
 
 
+_IMAGE: Schema = {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64}
+IMAGES = says("pictures or sounds in base64", type="array", items=_IMAGE)
+
+
 class Options(dict[str, Any]):
     """Parameters of a model."""
-
-    schema: ClassVar[dict[str, Any]] = {"additionalProperties": {}, **describe_options()}
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -86,7 +87,7 @@ class Options(dict[str, Any]):
 
 
 class ToolProperty(msgspec.Struct):
-    """A parameter of a function."""
+    """A parameter of a function, as a JSON schema."""
 
     type: str | list[str | None] | None = None
     items: Any = None
@@ -111,7 +112,7 @@ class ToolFunction(msgspec.Struct):
     """A function that the model may call."""
 
     name: str | None = None
-    description: str | None = None
+    description: Annotated[str | None, says("the purpose of the function, for the model")] = None
     parameters: ToolParameters | None = None
 
 
@@ -128,11 +129,6 @@ _CHECKED_TOOLS = Annotated[list[Tool | None], msgspec.Meta(max_length=MAX_TOOLS)
 
 class Tools(list[dict[str, Any] | None]):
     """Tools as the client wrote them: their schemas have more fields than Ollama reads."""
-
-    schema: ClassVar[dict[str, Any]] = {
-        "type": "array",
-        "items": {"anyOf": [{"$ref": "#/components/schemas/Tool"}, {"type": "null"}]},
-    }
 
     @classmethod
     def read(cls, value: Any) -> Self:
@@ -153,7 +149,7 @@ class OllamaCalledFunction(Body):
 
 
 class OllamaCall(Body):
-    """A call."""
+    """A call that the model made."""
 
     id: str = ""
     function: OllamaCalledFunction = msgspec.field(default_factory=OllamaCalledFunction)
@@ -162,167 +158,246 @@ class OllamaCall(Body):
 class OllamaMessage(Body):
     """A turn of a conversation."""
 
-    role: str = ""
+    role: Annotated[str, says("`system`, `user`, `assistant` or `tool`")] = ""
     content: str = ""
     thinking: str = ""
-    images: Images | None = None
+    images: Annotated[Images, IMAGES] | None = None
     tool_calls: list[OllamaCall | None] = []
-    tool_name: str = ""
-    tool_call_id: str = ""
+    tool_name: Annotated[str, says("the function with this result")] = ""
+    tool_call_id: Annotated[str, says("the call with this result")] = ""
 
 
-Messages: TypeAlias = Annotated[list[OllamaMessage | None], msgspec.Meta(max_length=MAX_MESSAGES)]
+Messages: TypeAlias = Annotated[
+    list[OllamaMessage | None],
+    says("the conversation so far, the oldest message first"),
+    msgspec.Meta(max_length=MAX_MESSAGES),
+]
+TOOLS = says(
+    "functions that the model may call",
+    type="array",
+    items={"anyOf": [{"$ref": "#/components/schemas/Tool"}, {"type": "null"}]},
+)
+OPTIONS = says("parameters of the model", type="object", properties=OPTION_SCHEMAS)
+KEEP_ALIVE = says(
+    "how long the model stays loaded: `10m`, seconds, `-1` forever, `0` not at all",
+    anyOf=[{"type": "number"}, {"type": "string", "pattern": DURATION}],
+)
+THINK = says(
+    "whether the model thinks first, or how much",
+    anyOf=[{"type": "boolean"}, make_word(*THINK_LEVELS)],
+)
+TRUNCATE = says("false: a prompt longer than the context is refused, not cut", type="boolean")
+SHIFT = says("false: the response ends when the context is full", type="boolean")
+INSPECT = says(
+    "what to collect inside the model, and how to steer it",
+    **{"$ref": "#/components/schemas/Inspect"},
+)
+RENDER_ONLY = says("respond with the rendered prompt")
+TOP_LOGPROBS = says("alternatives to each token", **make_integer(0, MAX_LOGPROBS))
+_FORMAT: Schema = {"anyOf": [{"type": "object"}, make_word("json", "")]}
+_TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+
+
+class OwnFields(Body, kw_only=True):
+    """Ollama's fields in requests of the other APIs, which check them where they read them.
+
+    `kw_only` has them listed last.
+    """
+
+    options: Annotated[Any, OPTIONS] = None
+    num_ctx: Annotated[Any, says("the context length in tokens", type="number")] = None
+    keep_alive: Annotated[Any, KEEP_ALIVE] = None
+    think: Annotated[Any, THINK] = None
+    truncate: Annotated[Any, TRUNCATE] = None
+    shift: Annotated[Any, SHIFT] = None
+
+
+class TextFields(OwnFields, kw_only=True):
+    """Those of requests for text, with ours."""
+
+    inspect: Annotated[Any, INSPECT] = None
 
 
 class InferenceBody(Body):
     """What chats and prompts share."""
 
-    model: str = ""
-    stream: bool = True
-    format: Any = None
-    keep_alive: Duration | None = None
-    options: Options = msgspec.field(default_factory=Options)
-    think: bool | str | None = None
-    truncate: bool = True
-    shift: bool = True
-    debug_render_only: bool = msgspec.field(name="_debug_render_only", default=False)
-    logprobs: bool = False
-    top_logprobs: Int = 0
-    inspect: Any = None
+    model: Model = ""
+    stream: Annotated[bool, says("false: one object at the end")] = True
+    format: Annotated[Any, says("`json`, or a JSON schema of the response", **_FORMAT)] = None
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+    options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
+    think: Annotated[bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None, THINK] = None
+    truncate: Annotated[bool, TRUNCATE] = True
+    shift: Annotated[bool, SHIFT] = True
+    debug_render_only: Annotated[bool, RENDER_ONLY] = msgspec.field(
+        name="_debug_render_only", default=False
+    )
+    logprobs: Annotated[bool, says("whether log probabilities of tokens are returned")] = False
+    top_logprobs: Annotated[int, TOP_LOGPROBS] = 0
+    inspect: Annotated[Any, INSPECT] = None
 
 
 class ChatBody(InferenceBody):
     """`POST /api/chat`."""
 
     messages: Messages = []
-    tools: Tools = msgspec.field(default_factory=Tools)
+    tools: Annotated[Tools, TOOLS] = msgspec.field(default_factory=Tools)
 
 
 class GenerateBody(InferenceBody):
     """`POST /api/generate`."""
 
     prompt: str = ""
-    suffix: str = ""
-    system: str = ""
-    template: str = ""
-    context: list[Int | None] = []
-    raw: bool = False
-    images: Images | None = None
+    suffix: Annotated[str, says("the text after the response, which is inserted before it")] = ""
+    system: Annotated[str, says("the system message, in place of the model's own")] = ""
+    template: Annotated[str, says("the prompt template, in place of the model's own")] = ""
+    context: Annotated[
+        list[Int | None], says("`context` of an earlier response, to continue from")
+    ] = []
+    raw: Annotated[bool, says("send the prompt without a template")] = False
+    images: Annotated[Images, IMAGES] | None = None
 
 
 class EmbedBody(Body):
     """`POST /api/embed`."""
 
-    model: str = ""
-    input: Any = None
-    keep_alive: Duration | None = None
-    truncate: bool = True
-    dimensions: Int = 0
-    options: Options = msgspec.field(default_factory=Options)
+    model: Model = ""
+    input: Annotated[Any, says("a text, or several", **_TEXTS)] = None
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+    truncate: Annotated[bool, TRUNCATE] = True
+    dimensions: Annotated[Int, says("how many numbers of each vector are kept")] = 0
+    options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 
 
 class LegacyEmbedBody(Body):
     """`POST /api/embeddings`."""
 
-    model: str = ""
+    model: Model = ""
     prompt: str = ""
-    keep_alive: Duration | None = None
-    options: Options = msgspec.field(default_factory=Options)
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+    options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 
 
 # -- models ----------------------------------------------------------------------------------
 
 
+_PART = "[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*"
+SHA256 = "^sha256[:-][0-9a-fA-F]{64}$"
+Uploads: TypeAlias = Annotated[
+    dict[str, Annotated[str, says(pattern=SHA256)] | None],
+    says(
+        "files that were uploaded to `/api/blobs`: their digests by their names",
+        propertyNames={"pattern": f"^{_PART}(/{_PART})*$"},
+    ),
+]
+
+
 class CreateBody(Body):
     """`POST /api/create`."""
 
-    model: str = ""
-    name: str = ""
+    model: NewModel = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
     stream: bool = True
-    quantize: str = ""
-    quantization: str = ""
-    draft_quantize: str = ""
-    source: str = msgspec.field(name="from", default="")
-    remote_host: str = ""
-    files: dict[str, str | None] | None = None
-    draft_files: dict[str, str | None] = {}
-    adapters: dict[str, str | None] = {}
+    quantize: Annotated[str, says("the quantization to convert to, such as `q4_K_M`")] = ""
+    quantization: Annotated[str, says("the older word for `quantize`")] = ""
+    draft_quantize: Annotated[str, says("the quantization of the draft model")] = ""
+    source: Annotated[str, says("the base model, unless there are `files`", format="model")] = (
+        msgspec.field(name="from", default="")
+    )
+    remote_host: Annotated[str, says("refused: models on other servers are settings")] = ""
+    files: Uploads | None = None
+    draft_files: Uploads = {}
+    adapters: Uploads = {}
     template: str = ""
-    license: str | list[str | None] | None = None
+    license: Annotated[str | list[str | None] | None, says("a text, or several")] = None
     system: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: Annotated[dict[str, Any], OPTIONS] = {}
     messages: Messages = []
-    renderer: str = ""
-    parser: str = ""
-    requires: str = ""
-    info: dict[str, Any] = {}
+    renderer: Annotated[str, says("Ollama's renderer for prompts of the model")] = ""
+    parser: Annotated[str, says("Ollama's parser for responses of the model")] = ""
+    requires: Annotated[str, says("the version of Ollama that is needed")] = ""
+    info: Annotated[dict[str, Any], says("metadata for the model file")] = {}
 
 
 class ShowBody(Body):
     """`POST /api/show`; `plan` is our own."""
 
-    model: str = ""
-    name: str = ""
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
     system: str = ""
     template: str = ""
-    verbose: bool = False
-    options: Options = msgspec.field(default_factory=Options)
-    plan: bool = False
+    verbose: Annotated[bool, says("with the long arrays of the model file")] = False
+    options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
+    plan: Annotated[bool, says("with the plan that the model is loaded by")] = False
 
 
 class CopyBody(Body):
     """`POST /api/copy`."""
 
-    source: str = ""
-    destination: str = ""
+    source: Model = ""
+    destination: NewModel = ""
 
 
 class DeleteBody(Body):
     """`DELETE /api/delete`; `force` is our own."""
 
-    model: str = ""
-    name: str = ""
-    force: bool = False
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
+    force: Annotated[bool, says("also delete files that other programs share")] = False
 
 
 class PushBody(Body):
     """`POST /api/push`."""
 
-    model: str = ""
-    name: str = ""
-    insecure: bool = False
-    username: str = ""
-    password: str = ""
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
+    insecure: Annotated[bool, says("allow plain HTTP to a registry")] = False
+    username: Annotated[str, says("ignored")] = ""
+    password: Annotated[str, says("ignored")] = ""
     stream: bool = True
 
 
 class PullBody(PushBody):
     """`POST /api/pull`; `background` is our own."""
 
-    background: bool = False
+    model: PulledModel = ""
+    background: Annotated[bool, says("go on without a client")] = False
 
 
 # -- routes that Ollama does not have, or not in this form -------------------------------------
 
 
+LEAST = {"context_length": 1, "gpu_layers": -1}
+
+
 class PlanBody(Body):
     """`POST /api/plan`."""
 
-    model: str = ""
-    name: str = ""
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
     engine: str = ""
-    context_length: Int | None = None
-    gpu_layers: Int | None = None
-    strict: bool | None = None
+    context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
+    gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
+    strict: Annotated[bool, says("false: other plans are tried too")] | None = None
+
+
+Token: TypeAlias = Annotated[int, says(**make_integer(0))]
 
 
 class TokenizeBody(Body):
-    """`POST /api/tokenize` and `/api/detokenize`; a text has one of three names."""
+    """`POST /api/tokenize`; a text has one of three names."""
 
-    model: str = ""
-    name: str = ""
-    text: str | None = None
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
+    text: Annotated[str | None, says(required=True)] = None
     content: str | None = None
     prompt: str | None = None
     tokens: list[Int | None] | None = None
-    keep_alive: Duration | None = None
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+
+
+class DetokenizeBody(TokenizeBody):
+    """`POST /api/detokenize`."""
+
+    text: str | None = None
+    tokens: Annotated[list[Token | None] | None, says(required=True)] = None

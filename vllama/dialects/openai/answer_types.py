@@ -74,11 +74,11 @@ class ChatCompletion(Struct):
 
     id: str
     object: Literal["chat.completion"]
-    created: int
+    created: Annotated[int, says("in Unix seconds")]
     model: str
     choices: Annotated[list[ChatChoice], says("the answers")]
     usage: Usage
-    system_fingerprint: str | UnsetType | None = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
@@ -105,12 +105,12 @@ class ChatChunk(Struct):
 
     id: str
     object: Literal["chat.completion.chunk"]
-    created: int
+    created: Annotated[int, says("in Unix seconds")]
     model: str
     choices: Annotated[list[ChatChunkChoice], says("the answers that it adds to")]
     usage: Usage | UnsetType | None = UNSET
     timings: Annotated[dict[str, Any] | UnsetType, says("llama-server's own measurements")] = UNSET
-    system_fingerprint: str | UnsetType | None = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
@@ -128,11 +128,11 @@ class TextCompletion(Struct):
 
     id: str
     object: Literal["text_completion"]
-    created: int
+    created: Annotated[int, says("in Unix seconds")]
     model: str
     choices: Annotated[list[TextChoice], says("the completions")]
     usage: Usage | UnsetType | None = UNSET
-    system_fingerprint: str | UnsetType | None = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
@@ -161,10 +161,10 @@ class OpenAIModel(Struct, omit_defaults=True):
 
     id: str
     object: Literal["model"]
-    created: int
+    created: Annotated[int, says("in Unix seconds")]
     owned_by: Annotated[str, says("the namespace of its name, or `library`")]
-    state: str | UnsetType = UNSET
-    capabilities: list[str] | UnsetType = UNSET
+    state: Annotated[str | UnsetType, says("as `vllama ps` shows it")] = UNSET
+    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
     context_length: Annotated[int, says("the longest context in tokens")] = 0
     loaded_context_length: Annotated[int, says("the context that it is loaded with")] = 0
     max_model_len: Annotated[int, says("the same as vLLM names it")] = 0
@@ -218,7 +218,7 @@ class Scores(Struct):
 
     id: str
     object: Literal["list"]
-    created: int
+    created: Annotated[int, says("in Unix seconds")]
     model: str
     data: Annotated[list[PairScore], says("the scores")]
     usage: Usage

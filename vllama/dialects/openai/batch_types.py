@@ -11,7 +11,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from vllama.base.meaning import says
+from vllama.base.meaning import BINARY, says
 from vllama.chat.bodies import Body
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -36,34 +36,36 @@ OVER = ("failed", "completed", "expired", "cancelled")
 
 
 class Expiry(Body):
-    """The time after which a file is removed."""
+    """The life of a file."""
 
-    seconds: Annotated[int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="the time in seconds")]
-    anchor: Annotated[str, says("always `created_at`")] = ""
+    seconds: Annotated[int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="30 days at most")]
 
 
 _LONGEST = msgspec.field(default_factory=lambda: Expiry(seconds=KEPT_S))
 
 
-class FileBody(Body):
-    """The fields of `POST /v1/files` beside the file."""
+class FileForm(Body):
+    """The rows of a batch."""
 
-    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$")]
-    expires_after: Expiry = _LONGEST
+    file: Annotated[str, says("the rows: JSON, one request a line", **BINARY)]
+    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$", description="the use of the file")]
+    expires_after: Annotated[Expiry, says("how long it is kept")] = _LONGEST
 
 
 class BatchBody(Body):
-    """`POST /v1/batches`."""
+    """A new batch."""
 
-    input_file_id: Annotated[str, says("the file with the rows")]
+    input_file_id: Annotated[str, says("the file with the rows", minLength=1)]
     endpoint: Annotated[
         str, Meta(pattern=f"^({'|'.join(ENDPOINTS)})$", description="the route of all rows")
     ]
     completion_window: Annotated[
-        str, Meta(pattern=f"^{WINDOW}$", description="how long it may take")
+        str, says("how long it may take", required=True), Meta(pattern=f"^{WINDOW}$")
     ] = WINDOW
-    metadata: Metadata | None = None
-    output_expires_after: Expiry = _LONGEST
+    metadata: Annotated[Metadata | None, says("pairs of texts")] = None
+    output_expires_after: Annotated[
+        Expiry, says("how long the files with the responses are kept")
+    ] = _LONGEST
 
 
 class FileObject(Struct, kw_only=True):

@@ -32,7 +32,7 @@ from vllama.dialects.openai.extras import (
     read_integer,
     refuse_type,
 )
-from vllama.dialects.openai.request_types import OpenAIBody
+from vllama.dialects.openai.request_types import IMAGE_URI, OpenAIBody
 
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "repetition_penalty",
@@ -184,8 +184,6 @@ _READ = frozenset(
 )
 _FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
 """What a message may have instead of content; Ollama takes the first only."""
-IMAGE_URI = "data:(image/(jpeg|jpg|png|webp|gif))?;base64,"
-"""How the only URLs of images begin that are taken."""
 _IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
 _OF_CALLS = frozenset(("id", "type", "function"))
 

@@ -1,31 +1,74 @@
-"""OpenAI's requests, as far as Ollama reads them (its `openai/openai.go`).
+"""OpenAI's requests as Ollama declares them (`openai/openai.go`).
 
-Bodies of these types are checked, and stay as they are: fields that only vllama reads are checked
-where they are read, the others are for engines.
+Fields of any type, which Ollama does not know, are checked where they are read.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, Struct, field
+import msgspec
+from msgspec import Struct
 
+from vllama.base.meaning import TEXT, Schema, make_array, make_integer, make_object, make_word, says
 from vllama.chat.bodies import Body
 from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
-from vllama.dialects.ollama.request_types import Float32, Int, Tool
+from vllama.dialects.ollama.embeddings import ENCODINGS
+from vllama.dialects.ollama.request_types import (
+    BASE64,
+    RENDER_ONLY,
+    TOP_LOGPROBS,
+    Float32,
+    Int,
+    Model,
+    OwnFields,
+    TextFields,
+    Tool,
+)
+from vllama.dialects.openai.choices import MAX_CHOICES
+from vllama.dialects.openai.extras import EFFORTS
+
+IMAGE_URI = "data:(image/(jpeg|jpg|png|webp|gif))?;base64,"
+"""How the only URLs of images begin that are taken."""
+IMAGE_URL: Schema = {
+    "type": "string",
+    "description": "a data URI in base64; no other URL is fetched",
+    "pattern": f"^{IMAGE_URI}{BASE64.removeprefix('^')}",
+}
+_TOOL_CHOICE: Schema = {
+    "anyOf": [
+        make_word("auto", "none", "required", "any", ""),
+        make_object(type=make_word("function"), function=make_object(name=TEXT)),
+        make_object(
+            type=make_word("allowed_tools"),
+            allowed_tools=make_object(tools={"type": "array", "items": {}}),
+        ),
+    ]
+}
+_PART: Schema = {
+    "anyOf": [
+        TEXT,
+        make_object(type=make_word("text"), text=TEXT),
+        make_object(type=make_word("image_url"), image_url=make_object(url=IMAGE_URL)),
+        make_object(type=make_word("input_audio"), input_audio=make_object(data=TEXT)),
+    ]
+}
+_CONTENT: Schema = {"anyOf": [TEXT, {"type": "array", "items": _PART}]}
+_TOKENS = make_array(make_integer(0))
+_INPUT: Schema = {"anyOf": [TEXT, make_array(TEXT), _TOKENS, make_array(_TOKENS)]}
 
 
 class StreamOptions(Struct):
-    """What a stream has beside its text."""
+    """The options of a stream."""
 
-    include_usage: bool | None = None
+    include_usage: Annotated[bool | None, says("the last event counts the tokens")] = None
 
 
 class OpenAICalledFunction(Struct):
     """The call of a function."""
 
-    name: str | None = None
-    arguments: str | None = None
+    name: Annotated[str | None, says(required=True)] = None
+    arguments: Annotated[str | None, says("an object, as JSON in a text")] = None
 
 
 class OpenAICall(Struct):
@@ -34,21 +77,20 @@ class OpenAICall(Struct):
     id: str | None = None
     index: Int | None = None
     type: str | None = None
-    function: OpenAICalledFunction | None = None
+    function: Annotated[OpenAICalledFunction | None, says(required=True)] = None
 
 
 class OpenAIMessage(Struct):
     """A turn of the conversation."""
 
-    role: str | None = None
-    content: Any = None
-    reasoning: str | None = None
+    role: Annotated[str | None, says("`system`, `user`, `assistant` or `tool`", required=True)] = (
+        None
+    )
+    content: Annotated[Any, says("a text, or parts", required=True, **_CONTENT)] = None
+    reasoning: Annotated[str | None, says("earlier thinking")] = None
     tool_calls: list[OpenAICall | None] | None = None
     name: str | None = None
-    tool_call_id: str | None = None
-
-
-Messages: TypeAlias = Annotated[list[OpenAIMessage | None], Meta(max_length=MAX_MESSAGES)] | None
+    tool_call_id: Annotated[str | None, says("the call with this result")] = None
 
 
 class JsonSchema(Struct):
@@ -58,67 +100,107 @@ class JsonSchema(Struct):
 
 
 class ResponseFormat(Struct):
-    """The form of the answer."""
+    """The form of the response."""
 
-    type: str | None = None
+    type: Annotated[str | None, says("`text`, `json_object` or `json_schema`")] = None
     json_schema: JsonSchema | None = None
 
 
 class ReasoningOptions(Struct):
     """How the model thinks."""
 
-    effort: str | None = None
+    effort: Annotated[str | None, says("as in `reasoning_effort`")] = None
 
 
 class OpenAIBody(Body):
-    """A body of which only the model is read here."""
+    """A body of which only the model is checked."""
 
     model: str | None = None
 
 
-class ChatCompletionBody(OpenAIBody):
+class SamplingFields(TextFields, kw_only=True):
+    """The fields that chats and completions share, beside those that Ollama knows."""
+
+    n: Annotated[Any, says("how many choices to make", **make_integer(1, MAX_CHOICES))] = None
+    top_k: Annotated[Any, says("the next token is one of so many", **make_integer())] = None
+    min_p: Annotated[Any, says("the lowest probability, relatively", type="number")] = None
+    typical_p: Annotated[Any, says("locally typical sampling; 1: off", type="number")] = None
+    repeat_penalty: Annotated[Any, says("1: no penalty", type="number")] = None
+    repeat_last_n: Annotated[Any, says("how many tokens back it looks", **make_integer())] = None
+    num_keep: Annotated[Any, says("tokens kept of a prompt that is cut", **make_integer())] = None
+    max_completion_tokens: Annotated[Any, says("newer than `max_tokens`", **make_integer())] = None
+
+
+class ChatCompletionBody(SamplingFields):
     """`POST /v1/chat/completions`."""
 
-    messages: Messages = None
+    model: Model = ""
+    messages: Annotated[
+        list[OpenAIMessage],
+        says("the conversation so far, the oldest message first", minItems=1, required=True),
+        msgspec.Meta(max_length=MAX_MESSAGES),
+    ] = []
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Int | None = None
     seed: Int | None = None
-    stop: Any = None
+    stop: Annotated[Any, says("texts that end the response")] = None
     temperature: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     top_p: float | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool | None], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[
+        Annotated[list[Tool | None], msgspec.Meta(max_length=MAX_TOOLS)] | None,
+        says("functions that the model may call"),
+    ] = None
+    tool_choice: Annotated[
+        Any, says("whether the model may or must call a function, and which", **_TOOL_CHOICE)
+    ] = None
+    parallel_tool_calls: Any = None
     reasoning: ReasoningOptions | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Annotated[str | None, says(enum=["none", *EFFORTS, ""])] = None
+    logit_bias: Annotated[Any, says("how much likelier tokens become", type="object")] = None
     logprobs: bool | None = None
-    top_logprobs: Int | None = None
-    debug_render_only: bool | None = field(name="_debug_render_only", default=None)
+    top_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
+    debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
+        name="_debug_render_only", default=None
+    )
 
 
-class CompletionBody(OpenAIBody):
-    """`POST /v1/completions`. Ollama refuses all lists of prompts."""
+Texts: TypeAlias = Annotated[list[str], msgspec.Meta(min_length=1)]
 
-    prompt: str | Annotated[list[str], Meta(min_length=1)] | None = None
+
+class CompletionBody(SamplingFields):
+    """`POST /v1/completions`."""
+
+    model: Model = ""
+    prompt: Annotated[str | Texts | None, says("a text, or several")] = None
     frequency_penalty: Float32 | None = None
     max_tokens: Int | None = None
     presence_penalty: Float32 | None = None
     seed: Int | None = None
-    stop: Any = None
+    # what is no list is ignored, as with Ollama
+    stop: Annotated[Any, says("texts that end the response", items=TEXT)] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Float32 | None = None
     top_p: Float32 | None = None
-    suffix: str | None = None
-    logprobs: Int | None = None
-    debug_render_only: bool | None = field(name="_debug_render_only", default=None)
+    suffix: Annotated[str | None, says("the text after the response")] = None
+    logprobs: Annotated[int | None, TOP_LOGPROBS] = None
+    echo: Annotated[Any, says("the response begins with the prompt", type="boolean")] = None
+    raw: Annotated[Any, says("send the prompt without a template", type="boolean")] = None
+    debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
+        name="_debug_render_only", default=None
+    )
 
 
-class EmbeddingBody(OpenAIBody):
+class EmbeddingBody(OwnFields):
     """`POST /v1/embeddings`."""
 
-    input: Any = None
-    dimensions: Int | None = None
-    encoding_format: str | None = None
+    model: Model = ""
+    input: Annotated[
+        Any, says("a text, texts, tokens, or lists of tokens", required=True, **_INPUT)
+    ] = None
+    dimensions: Annotated[Int | None, says("how many numbers of each vector are kept")] = None
+    encoding_format: Annotated[str | None, says(enum=[*ENCODINGS, ""])] = None

@@ -96,7 +96,7 @@ class WholeResponse(Struct):
     reasoning: dict[str, Any] | None
     safety_identifier: Annotated[Any, says("as in the request")]
     service_tier: Annotated[str, says("always `default`")]
-    store: bool
+    store: Annotated[bool, says("whether it outlives the server")]
     background: Annotated[bool, says("as in the request, without effect")]
     temperature: float
     top_p: float

@@ -1,7 +1,7 @@
 """What the adapters of llama.cpp's servers share.
 
 Each server is an instance (an `ENGINE` in `llama_cpp_python` and `llama_server`): a table of flags,
-a set of traits and a few capabilities. xllamacpp needs none of its own: it is llama-server inside a
+a set of traits and a few values. xllamacpp needs none of its own: it is llama-server inside a
 wheel, and `xllamacpp_child` starts it with the same command line.
 """
 
@@ -15,20 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from vllama.chat.engine.traits import SlotRoutes, Traits
+from vllama.chat.engine.traits import Traits
 from vllama.engines.argv import has_flag
-from vllama.engines.base import (
-    FailurePattern,
-    Installation,
-    Missing,
-    Mode,
-    Overhead,
-    SearchPaths,
-    Settings,
-)
+from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
-from vllama.engines.recipe import Recipe
 from vllama.engines.request_body import add_fields
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -93,8 +84,8 @@ def render_flags(flags: Sequence[Flag], start: Start) -> Iterator[str]:
                 yield str(item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCpp:
+@dataclass(frozen=True, kw_only=True)
+class LlamaCpp(Engine):
     """Adapter of one of llama.cpp's servers.
 
     `locate` finds its installation and `program` gives the first words of its command line.
@@ -106,12 +97,9 @@ class LlamaCpp:
     thinking of a chat template. `end_turn_at` returns the fields of a request that end the answer
     at a token (text and number), where that is not set at the start. `by_platform` holds preference
     and reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key,
-    since every user can read a command line. `slot_routes`: how it saves slots, None if it cannot.
+    since every user can read a command line.
     """
 
-    name: str
-    title: str
-    aliases: tuple[str, ...]
     locate: Callable[[SearchPaths, str], Installation | Missing]
     program: Callable[[Installation], tuple[str, ...]]
     flags: tuple[Flag, ...]
@@ -119,18 +107,12 @@ class LlamaCpp:
     probe: HttpProbe
     key_variable: str
     by_platform: tuple[tuple[int, str], tuple[int, str], tuple[int, str]]
-    failures: tuple[FailurePattern, ...]
-    install: Recipe
-    max_adapters: int
     splits_layers: bool = True
     grace: Grace = Grace(term_s=1.0, second_term_s=1.0, kill_s=5.0)
     formats: tuple[Format, ...] = (Format.GGUF,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     family_names: tuple[str, ...] = FAMILY_NAMES
-    overhead: Overhead
     sets_threads: bool = True
-    caches_prompts: bool = False
-    slot_routes: SlotRoutes | None = None
     default_slots: int = 1
     most_slots: int | None = None
     reads_projectors: bool = False
@@ -140,11 +122,6 @@ class LlamaCpp:
     rerank_path: str | None = None
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
     end_turn_at: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
-
-    @property
-    def saves_slots(self) -> bool:
-        """Tell whether it has routes for that."""
-        return self.slot_routes is not None
 
     def find(self, search_paths: SearchPaths) -> Installation | Missing:
         """Look for it in all the usual places."""
@@ -239,7 +216,7 @@ class LlamaCpp:
             takes_logprobs=settings.logprobs or not self.logprobs_at_start,
             takes_images=self.reads_projectors and bundle.projector is not None,
             rerank_path=self.rerank_path if embeds else None,
-            slots=self.slot_routes
+            slots=self.base_traits.slots
             if settings.slot_dir is not None
             and not has_flag(settings.extra_args, "--dry-multiplier")
             else None,

@@ -391,6 +391,7 @@ TRAITS = Traits(
     tokenizer=LLAMACPP_TOKENIZER,
     refused_fields=frozenset(),
     passed_fields=LLAMACPP | {"grammar"},
+    slots=SLOTS,
 )  # fmt: skip
 
 ENGINE: Engine = LlamaCpp(
@@ -429,7 +430,7 @@ ENGINE: Engine = LlamaCpp(
         repacks=True,
     ),
     caches_prompts=True,
-    slot_routes=SLOTS,
+    saves_slots=True,
     default_slots=4,
     reads_projectors=True,
     takes_draft=True,

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vllama.base.errors import ConfigError
-from vllama.engines.capabilities import Attachable
 from vllama.engines.contract import AdapterError, validate_adapter
 from vllama.engines.testing import checks
 from vllama.engines.testing.checks import Recording
@@ -46,7 +45,7 @@ def check_engine(adapter: object, recordings: Sequence[Recording] = ()) -> list[
         return [str(error)]
     tables = checks.check_failures(engine), checks.check_traits(engine)
     calls = checks.check_answers(engine), checks.check_capabilities(engine)
-    if isinstance(engine, Attachable):
+    if engine.attaches:
         starts: tuple[Iterator[str], ...] = (checks.check_attach(engine),)
     else:
         known = checks.check_recordings(engine, recordings)

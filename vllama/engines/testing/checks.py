@@ -13,15 +13,7 @@ from typing import Any
 from vllama.base.threads import begin
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Sampling
-from vllama.engines.base import Engine, Installation, Missing, SearchPaths
-from vllama.engines.capabilities import (
-    Attachable,
-    Limited,
-    Sleeping,
-    Slotted,
-    Tunable,
-    TuningRequest,
-)
+from vllama.engines.base import Engine, Installation, Missing, SearchPaths, TuningRequest
 from vllama.engines.testing.samples import (
     CHAT,
     COMMON_LINES,
@@ -91,7 +83,7 @@ def check_answers(engine: Engine) -> Iterator[str]:
     if isinstance(found, Missing):
         if not (found.reason and found.hint):
             yield "`find` returns a Missing without a reason or a hint"
-    elif not (found.python or found.executable or isinstance(engine, Attachable)):
+    elif not (found.python or found.executable or engine.attaches):
         yield "`find` returns an Installation with neither `python` nor `executable`"
     if found.engine != engine.name:
         yield f"`find` returns something of engine '{found.engine}'"
@@ -159,7 +151,7 @@ def check_probe(engine: Engine) -> Iterator[str]:
             )
 
 
-def check_attach(engine: Attachable) -> Iterator[str]:
+def check_attach(engine: Engine) -> Iterator[str]:
     endpoints, path = engine.attach()
     of_a_model, _ = engine.attach(make_bundle(Format.REMOTE))
     if not set(of_a_model) <= set(endpoints):
@@ -171,17 +163,21 @@ def check_attach(engine: Attachable) -> Iterator[str]:
 
 
 def check_capabilities(engine: Engine) -> Iterator[str]:
-    """Call what the adapter has of the optional protocols."""
-    if isinstance(engine, Sleeping):
-        for name in ("sleep", "wake", "asleep"):
-            method, path = getattr(engine, name)()
-            if method not in ("GET", "POST", "PUT") or not path.startswith("/"):
-                yield f"`{name}` returns {(method, path)!r}: return a method and a path"
-    if isinstance(engine, Slotted) and not (engine.slots(None) > 0 and 0 < engine.slots(2) <= 2):
-        yield "`slots` returns more slots than are asked for, or none"
-    if isinstance(engine, Limited) and (words := engine.lacks(None, None, None)) is not None:
+    """Call what only some engines can do."""
+    for name, act in (("sleep", engine.sleep), ("wake", engine.wake)):
+        try:
+            method, path = act()
+        except NotImplementedError:
+            continue
+        if method not in ("GET", "POST", "PUT") or not path.startswith("/"):
+            yield f"`{name}` returns {(method, path)!r}: return a method and a path"
+    for asked in (None, 2):
+        slots = engine.slots(asked)
+        if slots is not None and not 0 < slots <= (asked or slots):
+            yield "`slots` returns more slots than are asked for, or none"
+    if (words := engine.lacks(None, None, None)) is not None:
         yield f"`lacks` returns {words!r} for a model of which nothing is known: return None"
-    if isinstance(engine, Tunable):
+    if engine.tunes:
         for platform in PLATFORMS:
             request = TuningRequest(
                 settings=make_settings(engine.modes[0]), platform=platform, info=MODEL,

@@ -24,8 +24,9 @@ from vllama.engines.base import (
     Overhead,
     SearchPaths,
     Settings,
+    Tuning,
+    TuningRequest,
 )
-from vllama.engines.capabilities import Tuning, TuningRequest
 from vllama.engines.child_env import build_child_env
 from vllama.engines.failures import compile_failures
 from vllama.engines.locate import find_package
@@ -45,7 +46,7 @@ from vllama.engines.vllm.lens import PLUGIN, SWITCH, Lens
 from vllama.engines.vllm.memory import MAX_GPU_SEQUENCES, SEQUENCES, supports_seeds, tune
 from vllama.engines.vllm.tables import DEAD_LINE, DEAD_WORDS, FAILURES, FIRST_DEAD_LINE, RECIPE
 from vllama.machine.types import Platform, Vendor
-from vllama.models.types import Bundle, Capability, Format, ModelInfo
+from vllama.models.types import Bundle, Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
 
 GIB = 1024**3
@@ -63,14 +64,12 @@ TEMPLATE = "--chat-template"
 DRAIN_S = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vllm:
+@dataclass(frozen=True, kw_only=True)
+class Vllm(Engine):
     """Adapter of `vllm serve`."""
 
     name: str = "vllm"
-    aliases: tuple[str, ...] = ()
     title: str = "vLLM"
-    formats: tuple[Format, ...] = (Format.SAFETENSORS,)
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     overhead: Overhead = Overhead(
         fixed_bytes=2 * GIB, logits_rows=1024, context_multiple=16, logprobs_take_memory=False
@@ -272,10 +271,6 @@ class Vllm:
     def wake(self) -> tuple[str, str]:
         """Load the weights back and allocate the cache."""
         return "POST", "/wake_up"
-
-    def asleep(self) -> tuple[str, str]:
-        """Return the route that tells; a sleeping server calls itself healthy but never answers."""
-        return "GET", "/is_sleeping"
 
 
 def is_recent(version: str) -> bool:

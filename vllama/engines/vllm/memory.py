@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.engines.base import Memory, Mode
-from vllama.engines.capabilities import Tuning, TuningRequest
+from vllama.engines.base import Memory, Mode, Tuning, TuningRequest
 from vllama.engines.vllm.parallel import (
     Layout,
     choose_layout,

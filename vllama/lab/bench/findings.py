@@ -1,9 +1,11 @@
-"""Turn the rows of a measurement into ratios with their spread, a table, and remarks. Pure."""
+"""Turn the rows of a measurement into ratios with their spread, a table, remarks, a chart. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from itertools import groupby
 from statistics import fmean, median
 from typing import Any
 
@@ -21,8 +23,8 @@ class Ratio:
     """Statistics of the values of one server divided by those of another in the same round."""
 
     median: float
-    minimum: float
-    maximum: float
+    min: float
+    max: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +58,16 @@ class Finding:
         ratios = [a[number] / b[number] for number in a if b.get(number)]
         if not ratios:
             return None
-        return Ratio(median=median(ratios), minimum=min(ratios), maximum=max(ratios))
+        return Ratio(median=median(ratios), min=min(ratios), max=max(ratios))
 
     def find_winner(self, one: str, other: str) -> str:
         """Return the name of the better server; `neither` if the rounds disagree."""
         ratio = self.compute_ratio(one, other)
         if ratio is None:
             return NOTHING
-        if ratio.minimum <= 1 <= ratio.maximum:
+        if ratio.min <= 1 <= ratio.max:
             return NEITHER
-        return one if (ratio.minimum > 1) == (self.unit == "tokens/s") else other
+        return one if (ratio.min > 1) == (self.unit == "tokens/s") else other
 
 
 def make_findings(rows: Sequence[Row]) -> list[Finding]:
@@ -141,7 +143,7 @@ def format_ratio(ratio: Ratio | None) -> str:
     """Format a ratio with its spread."""
     if ratio is None:
         return NOTHING
-    return f"{ratio.median:.2f} × [{ratio.minimum:.2f} … {ratio.maximum:.2f}]"
+    return f"{ratio.median:.2f} × [{ratio.min:.2f} … {ratio.max:.2f}]"
 
 
 def make_remarks(rows: Sequence[Row], sides: Sequence[str]) -> list[str]:
@@ -191,24 +193,111 @@ def _differ(values: Sequence[float]) -> bool:
 def serialise(findings: Sequence[Finding], sides: Sequence[str]) -> list[dict[str, Any]]:
     """Return the findings as values for JSON."""
     ours, *others = sides
-    rows = []
-    for finding in findings:
-        ratios = {}
-        for other in others:
-            if ratio := finding.compute_ratio(ours, other):
-                ratios[other] = {
-                    "median": ratio.median,
-                    "min": ratio.minimum,
-                    "max": ratio.maximum,
-                }
-        rows.append(
-            {
-                "metric": finding.metric,
-                "unit": finding.unit,
-                "prompt": finding.prompt,
-                "clients": finding.clients,
-                "medians": {side: finding.median(side) for side in sides},
-                "ratios": ratios,
-            }
+    return [
+        {
+            "metric": finding.metric,
+            "unit": finding.unit,
+            "prompt": finding.prompt,
+            "clients": finding.clients,
+            "medians": {side: finding.median(side) for side in sides},
+            "ratios": {
+                other: asdict(ratio)
+                for other in others
+                if (ratio := finding.compute_ratio(ours, other))
+            },
+        }
+        for finding in findings
+    ]
+
+
+WIDTH, LEFT, RIGHT = 760, 150, 110
+BAR, GAP, LINE = 14, 7, 28
+MARGIN = 16
+STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+.title { font-weight: 600 }
+.spread { stroke: #1f2328; stroke-width: 1.2 }
+.bar0 { fill: #2f6fdb } .bar1 { fill: #c77d1f } .bar2 { fill: #8a8f98 } .bar3 { fill: #7a4fb5 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 }
+  .spread { stroke: #e6edf3 }
+  .bar0 { fill: #5b94f5 } .bar1 { fill: #e0a04a } .bar2 { fill: #9aa2ad } .bar3 { fill: #a98be0 }
+}
+"""
+COLOURS = 4
+
+
+def draw_chart(findings: Sequence[Finding], sides: Sequence[str], title: str) -> str:
+    """Return an SVG with a panel per kind of finding, and a bar with its spread per server.
+
+    It is legible on light and dark pages.
+    """
+    parts = [_draw_text(MARGIN, MARGIN + 8, title, "title")]
+    y = MARGIN + LINE
+    x = MARGIN
+    for number, side in enumerate(sides):
+        parts.append(_draw_rect(x, y - 9, 10, 10, number))
+        parts.append(_draw_text(x + 15, y, side))
+        x += 40 + 7 * len(side)
+    y += LINE
+    for name, group in groupby(findings, lambda finding: (finding.metric, finding.prompt)):
+        parts.append(_draw_text(MARGIN, y, _panel_title(*name), "title"))
+        y += GAP
+        panel = list(group)
+        maximum = max(
+            value
+            for finding in panel
+            for rounds in finding.values.values()
+            for value in rounds.values()
         )
-    return rows
+        for finding in panel:
+            parts += _draw_bars(finding, sides, y, maximum)
+            y += BAR * len(sides) + GAP
+        y += LINE - GAP
+    body = "\n".join(parts)
+    size = f'width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}"'
+    label = f'role="img" aria-label="{escape(title)}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>\n'
+        f"<style>{STYLE}</style>\n{body}\n</svg>\n"
+    )
+
+
+def _panel_title(metric: str, prompt: str | None) -> str:
+    better = "more is better" if metric == "tokens/s" else "less is better"
+    return f"{metric}, {prompt} prompts ({better})" if prompt else f"{metric} ({better})"
+
+
+def _draw_bars(finding: Finding, sides: Sequence[str], y: float, maximum: float) -> Iterator[str]:
+    scale = (WIDTH - LEFT - RIGHT) / maximum if maximum else 0.0
+    if finding.clients:
+        clients = "1 client" if finding.clients == 1 else f"{finding.clients} clients"
+        yield _draw_text(MARGIN, y + BAR * len(sides) / 2 + 4, clients)
+    for number, side in enumerate(sides):
+        middle = finding.median(side)
+        top = y + BAR * number
+        if middle is None:
+            yield _draw_text(LEFT, top + BAR - 1, "not measured")
+            continue
+        values = finding.values[side].values()
+        lowest, highest = LEFT + min(values) * scale, LEFT + max(values) * scale
+        line = top + (BAR - 2) / 2
+        yield _draw_rect(LEFT, top, middle * scale, BAR - 2, number)
+        yield (
+            f'<line class="spread" x1="{lowest:.1f}" x2="{highest:.1f}" '
+            f'y1="{line:.1f}" y2="{line:.1f}"/>'
+        )
+        end = max(highest, LEFT + middle * scale)
+        yield _draw_text(end + 6, top + BAR - 1, format_value(middle, finding.unit))
+
+
+def _draw_rect(x: float, y: float, width: float, height: float, number: int) -> str:
+    return (
+        f'<rect class="bar{number % COLOURS}" x="{x:.1f}" y="{y:.1f}" '
+        f'width="{width:.1f}" height="{height:.1f}"/>'
+    )
+
+
+def _draw_text(x: float, y: float, text: str, kind: str = "") -> str:
+    style = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(text)}</text>'

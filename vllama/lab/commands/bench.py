@@ -74,14 +74,11 @@ def bench(
     import secrets
 
     from vllama.cli.reporter import TerminalReporter
-    from vllama.lab.bench.findings import make_findings, make_remarks, serialise
+    from vllama.lab.bench.findings import draw_chart, make_findings, make_remarks, serialise
     from vllama.lab.bench.rounds import Order, measure, warm_up
 
-    counts, kinds, others = (
-        parse_clients(clients),
-        parse_kinds(prompts),
-        parse_against(against or ()),
-    )
+    counts, kinds = parse_clients(clients), parse_kinds(prompts)
+    others = parse_against(against or ())
     if file:
         write(file, "")  # fail now rather than after minutes of work
     with connect() as ours:
@@ -117,8 +114,6 @@ def bench(
         "rows": rows,
     }
     if file:
-        from vllama.lab.bench.picture import draw_chart
-
         write(file, draw_chart(found, names, f"{order.model}: {' and '.join(names)}"))
     if as_json:
         show_json(result)

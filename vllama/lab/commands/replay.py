@@ -14,7 +14,7 @@ from vllama.cli.options import AsJson, MaxKl, argument, complete_engine, complet
 from vllama.cli.output import console, is_terminal, say, show_json, show_table
 from vllama.config import Config
 from vllama.config.parse import whole_path
-from vllama.lab.captured import Folder, complete_capture, find
+from vllama.lab.commands.requests import Folder, complete_capture, find
 from vllama.lab.judge import MAX_KL
 from vllama.lab.own_server import fail_as_undecided
 
@@ -145,10 +145,7 @@ def describe(capture: Capture, replays: Sequence[Replay], judgement: Judgement) 
         "id": capture.id,
         "captured": describe_answer(reading, describe_engine(capture), capture.times.total_s),
         "replays": [
-            {
-                **asdict(one.judgement),
-                **describe_answer(one.reading, one.engine, one.capture.times.total_s),
-            }
+            asdict(one.judgement) | describe_answer(one.reading, one.engine, one.total_s)
             for one in replays
         ],
     }
@@ -190,7 +187,7 @@ def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, wher
             describe_engine(capture),
             capture.times.total_s,
         ),
-        *(list_cells(one.reading, one.engine, one.capture.times.total_s) for one in replays),
+        *(list_cells(one.reading, one.engine, one.total_s) for one in replays),
     ]
     numbers = [f" {number}" if len(replays) > 1 else "" for number in range(1, len(replays) + 1)]
     columns = ("", "CAPTURED", *(f"REPLAYED{number}" for number in numbers))
@@ -233,7 +230,7 @@ def show_difference(difference: Difference) -> None:
     """Print where two texts part, with what is before and after it; coloured on a terminal."""
     from rich.text import Text
 
-    from vllama.lab.capture_view import escape_controls
+    from vllama.lab.capture_view import escape_controls, flatten
 
     place = f"The first difference is in the {difference.where}, at character"
     say(f"{place} {difference.character}:")
@@ -247,10 +244,3 @@ def show_difference(difference: Difference) -> None:
             console().print(Text.assemble(f"  {label}: …{before}", (after, style)))
         else:
             say(escape_controls(f"  {label}: …{before}[{after}]"))
-
-
-def flatten(text: str) -> str:
-    """Return a text in one line that a terminal shows as it is."""
-    from vllama.lab.capture_view import escape_controls
-
-    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -1,11 +1,15 @@
-"""`vllama requests`: the requests that a server has captured, and one of them in full."""
+"""`vllama requests`: the requests that a server has captured, and one of them in full.
+
+Captures are named by file, or by id from the folder of this machine; for `vllama replay` as well.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from vllama.base.errors import ConfigError
 from vllama.base.units import format_ago, parse_rfc3339
@@ -13,7 +17,6 @@ from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import console, is_terminal, say, say_aside, show_json, show_table
 from vllama.config import Config
-from vllama.lab.captured import Folder, complete_capture, find
 
 if TYPE_CHECKING:
     from vllama.observe.captures.format import Capture, Summary
@@ -37,6 +40,17 @@ COLUMNS = (
 OPTIONAL_COLUMNS = ("KEY", "CLIENT", "FIRST TOKEN", "ROUTE", "TOKENS")
 KEY = '"authorization: Bearer $OLLAMA_API_KEY"'
 LISTED = 50
+Folder: TypeAlias = Annotated[
+    Path | None, option("--dir DIR", "Folder of the captures. [that of the setting capture]")
+]
+
+
+def complete_capture(start: str) -> list[str]:
+    """Return the ids of captures that begin with what is typed."""
+    from vllama.observe.captures.folder import list_summaries
+
+    folder = load_settings().capture_dir
+    return [one.id for one in list_summaries(folder) if one.id.startswith(start)]
 
 
 def requests(
@@ -62,13 +76,32 @@ def requests(
         return
     capture = find(name, folder, settings)
     if as_json:
-        show_whole(capture)
+        from vllama.observe.captures.format import encode_capture
+
+        say(encode_capture(capture).decode().rstrip("\n"))
     elif as_curl:
         show_curl(capture, settings)
     elif raw:
-        show_raw(capture)
+        sys.stdout.buffer.write(capture.answer.content)
+        sys.stdout.buffer.flush()
     else:
         show_readable(capture)
+
+
+def find(name: str, folder: Path | None, settings: Config) -> Capture:
+    """Return the capture of a file, or of an id in a folder. Raises ConfigError."""
+    from vllama.observe.captures.folder import find_capture, open_capture
+
+    path = Path(name)
+    if path.suffix == ".json" or path.is_file():
+        return open_capture(path)
+    where = folder or settings.capture_dir
+    found = find_capture(where, name)
+    if found is None:
+        raise ConfigError(
+            f"there is no capture '{name}' in '{where}'", hint="list what there is: vllama requests"
+        )
+    return found
 
 
 def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> None:
@@ -105,19 +138,6 @@ def list_cells(one: Summary) -> tuple[str, ...]:
         f"{one.times.total_s:.2f}",
         NOTHING if one.times.first_token_s is None else f"{one.times.first_token_s:.2f}",
     )
-
-
-def show_whole(capture: Capture) -> None:
-    """Print the capture as its file has it."""
-    from vllama.observe.captures.format import encode_capture
-
-    say(encode_capture(capture).decode().rstrip("\n"))
-
-
-def show_raw(capture: Capture) -> None:
-    """Write the answer's own bytes."""
-    sys.stdout.buffer.write(capture.answer.content)
-    sys.stdout.buffer.flush()
 
 
 def show_curl(capture: Capture, settings: Config) -> None:

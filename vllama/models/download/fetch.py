@@ -36,60 +36,48 @@ if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace
 
 
-class Fetcher:
-    """Fetches variants from one source into one cache."""
+def fetch_variant(
+    source: HuggingFace,
+    settings: ModelsSettings,
+    repository: Repository,
+    variant: Variant,
+    progress: Progress,
+    cancel: threading.Event,
+) -> Path:
+    """Fetch what is missing of a variant into the hub's cache; return its snapshot's folder.
 
-    def __init__(
-        self,
-        source: HuggingFace,
-        settings: ModelsSettings,
-        *,
-        free_space: Callable[[Path], int] = get_free_bytes,
-    ) -> None:
-        self._source, self._settings, self._free_space = source, settings, free_space
-
-    def fetch(
-        self, repository: Repository, variant: Variant, progress: Progress, cancel: threading.Event
-    ) -> Path:
-        """Fetch what is missing of a variant; return its snapshot's folder.
-
-        `progress` may be called from several threads. Raises Cancelled, DiskFull,
-        ChecksumMismatch, AuthRequired, Offline, SourceError.
-        """
-        repo = HubRepo(self._settings.hf_cache_dir, repository.hub_id)
-        commit = repository.commit
-        here = [f for f in variant.files if repo.has_file(commit, f.path, f.size_bytes)]
-        missing = [file for file in variant.files if file not in here]
-        with map_disk_errors(repo, repo.hub_id):
-            for file in here:
-                progress(make_file_event(file, file.etag or "", file.size_bytes, file.size_bytes))
-            if missing:
-                check_space(repo, missing, repo.hub_id, self._free_space)
-                repo.prepare()
-            with open_connections(self._settings) as connections:
-                etags = fetch_files(
-                    missing,
-                    place=repo,
-                    locate=partial(self._source.locate, repository),
-                    connections=connections,
-                    settings=self._settings,
-                    progress=progress,
-                    cancel=cancel,
-                )
-            progress(PullEvent(status="verifying sha256 digest"))  # done while they arrived
-            progress(PullEvent(status="writing manifest"))
-            for file, etag in zip(missing, etags, strict=True):
-                repo.link(commit, file.path, etag)
-            repo.write_ref(repository.branch, commit)
-        return repo.snapshot(commit)
+    `progress` may be called from several threads. Raises Cancelled, DiskFull,
+    ChecksumMismatch, AuthRequired, Offline, SourceError.
+    """
+    repo = HubRepo(settings.hf_cache_dir, repository.hub_id)
+    commit = repository.commit
+    here = [f for f in variant.files if repo.has_file(commit, f.path, f.size_bytes)]
+    missing = [file for file in variant.files if file not in here]
+    with map_disk_errors(repo, repo.hub_id):
+        for file in here:
+            progress(make_file_event(file, file.etag or "", file.size_bytes, file.size_bytes))
+        if missing:
+            check_space(repo, missing, repo.hub_id)
+            repo.prepare()
+        with open_connections(settings) as connections:
+            etags = fetch_files(
+                missing,
+                place=repo,
+                locate=partial(source.locate, repository),
+                connections=connections,
+                settings=settings,
+                progress=progress,
+                cancel=cancel,
+            )
+        progress(PullEvent(status="verifying sha256 digest"))  # done while they arrived
+        progress(PullEvent(status="writing manifest"))
+        for file, etag in zip(missing, etags, strict=True):
+            repo.link(commit, file.path, etag)
+        repo.write_ref(repository.branch, commit)
+    return repo.snapshot(commit)
 
 
-def check_space(
-    place: BlobStorage,
-    files: Sequence[SourceFile],
-    what: str,
-    free_space: Callable[[Path], int] = get_free_bytes,
-) -> None:
+def check_space(place: BlobStorage, files: Sequence[SourceFile], what: str) -> None:
     """Raise DiskFull if the missing bytes of `files` do not fit; `what` names the download."""
     missing = {
         file.etag or file.path: file.size_bytes
@@ -100,7 +88,7 @@ def check_space(
     need = sum(missing.values())
     if not need:
         return
-    free = free_space(place.folder)
+    free = get_free_bytes(place.folder)
     # a completely full disk breaks other programs: leave 5 % of the download, at most 1 GiB
     if need + min(1024**3, need // 20) > free:
         raise DiskFull(

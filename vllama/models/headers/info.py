@@ -23,7 +23,8 @@ from vllama.models.headers.chat_templates import (
     find_known_template,
     read_template_capabilities,
 )
-from vllama.models.headers.gguf.header import GgufHeader, LongArray, read_header
+from vllama.models.headers.gguf.header import GgufHeader, read_header
+from vllama.models.headers.gguf.parser import LongArray
 from vllama.models.headers.safetensors import list_names, read_folder
 from vllama.models.limits import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
 from vllama.models.names.quant import get_file_type_name

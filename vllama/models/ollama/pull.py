@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 import msgspec
@@ -33,7 +32,6 @@ from vllama.base.errors import (
     SourceError,
     describe_connection_error,
 )
-from vllama.models.disk import get_free_bytes
 from vllama.models.download.fetch import check_space, fetch_files, map_disk_errors
 from vllama.models.download.file_download import open_client, open_connections
 from vllama.models.names.ref import ModelRef
@@ -68,7 +66,6 @@ def pull_model(
     formats: Sequence[Format],
     progress: Progress,
     cancel: threading.Event,
-    free_space: Callable[[Path], int] = get_free_bytes,
 ) -> ModelRef:
     """Download `target` into `models`, or update it; return its name there.
 
@@ -96,7 +93,7 @@ def pull_model(
         models.prepare()
         name = models.spelled(target.name)
         for _ in range(ATTEMPTS):
-            check_space(models, files, what, free_space)
+            check_space(models, files, what)
             fetch_files(
                 files,
                 place=models,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from vllama.base.errors import BadModelFile, Offline, SourceError, describe_connection_error
 from vllama.base.threads import in_parallel
 from vllama.models.download.file_download import open_client
-from vllama.models.headers.gguf.header import GgufHeader, NeedMore, parse_header
+from vllama.models.headers.gguf.header import GgufHeader, parse_header
+from vllama.models.headers.gguf.parser import NeedMore
 from vllama.models.headers.info import combine_headers
 from vllama.models.headers.safetensors import read_folder
 from vllama.models.names.mistral_format import PARAMS

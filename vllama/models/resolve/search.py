@@ -13,10 +13,10 @@ Blocking; all requests go through `HuggingFace`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vllama.base.errors import (
     AuthRequired,
@@ -36,8 +36,11 @@ from vllama.models.resolve.candidates import (
     TRIES,
     Candidate,
     explain_missing_variant,
+    explain_missing_weights,
     find_quantised_safetensors,
     find_variant,
+    make_no_variant_error,
+    read_or_nothing,
 )
 from vllama.models.resolve.matching import (
     explain_name_mismatch,
@@ -46,13 +49,8 @@ from vllama.models.resolve.matching import (
     guess_gguf_names,
     rank_publisher,
 )
-from vllama.models.resolve.unservable import (
-    explain_missing_weights,
-    make_no_variant_error,
-    read_or_nothing,
-)
 from vllama.models.settings import HUB_ADDRESS
-from vllama.models.types import Format, Listed, Repository, Transient, Variant
+from vllama.models.types import Format, Listed, ModelInfo, Repository, Transient, Variant
 
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace
@@ -78,6 +76,20 @@ class Resolution:
         """The full name of the variant."""
         repository = self.repository
         return ModelRef.of_hub(repository.hub_id, self.variant.label, repository.branch)
+
+
+ReadInfo = Callable[[Resolution], ModelInfo]
+ListFamily = Callable[[], Sequence[tuple[str, float]]]
+
+
+class Fits(Protocol):
+    """Decides by memory; see `plan.form_choice`."""
+
+    def choose(
+        self, search: Iterator[Resolution], read: ReadInfo, family: ListFamily, *, named: bool
+    ) -> Resolution:
+        """Choose among what `search` yields, see there."""
+        ...
 
 
 def iterate_resolutions(
@@ -106,17 +118,17 @@ class _Search:
         self._broken: str | None = None
 
     def run(self) -> Iterator[Resolution]:
-        base, found = self._base(), False
+        base, found = self._open_base(), False
         for format in self._formats:
-            for taken in self._of(base, format):
+            for taken in self._iterate_candidates(base, format):
                 found = True
-                yield self._result(base, taken)
+                yield self._make_resolution(base, taken)
                 self._rest = ()
         if not found:
-            raise self._nothing(base)
+            raise self._make_error(base)
 
-    def _of(self, base: Repository | None, format: Format) -> Iterator[Candidate]:
-        own = self._own(base, format) if base else None
+    def _iterate_candidates(self, base: Repository | None, format: Format) -> Iterator[Candidate]:
+        own = self._take_own(base, format) if base else None
         if own is not None:
             yield own
         if self._revision is not None:  # others have no such revision
@@ -125,19 +137,19 @@ class _Search:
             # the name of a repository with GGUFs means those GGUFs
             has_gguf = base is not None and any(v.format is format for v in base.variants)
             if own is None and (self._closed is not None or not has_gguf):
-                yield from self._children(base)
+                yield from self._iterate_children(base)
         elif own is not None and base is not None and get_scheme(base.hub_id) is None:
             for candidate in find_quantised_safetensors(self._hub, base):
                 self._seen.append(candidate)
                 if candidate.variant is not None:
                     yield candidate
 
-    def _base(self) -> Repository | None:
+    def _open_base(self) -> Repository | None:
         try:
             return self._hub.resolve(self._id, self._revision)
         except ModelNotFound as error:
             if self._named:
-                raise _with_near_names(self._hub, self._id, error) from error
+                raise _add_near_names(self._hub, self._id, error) from error
             self._refuse(self._id, "named", "there is no such repository")
             return None
         except (Offline, Transient):
@@ -148,7 +160,7 @@ class _Search:
             self._refuse(self._id, "named", error.message)
             return None
 
-    def _own(self, base: Repository, format: Format) -> Candidate | None:
+    def _take_own(self, base: Repository, format: Format) -> Candidate | None:
         """Take the repository's own files of that format, if this user may fetch them."""
         variant = find_variant(base, format, self._tag)
         if variant is None:
@@ -166,11 +178,11 @@ class _Search:
                 return None
         return self._take(base, variant, "named", "the repository's own files")
 
-    def _children(self, base: Repository | None) -> Iterator[Candidate]:
+    def _iterate_children(self, base: Repository | None) -> Iterator[Candidate]:
         """Yield the servable forms of the model that others made."""
         base_id = base.hub_id if base else self._id
         tried = 0
-        for hub_id, found, whose in self._forms(base_id, base):
+        for hub_id, found, whose in self._iterate_forms(base_id, base):
             if tried == TRIES:
                 self._refuse(hub_id, found, "enough others were opened before it")
                 continue
@@ -187,7 +199,7 @@ class _Search:
                 self._refuse(hub_id, found, error.message)
                 continue
             tried += 1
-            reason = self._unfit(base, base_id, child)
+            reason = self._explain_misfit(base, base_id, child)
             variant = find_variant(child, Format.GGUF, self._tag)
             if reason or variant is None:
                 self._refuse(
@@ -200,12 +212,16 @@ class _Search:
             self._rest = tuple(Candidate(hub_id=i, found=LISTED, reason=why) for i in after)
             yield taken
 
-    def _forms(self, base_id: str, base: Repository | None) -> Iterator[tuple[str, str, str]]:
+    def _iterate_forms(
+        self, base_id: str, base: Repository | None
+    ) -> Iterator[tuple[str, str, str]]:
         """Yield (id, how found, publisher) in the order to try; note what its listing rules out."""
         listed = self._hub.children(base_id, "gguf")
         fit: list[Listed] = []
         for child in listed:
-            reason = self._unfit(base, base_id, child) or (child.disabled and DISABLED) or None
+            reason = (
+                self._explain_misfit(base, base_id, child) or (child.disabled and DISABLED) or None
+            )
             if reason is None and child.paths and not group_ggufs(child.paths):
                 reason = "; ".join(explain_left_out(child.paths).values()) or "it holds no GGUF"
             if reason is None:
@@ -227,7 +243,7 @@ class _Search:
             yield child.hub_id, LISTED, whose
         yield from ((name, "by its name", name.partition("/")[0]) for name in names)
 
-    def _unfit(
+    def _explain_misfit(
         self, base: Repository | None, base_id: str, child: Listed | Repository
     ) -> str | None:
         reason = explain_name_mismatch(base_id, child.hub_id)
@@ -259,7 +275,7 @@ class _Search:
     def _refuse(self, hub_id: str, found: str, reason: str) -> None:
         self._seen.append(Candidate(hub_id=hub_id, found=found, reason=reason))
 
-    def _result(self, base: Repository | None, taken: Candidate) -> Resolution:
+    def _make_resolution(self, base: Repository | None, taken: Candidate) -> Resolution:
         assert taken.repository is not None and taken.variant is not None
         notes: list[str] = []
         if base is None or taken.repository.hub_id != base.hub_id:
@@ -278,7 +294,7 @@ class _Search:
             notes=tuple(notes),
         )
 
-    def _nothing(self, base: Repository | None) -> VllamaError:
+    def _make_error(self, base: Repository | None) -> VllamaError:
         if self._closed is not None:
             return self._closed
         if base is None:
@@ -304,7 +320,7 @@ class _Search:
         return error
 
 
-def _with_near_names(hub: HuggingFace, hub_id: str, error: ModelNotFound) -> ModelNotFound:
+def _add_near_names(hub: HuggingFace, hub_id: str, error: ModelNotFound) -> ModelNotFound:
     """Suggest similar names, if the hub knows some."""
     org, _, name = hub_id.rpartition("/")
     words = [word for word in (name, name.split("-")[0], org) if word]

@@ -32,9 +32,8 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 class BlobStore:
     """The uploaded files in `folder`."""
 
-    def __init__(self, folder: Path, *, free_space: Callable[[Path], int] = get_free_bytes) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._free_space = free_space
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob `sha256:…`, whether or not it exists. Raises BadRequest."""
@@ -76,7 +75,7 @@ class BlobStore:
         return freed
 
     def _check_room(self, wanted_bytes: int) -> None:
-        free = self._free_space(self.folder)
+        free = get_free_bytes(self.folder)
         if wanted_bytes + RESERVE_BYTES > free:
             needs = f"{format_bytes_decimal(wanted_bytes)} are" if wanted_bytes else "more is"
             raise DiskFull(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import msgspec
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.disk import (
-    get_free_bytes,
     list_files_below,
     list_model_files,
     lock_data,
@@ -45,13 +44,11 @@ class LocalStore(RemovingStore):
         self,
         data_dir: Path,
         bases: Sequence[Store] = (),
-        *,
-        free_space: Callable[[Path], int] = get_free_bytes,
     ) -> None:
         self._root = data_dir
         self._folder = data_dir / "models"
         self._bases = tuple(bases)
-        self.blobs = BlobStore(data_dir / "blobs", free_space=free_space)
+        self.blobs = BlobStore(data_dir / "blobs")
 
     @property
     def root(self) -> Path:

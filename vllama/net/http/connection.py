@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from vllama.net.http.budget import GRANTED_BYTES, RETRY_AFTER_S, BuffersFull
-from vllama.net.http.head_cache import (
+from vllama.net.http.heads import (
     MAX_HEADERS,
     NO_HTTP,
     NO_ROOM,
@@ -28,7 +28,6 @@ from vllama.net.http.head_cache import (
     Refusal,
     find_refusal,
     read_target,
-    split_read,
 )
 from vllama.net.http.request import MAX_BODY_BYTES, Request
 
@@ -46,7 +45,7 @@ class Client(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
-        "_body_bytes", "_body_follows", "_body_parts", "_closing", "_head", "_headers",
+        "_body_bytes", "_body_follows", "_body_parts", "_closing", "_headers",
         "_held_bytes", "_ignoring", "_in_head", "_mark", "_overhead_bytes", "_parser",
         "_received_bytes", "_receiving", "_refusal", "_requests", "_resuming", "_server",
         "_stopped", "_transport", "_twice", "_url", "host", "in_request_head", "paused",
@@ -73,7 +72,6 @@ class Client(asyncio.Protocol):
         self._twice = False  # a header of `SINGLE` has occurred twice
         self._headers: dict[bytes, bytes] = {}
         self._body_parts: list[bytes] = []  # of the present read
-        self._head: Head  # the last head that the parser has completed
         self.in_request_head = False  # a request has begun, and its head has not ended
         self.paused = False
         self.quiet_since_s = time.monotonic()  # or the time of the last byte of a body
@@ -266,19 +264,11 @@ class Client(asyncio.Protocol):
             self._requests[0].set_paused(False)
 
     def data_received(self, data: bytes) -> None:
-        """Parse a read, unless its head is in the cache."""
+        """Parse a read, and pass on what it has of a body."""
         if self._ignoring:
             self._overhead_bytes += len(data)
             if self._closing and self._overhead_bytes > 0:
                 self.abort()
-            return
-        fresh = self._in_head and not (self.in_request_head or self._requests or self._closing)
-        parts = split_read(data) if fresh else None
-        if parts is not None and (head := self._server.heads.get(parts)) is not None:
-            self._begin(head)
-            if parts.body:
-                self.on_body(parts.body)
-            self.on_message_complete()
             return
         try:
             self._parser.feed_data(data)
@@ -298,8 +288,6 @@ class Client(asyncio.Protocol):
             self.refuse(TOO_LARGE)
         elif self.in_request_head and not self.count():
             self.refuse(NO_ROOM)
-        if parts is not None and len(self._requests) == 1 and self._receiving is None:
-            self._server.heads.add(parts, self._head)
 
     def _resume(self, rest: bytes) -> None:
         """Continue after a request that asks for another protocol.
@@ -404,7 +392,7 @@ class Client(asyncio.Protocol):
         path, authority, query = read_target(self._url)
         if authority:
             self._headers[b"host"] = authority
-        self._head = Head(
+        head = Head(
             self._parser.get_method().decode(),
             path,
             version,
@@ -412,9 +400,6 @@ class Client(asyncio.Protocol):
             self._headers,
             query,
         )
-        self._begin(self._head)
-
-    def _begin(self, head: Head) -> None:
         request = self._receiving = Request(self, head, self.host)
         self._requests.append(request)
         if len(self._requests) == 1:

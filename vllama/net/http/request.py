@@ -22,7 +22,7 @@ from vllama.base.errors import BadRequest, VllamaError
 from vllama.base.log_context import is_usable_id
 from vllama.net.http.budget import BuffersFull
 from vllama.net.http.framing import FRAME, make_first_lines
-from vllama.net.http.head_cache import Head
+from vllama.net.http.heads import Head
 
 if TYPE_CHECKING:
     from vllama.net.http.connection import Client

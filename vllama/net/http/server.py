@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vllama.base.clock import wait_for
 from vllama.net.http.budget import Budget
 from vllama.net.http.connection import Client
-from vllama.net.http.head_cache import TOO_MANY_CLIENTS, TOO_SLOW, HeadCache
+from vllama.net.http.heads import TOO_MANY_CLIENTS, TOO_SLOW
 from vllama.net.http.listener import refuse_new_connections
 from vllama.net.http.request import Request
 
@@ -88,7 +88,6 @@ class Server:
         self._connecting: dict[asyncio.Task[Any], float] = {}  # and since when
         self._max_clients = compute_max_clients()
         self._full_until_s = 0.0
-        self.heads = HeadCache()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the last requests have ended.

@@ -25,10 +25,10 @@ Encoding = Literal["utf-8", "base64"]
 class Body(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a request."""
 
-    encoding: Encoding
-    data: str
+    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for what is not text")]
+    data: Annotated[str, says("the content, in `encoding`")]
     size_bytes: int
-    cut: bool = False
+    cut: Annotated[bool, says("whether only the beginning was saved")] = False
 
     @classmethod
     def of(cls, content: bytes, size_bytes: int | None = None) -> Body:
@@ -67,7 +67,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     status: Annotated[int, says("the HTTP status; 0 if the client left before there was one")]
     content_type: Annotated[str, says("the type of the body")]
     size_bytes: int
-    cut: bool = False
+    cut: Annotated[bool, says("whether only the beginning was saved")] = False
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -80,7 +80,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
     """An answer, with the pieces of its body."""
 
-    encoding: Encoding
+    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for what is not text")]
     parts: Annotated[list[Piece], says("the pieces of the body, each with its time")]
 
     @property
@@ -130,7 +130,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     queued_s: Annotated[float, says("the wait for a slot, in seconds")] = 0.0
     load_s: Annotated[float, says("the part of the wait in which a model loaded")] = 0.0
-    first_token_s: float | None = None
+    first_token_s: Annotated[float | None, says("from the request to the first token")] = None
     total_s: Annotated[float, says("from the request to the end of the answer, in seconds")] = 0.0
 
 
@@ -160,7 +160,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     received_at: Annotated[str, says("when the request had been received")]
     vllama: Annotated[str, says("the version of vllama")]
     client: str
-    key: str | None
+    key: Annotated[str | None, says("the name of the API key")]
     request: Annotated[RequestHead, says("what was asked")]
     model: Annotated[Model | None, says("the model that answered")]
     engine: Annotated[Engine | None, says("the engine that answered")]

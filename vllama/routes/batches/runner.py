@@ -97,7 +97,7 @@ class Batches:
     async def cancel(self, identity: str, owner: str) -> Batch:
         """Stop a batch, and return it as it is before it ends; rows that have ended stay.
 
-        Raises OSError, NotThere, and Conflict if it is over.
+        Raises OSError, NotFound, and Conflict if it is over.
         """
         stored = self.store.find_batch(identity, owner)
         shown = stored.shown

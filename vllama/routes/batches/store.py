@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from vllama.base import private
-from vllama.base.errors import BadRequest, Busy, VllamaError
+from vllama.base.errors import BadRequest, Busy, NotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.openai.batch_types import (
     KEPT_S,
@@ -38,12 +38,6 @@ LOCKED_S = 5.0
 """Between two looks at a folder that another server has."""
 OUTPUT, ERROR = "output", "error"
 """What a batch writes: answers, and what was answered with an error."""
-
-
-class NotThere(VllamaError):
-    """There is no such file or batch, or it is somebody else's."""
-
-    status = 404
 
 
 class NoRoom(BadRequest):
@@ -172,7 +166,7 @@ class BatchStore:
         return self.folder / f"{identity}.data"
 
     def find_file(self, identity: str, owner: str) -> FileObject:
-        """Return a file. Raises NotThere, also if it is another owner's."""
+        """Return a file. Raises NotFound, also if it is another owner's."""
         return _find(self._files, identity, owner, "file").shown
 
     def list_files(self, owner: str, purpose: str = "") -> list[FileObject]:
@@ -182,7 +176,7 @@ class BatchStore:
         return sorted(chosen, key=lambda each: (each.created_at, each.id), reverse=True)
 
     def delete_file(self, identity: str, owner: str) -> None:
-        """Remove a file. Raises NotThere, and Conflict while a batch reads it."""
+        """Remove a file. Raises NotFound, and Conflict while a batch reads it."""
         self.find_file(identity, owner)
         for each in self.list_batches():
             if each.shown.input_file_id == identity and each.shown.status not in OVER:
@@ -198,7 +192,7 @@ class BatchStore:
         self._batches[stored.shown.id] = stored
 
     def find_batch(self, identity: str, owner: str) -> StoredBatch:
-        """Return a batch. Raises NotThere, also if it is another owner's."""
+        """Return a batch. Raises NotFound, also if it is another owner's."""
         return _find(self._batches, identity, owner, "batch")
 
     def list_batches(self) -> list[StoredBatch]:
@@ -263,7 +257,7 @@ class BatchStore:
 def _find(known: Mapping[str, Stored], identity: str, owner: str, word: str) -> Stored:
     found = known.get(identity)
     if found is None or found.owner != owner:
-        raise NotThere(f"No such {word}: {identity[:80]}")
+        raise NotFound(f"No such {word}: {identity[:80]}")
     return found
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from vllama import __version__
 from vllama.base.errors import VllamaError
-from vllama.base.meaning import Schema
-from vllama.chat.bodies import Body as RequestStruct
-from vllama.routes.describe.field_help import explain
-from vllama.routes.describe.fields import (
-    EXAMPLE_MODEL,
-    MODEL,
-    make_nullable,
-    make_object,
-    make_word,
-    refer,
-    refine,
+from vllama.base.meaning import Schema, make_object, make_word
+from vllama.chat.inspect import Inspect
+from vllama.routes.describe.examples import EXAMPLES, MODEL
+from vllama.routes.describe.schemas import make_schemas, polish
+from vllama.routes.route import (
+    Dialect,
+    Framing,
+    Parameter,
+    Route,
+    RouteKind,
+    Stream,
+    Tag,
 )
-from vllama.routes.route import Body, Dialect, Framing, Parameter, Route, RouteKind, Stream, Tag
 
 _ABOUT = (
     "vllama serves Ollama's API, and the APIs of OpenAI and Anthropic, in front of the official "
@@ -112,33 +112,19 @@ def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any
                 name: {"description": text, "schema": {"type": "string"}}
                 for name, text in _HEADERS.items()
             },
-            "schemas": {name: explain(one) for name, one in writer.schemas.items()},
+            "schemas": writer.components,
         },
     }
     return document
 
 
 class _Writer:
-    """Describes routes, and collects the schemas that they refer to."""
+    """Describes routes by the schemas of their types."""
 
     def __init__(self, routes: Collection[Route], *, needs_key: bool) -> None:
         self._needs_key = needs_key
-        bodies = [route.body for route in routes if route.body]
-        given = [body.type for body in bodies if body.type]
-        types = list(dict.fromkeys([*_list_answer_types(routes), *_ERRORS.values(), *given]))
-        described, components = msgspec.json.schema_components(
-            types,
-            schema_hook=_describe_class,
-            ref_template="#/components/schemas/{name}",
-        )
-        self._answers = dict(zip(types, described, strict=True))
-        self.schemas: dict[str, Any] = components
-        lenient = {one.__name__ for one in _list_subclasses(RequestStruct)}
-        for name in lenient & components.keys():
-            components[name] = _make_lenient(components[name])
-        for body in bodies:
-            for name, more in body.parts.items():
-                components[name] = refine(components[name], more)
+        types = [*_list_types_of_routes(routes), *_ERRORS.values(), Inspect]
+        self._schemas, self.components = make_schemas(types)
 
     def describe(self, route: Route, path: str, method: str) -> dict[str, Any]:
         """Return the Operation Object of a method and a path."""
@@ -158,25 +144,19 @@ class _Writer:
         if route.upload and method == "post":
             binary: dict[str, Any] = {"application/octet-stream": {"schema": {}}}
             described["requestBody"] = {"content": binary}
-        if body := route.body:
-            whole = _name_model(body) if route.kind is RouteKind.MODEL else body
-            described["requestBody"] = self._describe_body(whole, path)
+        if route.body is not None:
+            described["requestBody"] = self._describe_body(route.body, is_form=route.form)
         return described
 
-    def _describe_body(self, body: Body, path: str) -> dict[str, Any]:
-        known = self.schemas[body.type.__name__] if body.type else {"type": "object"}
-        text = f"the body of a request to `{path}`"
-        schema = refine(known, {"properties": body.fields, "description": text})
-        if body.required:
-            schema["required"] = list(body.required)
-        name = body.name or (body.type.__name__ if body.type else "")
-        self.schemas[name] = schema
-        content: dict[str, Any] = {"schema": refer(name)}
-        if body.examples:
+    def _describe_body(self, body: type[Struct], *, is_form: bool) -> dict[str, Any]:
+        content: dict[str, Any] = {"schema": self._schemas[body]}
+        named = {"model": MODEL} if "model" in body.__struct_fields__ else {}
+        if examples := EXAMPLES.get(body.__name__):
             content["examples"] = {
-                title: {"summary": title, "value": value} for title, value in body.examples.items()
+                title: {"summary": title, "value": {**named, **value}}
+                for title, value in examples.items()
             }
-        media = "multipart/form-data" if body.form else "application/json"
+        media = "multipart/form-data" if is_form else "application/json"
         return {"required": True, "content": {media: content}}
 
     def _describe_answers(self, route: Route, path: str, *, has_content: bool) -> dict[str, Any]:
@@ -229,53 +209,25 @@ class _Writer:
 
     def _find_answer(self, wanted: Any) -> Schema:
         """Return the schema of an answer's type, or of several."""
-        found = [self._answers[type_] for type_ in _list_types(wanted)]
+        found = [self._schemas[type_] for type_ in _list_types(wanted)]
         return found[0] if len(found) == 1 else {"anyOf": found}
-
-
-def _describe_class(python_type: Any) -> Schema:
-    schema: Schema = python_type.schema
-    return schema
-
-
-def _list_subclasses(python_type: type[Any]) -> Iterator[type[Any]]:
-    for one in python_type.__subclasses__():
-        yield one
-        yield from _list_subclasses(one)
-
-
-def _make_lenient(schema: Schema) -> Schema:
-    """Return the schema of a struct in which null is absent, and unknown fields are ignored."""
-    fields = {name: make_nullable(one) for name, one in schema["properties"].items()}
-    kept = {name: one for name, one in schema.items() if name != "additionalProperties"}
-    return kept | {"properties": fields}
-
-
-def _name_model(body: Body) -> Body:
-    """Return the body of a request to a model, which it has to name."""
-    return replace(
-        body,
-        required=("model", *body.required),
-        fields={"model": MODEL, **body.fields},
-        examples={
-            title: {"model": EXAMPLE_MODEL, **value} for title, value in body.examples.items()
-        },
-    )
-
-
-def _make_data(schema: Schema) -> Schema:
-    return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
 
 
 def _list_types(answer: Any) -> tuple[Any, ...]:
     return answer if isinstance(answer, tuple) else (answer,)
 
 
-def _list_answer_types(routes: Iterable[Route]) -> Iterator[Any]:
+def _list_types_of_routes(routes: Iterable[Route]) -> Iterator[Any]:
     for route in routes:
+        if route.body is not None:
+            yield route.body
         streamed = route.stream.type if route.stream else ()
         for wanted in (() if route.answer is None else route.answer, streamed):
             yield from _list_types(wanted)
+
+
+def _make_data(schema: Schema) -> Schema:
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
 
 
 def _describe_parameter(parameter: Parameter, path: str) -> dict[str, Any]:
@@ -285,7 +237,7 @@ def _describe_parameter(parameter: Parameter, path: str) -> dict[str, Any]:
         "in": "path" if is_part else "query",
         "required": parameter.required or is_part,
         "description": parameter.help,
-        "schema": parameter.schema,
+        "schema": polish(parameter.schema),
     }
     if parameter.example is not None:
         described["example"] = parameter.example

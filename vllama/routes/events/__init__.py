@@ -3,8 +3,8 @@
 | File | What it does |
 |---|---|
 | `activity.py` | counts what requests do; keeps the latest that have ended, and samples |
-| `changes.py` | makes the rows of models, and compares the state with what was last told |
-| `hub.py` | the subscribers; encodes every event once for all of them |
+| `rows.py` | makes the rows of models |
+| `hub.py` | compares the state with what was last told; sends changes to all subscribers |
 
 The handler is in `routes/server/state.py`. Nothing here is called for a token, and only
 `activity.py` for a request. Without subscribers nothing is compared or encoded.

@@ -15,8 +15,8 @@ import msgspec
 from vllama.base import executors
 from vllama.base.clock import now_ns
 from vllama.dialects.events import EndedRow, GpuUse, MachineUse, Pool, Sample
+from vllama.machine.detect import read_cpu_use, read_gpu_uses
 from vllama.machine.types import Platform, Vendor, name_pool
-from vllama.machine.usage import read_cpu, read_gpus
 from vllama.plan.resources import list_usable
 from vllama.routes.recording.running import RunningRequest, RunningRequests
 from vllama.routes.route import RouteKind
@@ -122,7 +122,7 @@ class History:
             name_pool(gpu.index): (gpu.total_bytes, gpu.free_bytes) for gpu in list_usable(platform)
         }
         self._gpus = [gpu.index for gpu in list_usable(platform) if gpu.vendor is Vendor.NVIDIA]
-        read_cpu()  # it tells what was in use since the call before
+        read_cpu_use()  # it tells what was in use since the call before
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
 
@@ -144,9 +144,9 @@ class History:
 
     async def _read_machine(self) -> MachineUse:
         """Ask how busy the machine is, in a thread: `nvidia-smi` is a process."""
-        gpus = await executors.upkeep.run(read_gpus) if self._gpus else {}
+        gpus = await executors.upkeep.run(read_gpu_uses) if self._gpus else {}
         return MachineUse(
-            cpu=read_cpu(),
+            cpu=read_cpu_use(),
             gpus={
                 name_pool(index): GpuUse(use=use, temperature_c=degrees, power_w=watts)
                 for index, (use, degrees, watts) in gpus.items()

@@ -1,4 +1,4 @@
-"""The subscribers of the event stream, and what they are sent.
+"""The event stream: what has changed, the subscribers, and what they are sent.
 
 Every event is encoded once, whoever reads it. A subscriber that does not keep up is sent nothing,
 so that nothing is kept for it beyond its socket's buffer: it gets a new snapshot once it has caught
@@ -10,13 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from vllama import __version__
 from vllama.base.errors import ShuttingDown
+from vllama.dialects.events import (
+    ChangedLibrary,
+    ChangedModels,
+    ChangedPulls,
+    ChangedRequests,
+    EventData,
+    ModelRow,
+    PullRow,
+    RequestRow,
+    Snapshot,
+)
 from vllama.net.http.request import Request
-from vllama.routes.events.activity import INTERVAL_S, History
-from vllama.routes.events.changes import Changes, Disk, Event
+from vllama.routes.catalog import Catalog
+from vllama.routes.events.activity import HOUR_S, INTERVAL_S, Activity, History
+from vllama.routes.events.rows import make_rows
+from vllama.routes.pulls import Pulls
+from vllama.routes.recording.running import RunningRequests
+from vllama.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from vllama.scheduler.slot_cache.store import SlotStore
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +46,103 @@ STALL_S = 10.0  # a subscriber that has read nothing for so long is disconnected
 KEEP_ALIVE_S = 2.0  # a head takes a node that says nothing for lost: `targets.nodes.node`
 KEEP_ALIVE = b": keep-alive\n\n"
 CONTENT_TYPE = b"text/event-stream"
+
+Row = TypeVar("Row")
+Event = tuple[str, str, EventData]
+"""The topic, name and data of an event."""
+
+TOPICS = ("models", "requests", "pulls", "samples", "marks")
+"""What can be subscribed to: the lists of a snapshot."""
+
+
+class Changes:
+    """What has changed since the last call: rows are compared, so nobody has to report changes."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        running: RunningRequests,
+        activity: Activity,
+        pulls: Pulls,
+        history: History,
+        catalog: Catalog,
+        store: SlotStore | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._running = running
+        self._activity = activity
+        self._pulls = pulls
+        self._history = history
+        self._catalog = catalog
+        self._store = store  # of conversations, where they are kept
+        self._models: Mapping[str, ModelRow] = {}
+        self._requests: Mapping[str, RequestRow] = {}
+        self._shown: set[str] = set()  # requests in the snapshots since the last call
+        self._pulled: Mapping[str, PullRow] = {}
+        self._ended = self._marked = self._sampled = self._listed = 0
+
+    def make_snapshot(self, topics: frozenset[str]) -> Snapshot:
+        """Return everything about `topics`."""
+        now_s = time.time()
+        marks = self._scheduler.marks
+        requests = self._list_requests() if "requests" in topics else None
+        self._shown.update(requests or ())
+        return Snapshot(
+            time=round(now_s, 3),
+            version=__version__,
+            models=list(self._list_models().values()) if "models" in topics else None,
+            requests=None if requests is None else list(requests.values()),
+            ended=None if requests is None else self._activity.list_ended(),
+            pulls=self._pulls.list_rows() if "pulls" in topics else None,
+            samples=self._history.list_samples() if "samples" in topics else None,
+            marks=marks.list_since(now_s - HOUR_S) if "marks" in topics else None,
+        )
+
+    def collect(self) -> list[Event]:
+        """Return the events since the last call."""
+        found: list[Event] = []
+        models, requests = self._list_models(), self._list_requests()
+        pulled = {row.name: row for row in self._pulls.list_rows()}
+        rows, gone = _compare(self._models, models)
+        if rows or gone:
+            found.append(("models", "models", ChangedModels(models=rows, gone=gone)))
+        if self._listed != self._catalog.lists:
+            count = len(self._catalog.listed)
+            found.append(("models", "library", ChangedLibrary(count=count)))
+        new, _ = _compare(self._requests, requests)
+        left = sorted((self._requests.keys() | self._shown) - requests.keys())
+        ended = self._activity.list_after(self._ended)
+        if new or ended or left:
+            changed = ChangedRequests(requests=new, ended=ended, gone=left)
+            found.append(("requests", "requests", changed))
+        if moved := _compare(self._pulled, pulled)[0]:
+            found.append(("pulls", "pulls", ChangedPulls(pulls=moved)))
+        for mark in self._scheduler.marks.list_after(self._marked):
+            found.append(("marks", "mark", mark))
+        for sample in self._history.list_after(self._sampled):
+            found.append(("samples", "sample", sample))
+        self._models, self._requests, self._pulled = models, requests, pulled
+        self._shown.clear()
+        self._ended, self._marked = self._activity.count, self._scheduler.marks.count
+        self._sampled, self._listed = self._history.count, self._catalog.lists
+        return found
+
+    def _list_models(self) -> dict[str, ModelRow]:
+        rows = make_rows(self._scheduler.list_models(), self._scheduler.list_failures())
+        if self._store is not None:
+            for row in rows.values():
+                row.conversations = self._store.summarise(row.name)
+        return rows
+
+    def _list_requests(self) -> dict[str, RequestRow]:
+        rows = self._running.list_rows(self._scheduler.list_queue_places())
+        return {row.id: row for row in rows}
+
+
+def _compare(before: Mapping[str, Row], now: Mapping[str, Row]) -> tuple[list[Row], list[str]]:
+    """Return the rows that are new or changed, and the keys of those that are gone."""
+    rows = [row for key, row in now.items() if before.get(key) != row]
+    return rows, [key for key in before if key not in now]
 
 
 class Subscriber:
@@ -58,14 +176,14 @@ class Hub:
         self,
         changes: Changes,
         history: History,
-        disk: Disk,
+        catalog: Catalog,
         *,
         tick_s: float = TICK_S,
         stall_s: float = STALL_S,
     ) -> None:
         self._changes = changes
         self._history = history
-        self._disk = disk
+        self._catalog = catalog
         self._tick_s = tick_s
         self._stall_s = stall_s
         self._subscribers: set[Subscriber] = set()
@@ -73,11 +191,6 @@ class Hub:
         self._wanted = asyncio.Event()
         self._number = 0  # of the latest event
         self._closed = False
-
-    @property
-    def subscribers(self) -> int:
-        """How many clients read the stream."""
-        return len(self._subscribers)
 
     def subscribe(self, request: Request, topics: frozenset[str]) -> Subscriber:
         """Begin the answer to `request` with a snapshot. Raises ShuttingDown."""
@@ -117,8 +230,8 @@ class Hub:
                 await self._wanted.wait()
             await asyncio.sleep(self._tick_s)
             try:
-                if self._disk.is_outdated:
-                    await self._disk.look()
+                if self._catalog.is_outdated:
+                    await self._catalog.look()
                 self._send(self._changes.collect())
             except Exception:
                 # boundary: a fault in what is shown must not end the server
@@ -129,7 +242,7 @@ class Hub:
             try:
                 await self._history.take(watched=bool(self._subscribers))
                 if self._subscribers:
-                    await self._disk.look()
+                    await self._catalog.look()
             except Exception:
                 # boundary: as above
                 log.exception("cannot take a sample")

@@ -41,7 +41,7 @@ from vllama.routes.inference.offers import explain_refusal
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.traces import enter_queue, fail_queue, leave_queue
 from vllama.scheduler.instance import Lease
-from vllama.scheduler.readmission import Returning
+from vllama.scheduler.turns import Returning
 
 if TYPE_CHECKING:
     from vllama.chat.reply import Reply

@@ -10,7 +10,6 @@ from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.dialects.errors import clean_engine_error
 from vllama.engines.base import Mode, Settings
-from vllama.engines.capabilities import find_servers
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
@@ -43,7 +42,7 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     model = await executors.disk.run(stored.find_yielding, bundle.name)
     if model is None:
         return error
-    outage = gateway.watch.find_outage(find_servers(gateway.facts.found, model)[0])
+    outage = gateway.watch.find_outage(gateway.facts.found.find_servers(model)[0])
     outage.message += f"; and here: {error.message}"
     return outage
 

@@ -35,7 +35,7 @@ async def run_relay(
     the engine did not begin to answer has no tokens; it may be sent again.
     """
     running = gateway.running.of(request)
-    running.follow(relay, new_prompt=new_prompt)
+    running.follow(relay, relay.reply.tally, new_prompt=new_prompt)
     if running.recorder is not None:
         running.recorder.call = call
     end_stage()

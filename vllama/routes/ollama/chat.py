@@ -15,6 +15,7 @@ from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.chat.request import ChatRequest
 from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
+from vllama.dialects.ollama.request_types import ChatBody, GenerateBody
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter, write_without_text
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
@@ -31,7 +32,6 @@ from vllama.routes.inference.demand import (
 )
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.relay import run_relay
-from vllama.routes.ollama import bodies
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.routes.route import Framing, RouteKind, Stream, Task, ollama_route
@@ -206,7 +206,7 @@ ROUTES = (
         chat,
         task=Task.CHAT,
         is_free=partial(only_unloads, parse_chat),
-        body=bodies.CHAT,
+        body=ChatBody,
         answer=ChatAnswer,
         stream=Stream(Framing.NDJSON, ChatAnswer),
     ),
@@ -215,7 +215,7 @@ ROUTES = (
         generate,
         task=Task.COMPLETION,
         is_free=partial(only_unloads, parse_generate),
-        body=bodies.GENERATE,
+        body=GenerateBody,
         answer=GenerateAnswer,
         stream=Stream(Framing.NDJSON, GenerateAnswer),
     ),

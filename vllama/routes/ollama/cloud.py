@@ -15,7 +15,6 @@ from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import PushBody
 from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.net.http.request import Request
-from vllama.routes.ollama import bodies
 from vllama.routes.ollama.models import need_name
 from vllama.routes.ollama.progress import PROGRESS, send_error, send_line
 from vllama.routes.route import Parameter, RouteKind, ollama_route
@@ -98,7 +97,7 @@ ROUTES = (
         "POST /api/push",
         push,
         RouteKind.WRITES,
-        body=bodies.PUSH,
+        body=PushBody,
         stream=PROGRESS,
         errors=(401, 404),
     ),

@@ -8,18 +8,19 @@ See docs/reference/ollama-api.md#model-management, #create.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, NotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import decode_request
-from vllama.dialects.ollama.request_types import CopyBody, CreateBody
+from vllama.dialects.ollama.request_types import SHA256, CopyBody, CreateBody
 from vllama.models.create import (
     Recipe,
     check_copy_name,
@@ -33,7 +34,6 @@ from vllama.models.modelfile import KNOWN, LISTS
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
 from vllama.net.http.request import BodyTooLarge, Request
-from vllama.routes.ollama import bodies
 from vllama.routes.ollama.progress import (
     PROGRESS,
     Lines,
@@ -42,7 +42,7 @@ from vllama.routes.ollama.progress import (
     make_progress,
     stream_pull,
 )
-from vllama.routes.route import RouteKind, ollama_route
+from vllama.routes.route import Parameter, RouteKind, ollama_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -180,7 +180,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
     found = []
     for name, digest in files.items():
         if not blobs.has(str(digest)):
-            raise BlobNotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
+            raise NotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
         found.append((name, find_blob(gateway, digest)))
     return found
 
@@ -251,24 +251,24 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
     request.respond(201, b"", b"")
 
 
-class BlobNotFound(BadRequest):
-    """A file of a new model has not been uploaded."""
-
-    status = 404
-
-
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
-_blob: dict[str, Any] = {"parameters": (bodies.DIGEST,), "statuses": (200, 201)}
+DIGEST = Parameter(
+    "digest",
+    "the digest of the file: `sha256:` and 64 hexadecimal digits",
+    {"type": "string", "pattern": SHA256},
+    example=f"sha256:{hashlib.sha256().hexdigest()}",
+)
+_blob: dict[str, Any] = {"parameters": (DIGEST,), "statuses": (200, 201)}
 ROUTES = (
     _writes(
         "POST /api/create",
         create,
-        body=bodies.CREATE,
+        body=CreateBody,
         answer=Success,
         stream=PROGRESS,
         errors=(404, 413, 502, 507),
     ),
-    _writes("POST /api/copy", copy, body=bodies.COPY, errors=(404,)),
+    _writes("POST /api/copy", copy, body=CopyBody, errors=(404,)),
     ollama_route("HEAD /api/blobs/{digest}", head_blob, **_blob, errors=(413, 507)),
     _writes("POST /api/blobs/{digest}", upload_blob, **_blob, upload=True, errors=(413, 507)),
 )

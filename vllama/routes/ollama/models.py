@@ -16,6 +16,7 @@ from vllama.accounts.keys.key import FORWARDED
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.meaning import TEXT
 from vllama.base.units import rfc3339_local
 from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.ollama.answer_types import (
@@ -29,7 +30,6 @@ from vllama.dialects.ollama.answer_types import (
 )
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import DeleteBody, PullBody, ShowBody
-from vllama.engines.capabilities import find_servers
 from vllama.models.headers.info import (
     build_details,
     describe_template,
@@ -48,9 +48,7 @@ from vllama.models.types import Bundle, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.events.rows import make_loaded_row
-from vllama.routes.ollama import bodies
 from vllama.routes.ollama.progress import (
     PROGRESS,
     join_pull,
@@ -124,7 +122,7 @@ async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, i
     model = bundle.upstream
     if model is None or model.shown is None:
         return {}
-    for endpoint in find_servers(gateway.facts.found, bundle)[0]:
+    for endpoint in gateway.facts.found.find_servers(bundle)[0]:
         name = endpoint.model or bundle.hub_id
         try:
             async with asyncio.timeout(ELSEWHERE_S):
@@ -314,7 +312,7 @@ ROUTES = (
         "POST /api/show",
         show,
         RouteKind.LISTS,
-        body=bodies.SHOW,
+        body=ShowBody,
         on_nodes=True,
         parameters=_node,
         answer=ShownModel,
@@ -325,19 +323,19 @@ ROUTES = (
         pull,
         on_nodes=True,
         parameters=_node,
-        body=bodies.PULL,
+        body=PullBody,
         answer=(Success, Progress),
         stream=PROGRESS,
         statuses=(200, 202),
         errors=(502, 507),
     ),
-    _writes("DELETE /api/pull", stop_pull, body=bodies.STOP_PULL, errors=(404,)),
+    _writes("DELETE /api/pull", stop_pull, body=PullBody, errors=(404,)),
     _writes(
         "DELETE /api/delete",
         delete,
         on_nodes=True,
         parameters=_node,
-        body=bodies.DELETE,
+        body=DeleteBody,
         errors=(404,),
     ),
 )

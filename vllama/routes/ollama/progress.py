@@ -28,7 +28,7 @@ from vllama.models.types import Bundle, Progress, PullEvent
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.plan.choose import list_loadable_formats
-from vllama.plan.preview import FitsHere
+from vllama.plan.form_choice import FitsHere
 from vllama.routes.pulls import Pull
 from vllama.routes.route import Framing, Stream
 

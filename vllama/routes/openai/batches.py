@@ -13,7 +13,8 @@ import msgspec
 from vllama.accounts.keys.key import Scope
 from vllama.accounts.keys.ring import check_scopes
 from vllama.base import executors, private
-from vllama.base.errors import BadRequest, Forbidden
+from vllama.base.errors import BadRequest, Forbidden, NotFound
+from vllama.base.meaning import BINARY, make_integer
 from vllama.chat.bodies import decode_struct, encode_json
 from vllama.chat.engine.request_fields import check_code
 from vllama.dialects.openai.batch_types import (
@@ -22,22 +23,14 @@ from vllama.dialects.openai.batch_types import (
     Batch,
     BatchBody,
     DeletedFile,
-    FileBody,
+    FileForm,
     FileObject,
     Page,
 )
 from vllama.dialects.openai.multipart import FormReader, Part
 from vllama.net.http.request import Request
-from vllama.routes.batches.store import NotThere, StoredBatch, check_size, make_id
-from vllama.routes.describe.fields import (
-    BINARY,
-    NON_EMPTY,
-    TEXT,
-    WHOLE_NUMBER,
-    make_object,
-    make_word,
-)
-from vllama.routes.route import Body, Parameter, RouteKind, openai_route
+from vllama.routes.batches.store import StoredBatch, check_size, make_id
+from vllama.routes.route import Parameter, RouteKind, openai_route
 
 if TYPE_CHECKING:
     from vllama.routes.batches.runner import Batches
@@ -72,13 +65,10 @@ async def upload(gateway: Gateway, request: Request) -> None:
                 await executors.storage.run(file.write, data)
         finally:
             await executors.storage.run(file.close)
-        parts = reader.parts()
-        names = [part.filename for part in parts if part.name == "file"]
-        if len(names) != 1 or names[0] is None:
-            raise BadRequest("Invalid value for 'file': expected one file.")
-        kept_s = _read_fields(parts).expires_after.seconds
+        form = _read_form(reader.parts())
         store.check_room(owner, size)
-        shown = await executors.storage.run(store.keep_file, new, names[0], owner, kept_s)
+        kept_s = form.expires_after.seconds
+        shown = await executors.storage.run(store.keep_file, new, form.file, owner, kept_s)
     finally:
         await executors.storage.run(lambda: new.unlink(missing_ok=True))
     request.json(200, shown)
@@ -148,19 +138,17 @@ async def create(gateway: Gateway, request: Request) -> None:
     request.respond(200, answer)
 
 
-def _read_fields(parts: Sequence[Part]) -> FileBody:
-    """Return the fields of a form, in which one within `expires_after` is `expires_after[NAME]`."""
+def _read_form(parts: Sequence[Part]) -> FileForm:
+    """Return the fields of a form, with the file's name; clients write `expires_after[seconds]`."""
     texts = {part.name: part.text for part in parts if part.filename is None}
-    expiry = {
-        name.removeprefix("expires_after[").removesuffix("]"): text
-        for name, text in texts.items()
-        if name.startswith("expires_after[")
-    }
-    seconds = expiry.get("seconds", "")
-    is_number = seconds.isdecimal() and len(seconds) <= MOST_DIGITS
-    given = {**expiry, "seconds": int(seconds) if is_number else seconds} if expiry else None
-    body = {"purpose": texts.get("purpose"), "expires_after": given}
-    return decode_struct(encode_json(body), FileBody, check_code)
+    files = [part.filename for part in parts if part.name == "file"]
+    if len(files) != 1 or files[0] is None:
+        raise BadRequest("Invalid value for 'file': expected one file.")
+    body: dict[str, object] = {"file": files[0], "purpose": texts.get("purpose")}
+    if (seconds := texts.get("expires_after[seconds]")) is not None:
+        is_number = seconds.isdecimal() and len(seconds) <= MOST_DIGITS
+        body["expires_after"] = {"seconds": int(seconds) if is_number else seconds}
+    return decode_struct(encode_json(body), FileForm, check_code)
 
 
 async def list_batches(gateway: Gateway, request: Request) -> None:
@@ -186,7 +174,7 @@ async def cancel(gateway: Gateway, request: Request) -> None:
 def _cut(request: Request, items: Sequence[Shown], most: int, usual: int) -> Page[Shown]:
     """Return the part of a list that a query asks for, `usual` items without a limit.
 
-    Raises BadRequest if its limit is not from 1 to `most`, NotThere if nothing has the id `after`.
+    Raises BadRequest if its limit is not from 1 to `most`, NotFound if nothing has the id `after`.
     """
     query = request.read_query()
     text, after = query.get("limit", str(usual)), query.get("after", "")
@@ -194,7 +182,7 @@ def _cut(request: Request, items: Sequence[Shown], most: int, usual: int) -> Pag
         raise BadRequest(f"Invalid value for 'limit': it must be from 1 to {most}.")
     ids = [each.id for each in items]
     if after and after not in ids:
-        raise NotThere(f"nothing in the list has the id {after[:80]}")
+        raise NotFound(f"nothing in the list has the id {after[:80]}")
     begin = ids.index(after) + 1 if after else 0
     data = list(items[begin : begin + int(text)])
     first, last = (data[0].id, data[-1].id) if data else (None, None)
@@ -225,36 +213,14 @@ _BATCH = (Parameter("id", "the batch's id, such as `batch_1a2b`"),)
 
 def _page(most: int) -> tuple[Parameter, ...]:
     return (
-        Parameter("limit", "how many are listed", WHOLE_NUMBER | {"minimum": 1, "maximum": most}),
+        Parameter("limit", "how many are listed", make_integer(1, most)),
         Parameter("after", "the id after which the list begins"),
     )
 
 
 _api = partial(openai_route, kind=RouteKind.OWN)
-_FORM = Body(
-    name="openai.FileRequest",
-    required=("file", "purpose"),
-    fields={
-        "file": BINARY | {"description": "the rows: JSON, one request a line"},
-        "purpose": make_word(PURPOSE) | {"description": "what the file is for"},
-    },
-    form=True,
-)
-_CREATE = Body(
-    type=BatchBody,
-    required=("input_file_id", "endpoint", "completion_window"),
-    fields={
-        "input_file_id": NON_EMPTY,
-        "endpoint": TEXT,
-        "completion_window": TEXT,
-        "output_expires_after": {
-            "description": "how long the files with the answers are kept; 30 days at most"
-        },
-    },
-    parts={"Expiry": make_object(seconds={"type": "integer"})},
-)
 ROUTES = (
-    _api("POST /v1/files", upload, body=_FORM, answer=FileObject, errors=(413,)),
+    _api("POST /v1/files", upload, body=FileForm, form=True, answer=FileObject, errors=(413,)),
     _api(
         "GET /v1/files",
         list_files,
@@ -266,7 +232,7 @@ ROUTES = (
     _api(f"GET {FILES}{{id}}{CONTENT}", get_content, parameters=_FILE,
          media={OCTETS: BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
-    _api("POST /v1/batches", create, body=_CREATE, answer=Batch, errors=(404,)),
+    _api("POST /v1/batches", create, body=BatchBody, answer=Batch, errors=(404,)),
     _api("GET /v1/batches", list_batches, answer=Page[Batch], parameters=_page(MOST_BATCHES),
          errors=(404,)),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),

@@ -30,7 +30,6 @@ from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.inference.demand import hash_messages, hash_text, size_answers
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.openai import bodies
 from vllama.routes.openai.common import (
     Choice,
     find_text_model,
@@ -153,7 +152,7 @@ ROUTES = (
         "POST /v1/completions",
         completions,
         task=Task.COMPLETION,
-        body=bodies.COMPLETION,
+        body=CompletionBody,
         answer=TextCompletion,
         stream=Stream(Framing.EVENTS, TextCompletion),
     ),
@@ -161,7 +160,7 @@ ROUTES = (
         "POST /v1/chat/completions",
         chat,
         task=Task.CHAT,
-        body=bodies.CHAT,
+        body=ChatCompletionBody,
         answer=ChatCompletion,
         stream=Stream(Framing.EVENTS, ChatChunk),
     ),

@@ -13,14 +13,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Struct
 
 from vllama.base.errors import BadRequest
+from vllama.base.meaning import BINARY, TEXT, says
 from vllama.chat.bodies import encode_json
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
+from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormReader, Part, pass_form
 from vllama.dialects.openai.read import parse_openai, read_chat
@@ -28,7 +32,6 @@ from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
-from vllama.routes.describe.fields import BINARY, NON_EMPTY, TEXT, make_enum
 from vllama.routes.inference.demand import size_context
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import (
@@ -39,7 +42,7 @@ from vllama.routes.inference.offers import (
 )
 from vllama.routes.openai.common import ask_whole, find_v1_model, name_ignored
 from vllama.routes.prompts.prepare import check_request
-from vllama.routes.route import Body, RouteKind, openai_route
+from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
 
 if TYPE_CHECKING:
@@ -242,24 +245,48 @@ async def transcribe_by_chat(
     return text.strip()
 
 
+class TranscriptionForm(Struct, kw_only=True):
+    """A recording."""
+
+    model: Model
+    file: Annotated[str, says("the recording; 25 MB at most", **BINARY)]
+    language: Annotated[str, says("the language that is spoken")] = ""
+    prompt: Annotated[str, says("the subject of the recording")] = ""
+    response_format: Literal["json", "text"] = "json"
+
+
+class SpeechBody(Struct, kw_only=True):
+    """`POST /v1/audio/speech`."""
+
+    model: Model
+    input: Annotated[str, says("the text to read", minLength=1)]
+    voice: Any = None
+    response_format: Annotated[str | None, says(enum=[*_SOUNDS, "", None])] = None
+
+
+class ImageBody(Struct):
+    """`POST /v1/images/generations`."""
+
+    model: Model
+    prompt: Annotated[str, says(minLength=1)]
+
+
+class ImageEditForm(Struct):
+    """A picture to change."""
+
+    model: Model
+    image: Annotated[str, says("the picture", **BINARY)]
+    prompt: str
+
+
 _hears = partial(
     openai_route,
     kind=RouteKind.MODEL,
-    body=Body(
-        name="TranscriptionForm",
-        form=True,
-        required=("file",),
-        fields={
-            "file": BINARY | {"description": "the recording; 25 MB at most"},
-            "language": TEXT,
-            "prompt": TEXT | {"description": "what the recording is about"},
-            "response_format": {"type": "string", "enum": ["json", "text"]},
-        },
-    ),
+    body=TranscriptionForm,
+    form=True,
     answer=Transcription,
     media={"text/plain": TEXT},
 )
-
 _makes = partial(openai_route, kind=RouteKind.MODEL)
 ROUTES = (
     _hears("POST /v1/audio/transcriptions", transcriptions),
@@ -267,32 +294,20 @@ ROUTES = (
     _makes(
         "POST /v1/audio/speech",
         speech,
-        body=Body(
-            name="SpeechRequest",
-            required=("input",),
-            fields={
-                "input": NON_EMPTY,
-                "voice": {},
-                "response_format": make_enum(*_SOUNDS, "", None),
-            },
-        ),
+        body=SpeechBody,
         media={name.decode(): {} for name in _SOUNDS.values()},
     ),
     _makes(
         "POST /v1/images/generations",
         generate_images,
-        body=Body(name="ImageRequest", required=("prompt",), fields={"prompt": NON_EMPTY}),
+        body=ImageBody,
         media={"application/json": {}},
     ),
     _makes(
         "POST /v1/images/edits",
         edit_images,
-        body=Body(
-            name="ImageEditForm",
-            form=True,
-            required=("image", "prompt"),
-            fields={"image": BINARY, "prompt": TEXT},
-        ),
+        body=ImageEditForm,
+        form=True,
         media={"application/json": {}},
     ),
 )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from vllama.accounts.keys.ring import may_use
 from vllama.base.errors import ModelNotFound
+from vllama.base.meaning import TEXT
 from vllama.base.units import parse_rfc3339
 from vllama.dialects.openai.answer_types import OpenAIModel, OpenAIModels
 from vllama.engines.base import Mode
@@ -21,7 +22,7 @@ from vllama.models.names.ref import add_default_tag
 from vllama.models.shown import list_capabilities
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import EXAMPLE_MODEL, MODEL
+from vllama.routes.describe.examples import MODEL
 from vllama.routes.events.rows import known_context
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.route import Parameter, RouteKind, openai_route
@@ -120,8 +121,8 @@ ROUTES = (
             Parameter(
                 "model",
                 "the model's name, which may contain slashes",
-                MODEL,
-                example=EXAMPLE_MODEL,
+                TEXT | {"format": "model"},
+                example=MODEL,
             ),
         ),
         answer=OpenAIModel,

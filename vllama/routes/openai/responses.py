@@ -21,10 +21,10 @@ from vllama.dialects.responses.answer_types import (
 )
 from vllama.dialects.responses.items import list_items, make_input_items
 from vllama.dialects.responses.read import continue_from, parse_responses
+from vllama.dialects.responses.request_types import ResponsesBody
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
-from vllama.routes.openai import bodies
 from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
 from vllama.routes.response_store import Record
 from vllama.routes.route import Dialect, Framing, Parameter, Route, RouteKind, Stream, Task
@@ -83,7 +83,7 @@ async def list_input_items(gateway: Gateway, request: Request) -> None:
     """List the input of a response, the newest item first."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(INPUT_ITEMS)
     owner = gateway.running.of(request).owner
-    *earlier, last = await gateway.responses.chain_of(identity, owner)
+    *earlier, last = await gateway.responses.chain(identity, owner, "Response")
     before = [item for record in earlier for item in record.items]
     request.respond(200, encode_json(list_items([*before, *last.input])))
 
@@ -115,7 +115,7 @@ ROUTES = (
         responses,
         RouteKind.MODEL,
         task=Task.CHAT,
-        body=bodies.RESPONSE,
+        body=ResponsesBody,
         stream=Stream(Framing.NAMED_EVENTS, ResponseEvent),
         errors=(415,),
     ),

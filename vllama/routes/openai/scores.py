@@ -22,6 +22,7 @@ from vllama.dialects.decisions.forms import (
     write_systemone,
 )
 from vllama.dialects.decisions.questions import Counts, Decision, Distribution, read_distribution
+from vllama.dialects.decisions.request_types import DecisionsBody, SystemOneBody
 from vllama.dialects.openai.answer_types import (
     Decisions,
     RankedText,
@@ -31,8 +32,14 @@ from vllama.dialects.openai.answer_types import (
 )
 from vllama.dialects.openai.extras import Extras, take_extras
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
-from vllama.dialects.responses.request_types import DecisionsBody
+from vllama.dialects.rerank import (
+    RerankBody,
+    ScoreBody,
+    parse_rerank,
+    parse_score,
+    read_scores,
+    write_rerank_body,
+)
 from vllama.engines.base import Mode
 from vllama.models.types import Capability, Format
 from vllama.net.http.departure import unless_gone
@@ -44,7 +51,6 @@ from vllama.routes.inference.demand import size_answers, size_inputs
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits
 from vllama.routes.inference.relay import count_inputs
-from vllama.routes.openai import bodies
 from vllama.routes.openai.common import ask_whole, find_v1_model, make_seed, name_ignored
 from vllama.routes.prompts.prepare import check_request
 from vllama.routes.route import RouteKind, Tag, ollama_route, openai_route
@@ -247,7 +253,7 @@ ROUTES = (
         "POST /v1/decisions",
         decisions,
         RouteKind.MODEL,
-        body=bodies.DECISIONS,
+        body=DecisionsBody,
         answer=Decisions,
     ),
     # its errors have Ollama's form, as those of System One have
@@ -256,14 +262,14 @@ ROUTES = (
         systemone,
         RouteKind.MODEL,
         tag=Tag.OPENAI,
-        body=bodies.SYSTEM_ONE,
+        body=SystemOneBody,
         answer=SystemOneAnswers,
     ),
     _scores(
         "POST /v1/rerank /v1/reranking /v2/rerank /rerank /reranking",
         rerank,
-        body=bodies.RERANK,
+        body=RerankBody,
         answer=(Ranking, list[RankedText]),
     ),
-    _scores("POST /v1/score /score", score, body=bodies.SCORE, answer=Scores),
+    _scores("POST /v1/score /score", score, body=ScoreBody, answer=Scores),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllama.accounts.keys.key import Key
 from vllama.accounts.usage.entries import Amounts
@@ -22,13 +22,14 @@ from vllama.net.relay import Relay
 from vllama.net.resumption import Resumer
 from vllama.routes.batches.lane import is_row
 from vllama.routes.route import Route
-from vllama.scheduler.fair_queue import Flow
+from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
+    from vllama.chat.reply import Tally
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
     from vllama.scheduler.views import QueuePlace
-    from vllama.targets.nodes.forward import Forward
+    from vllama.targets.nodes.forward import Forward, ForwardTally
 
 
 MAX_PATH = 1000  # characters of a path, and of an error's text, that are kept of one that has ended
@@ -36,11 +37,19 @@ MAX_ERROR = 500
 MAX_NAME = 200
 
 
+class _Followed(NamedTuple):
+    """An answer, or one choice of it, and what is counted in it."""
+
+    relay: Relay | Forward
+    tally: Tally | ForwardTally
+    new_prompt: bool
+
+
 class RunningRequest:
     """One request, from its first byte to the end of its answer."""
 
     __slots__ = (
-        "_ended", "_relays", "_started_at", "_task", "_with_prompt", "access", "id", "is_metered",
+        "_answers", "_ended", "_started_at", "_task", "access", "id", "is_metered",
         "is_row", "is_running", "key", "lease", "model", "read_tokens", "recorder", "request",
         "reserved", "resumed", "resumer", "route", "waits_for_tokens",
     )  # fmt: skip
@@ -64,16 +73,14 @@ class RunningRequest:
         self.reserved: int | None = None  # tokens of its key, until its end
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
         self._task = asyncio.current_task()
-        self._relays: list[Relay | Forward] = []
-        self._with_prompt: list[bool] = []
+        self._answers: list[_Followed] = []
         self._ended = False
         self._started_at = ""
 
     def start_over(self) -> None:
         """Forget an attempt that has failed; another model is to answer."""
         self.is_running, self.lease, self.read_tokens = False, None, 0
-        self._relays.clear()
-        self._with_prompt.clear()
+        self._answers.clear()
 
     @property
     def has_begun(self) -> bool:
@@ -83,7 +90,7 @@ class RunningRequest:
     @property
     def expects_no_tokens(self) -> bool:
         """Whether an engine works at it that gives no tokens, or has not been asked yet."""
-        return self.is_running and not self._relays
+        return self.is_running and not self._answers
 
     @property
     def owner(self) -> str:
@@ -97,19 +104,19 @@ class RunningRequest:
             return Flow(self.request.client_host)
         return Flow(f"key {self.key}", self.access.priority)
 
-    def follow(self, relay: Relay | Forward, *, new_prompt: bool = True) -> None:
+    def follow(
+        self, relay: Relay | Forward, tally: Tally | ForwardTally, *, new_prompt: bool = True
+    ) -> None:
         """Count the tokens of `relay` too; an answer of several choices has several.
 
         `new_prompt` False: its prompt is that of another one, whose tokens count.
         """
-        self._relays.append(relay)
-        self._with_prompt.append(new_prompt)
+        self._answers.append(_Followed(relay, tally, new_prompt))
 
     def sum_amounts(self, duration_us: int) -> Amounts:
         """Return what the request has taken so far; a call that was not answered took nothing."""
         amounts = Amounts(prompt_tokens=self.read_tokens, duration_us=duration_us)
-        for relay, new_prompt in zip(self._relays, self._with_prompt, strict=True):
-            tally = relay.reply.tally
+        for relay, tally, new_prompt in self._answers:
             if not tally.has_begun:
                 continue
             usage = tally.usage
@@ -123,8 +130,8 @@ class RunningRequest:
     def first_token_ns(self) -> int | None:
         """When the first token came, on the clock of `base.clock.now_ns`; None if unknown."""
         first_ns: int | None = None
-        for relay in self._relays:  # these loops run with every request
-            time_ns = relay.reply.tally.first_token_ns
+        for answer in self._answers:  # these loops run with every request
+            time_ns = answer.tally.first_token_ns
             if time_ns is not None and (first_ns is None or time_ns < first_ns):
                 first_ns = time_ns
         return first_ns
@@ -132,13 +139,13 @@ class RunningRequest:
     @property
     def finish_reasons(self) -> list[str]:
         """Why each choice of the answer ended, as far as they have."""
-        reasons = (relay.reply.tally.finish_reason for relay in self._relays)
+        reasons = (answer.tally.finish_reason for answer in self._answers)
         return [reason for reason in reasons if reason is not None]
 
     @property
     def usages(self) -> list[Usage]:
         """Tokens so far, one for each choice of the answer."""
-        return [relay.reply.tally.usage for relay in self._relays]
+        return [answer.tally.usage for answer in self._answers]
 
     @property
     def cached_tokens(self) -> int | None:
@@ -149,22 +156,19 @@ class RunningRequest:
     @property
     def prompt_tokens(self) -> int | None:
         """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
-        tokens = 0
-        for relay, new_prompt in zip(self._relays, self._with_prompt, strict=True):
-            if new_prompt:
-                tokens += relay.reply.tally.usage.prompt_tokens
-        return tokens or None
+        counted = (one.tally.usage.prompt_tokens for one in self._answers if one.new_prompt)
+        return sum(counted) or None
 
     @property
     def generated_tokens(self) -> int:
         """Tokens of the answer so far."""
-        return sum(relay.tokens for relay in self._relays)
+        return sum(answer.relay.tokens for answer in self._answers)
 
     @property
     def tokens_per_s(self) -> float | None:
         """How fast the answer came, from its first token to its last; None if that is unknown."""
         total_ns = later_tokens = 0
-        for relay in self._relays:
+        for relay, _, _ in self._answers:
             total_ns += relay.span_ns
             later_tokens += relay.tokens - 1  # the first of each begins its span
         return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
@@ -178,13 +182,15 @@ class RunningRequest:
 
     def suspend(self) -> bool:
         """Stop its engine, to go on from what has come later; False if it cannot."""
-        relays = self._relays
-        return len(relays) == 1 and isinstance(relays[0], Relay) and relays[0].suspend()
+        if len(self._answers) != 1:
+            return False
+        relay = self._answers[0].relay
+        return isinstance(relay, Relay) and relay.suspend()
 
     def end(self) -> None:
         """End the answer with an error for the client, in whatever state it is."""
         self._ended = True
-        if self._relays and self._relays[-1].end(self.make_error()):
+        if self._answers and self._answers[-1].relay.end(self.make_error()):
             return
         if self._task is not None:
             self._task.cancel()

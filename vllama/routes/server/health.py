@@ -15,8 +15,7 @@ from vllama import __version__
 from vllama.accounts.keys.key import Scope
 from vllama.base import executors
 from vllama.base.errors import QueueFull
-from vllama.base.meaning import says
-from vllama.routes.describe.fields import make_word
+from vllama.base.meaning import make_word, says
 from vllama.routes.route import Route, RouteKind, ollama_route
 from vllama.targets.monitor import NOT_YET
 

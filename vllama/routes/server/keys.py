@@ -6,20 +6,20 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from vllama.accounts.keys import store
-from vllama.accounts.keys.fields import KeyRow, describe_key, read_fields
 from vllama.accounts.keys.key import NAME_PATTERN, Key, Scope, make_secret
+from vllama.accounts.keys.store import KeyRow, describe_key, read_fields
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden
 from vllama.base.meaning import says
 from vllama.config import keys_file
 from vllama.net.http.request import Request
-from vllama.routes.route import Body, Parameter, RouteKind, server_route
+from vllama.routes.route import Parameter, RouteKind, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -28,21 +28,33 @@ log = logging.getLogger(__name__)
 
 KEYS = "/api/keys"
 Given = dict[str, Any]
-_SCOPES = {"type": "array", "minItems": 1, "items": {"enum": [str(scope) for scope in Scope]}}
-_PATTERNS = {"type": ["array", "null"], "items": {"type": "string"}}
-_TEXT = {"type": ["string", "null"]}
-_NUMBER = {"type": ["integer", "null"], "minimum": 1}
-FIELDS: dict[str, Any] = {
-    "scopes": _SCOPES | {"description": "what it may do: `infer`, `read`, `admin`"},
-    "models": _PATTERNS | {"description": "patterns of the models that it may use"},
-    "rate": _TEXT | {"description": "requests in a period, such as `60/min`"},
-    "tokens": _TEXT | {"description": "tokens in a period, such as `1M/day`"},
-    "concurrent": _NUMBER | {"description": "requests at once"},
-    "priority": _NUMBER | {"description": "turns in a queue for each turn of a usual key"},
-    "expires": _TEXT | {"description": "how long it works, such as `30d`"},
-}
-NAME = {"type": "string", "pattern": NAME_PATTERN, "description": "its name"}
-OVERLAP = {"type": "string", "description": "how long the old secret works on, such as `24h`"}
+Positive: TypeAlias = Annotated[int, says(minimum=1)]
+
+
+class KeyBody(Struct, kw_only=True):
+    """The fields of a key."""
+
+    scopes: Annotated[list[Scope], says("what it may do", minItems=1)] = []
+    models: Annotated[list[str] | None, says("patterns of the models that it may use")] = None
+    rate: Annotated[str | None, says("requests in a period, such as `60/min`")] = None
+    tokens: Annotated[str | None, says("tokens in a period, such as `1M/day`")] = None
+    concurrent: Annotated[Positive | None, says("requests at once")] = None
+    priority: Annotated[Positive | None, says("turns in a queue for each turn of a usual key")] = (
+        None
+    )
+    expires: Annotated[str | None, says("how long it works, such as `30d`")] = None
+
+
+class NewKeyBody(KeyBody, kw_only=True):
+    """A new key."""
+
+    name: Annotated[str, says(pattern=NAME_PATTERN)]
+
+
+class RotateBody(Struct):
+    """The rotation of a key."""
+
+    overlap: Annotated[str, says("how long the old secret works on, such as `24h`")] = ""
 
 
 class Keys(Struct):
@@ -68,7 +80,7 @@ async def add_key(gateway: Gateway, request: Request) -> None:
 
     The first key of a server is made on its machine: `vllama keys add NAME --scope admin`.
     """
-    given, secret = await read_body(request, "name", *FIELDS), make_secret()
+    given, secret = await read_body(request, *NewKeyBody.__struct_fields__), make_secret()
     name = str(given.pop("name", ""))
     fields = read_fields(given)
     make = partial(store.add_key, name=name, secret=secret, fields=fields)
@@ -77,7 +89,10 @@ async def add_key(gateway: Gateway, request: Request) -> None:
 
 async def change_key(gateway: Gateway, request: Request) -> None:
     """Change what a key may do; null removes a limit."""
-    name, fields = read_name(request), read_fields(await read_body(request, *FIELDS))
+    name, fields = (
+        read_name(request),
+        read_fields(await read_body(request, *KeyBody.__struct_fields__)),
+    )
 
     def make(keys: dict[str, Key], *, now_s: float) -> Key:
         return store.change_key(keys, name, fields)
@@ -88,7 +103,7 @@ async def change_key(gateway: Gateway, request: Request) -> None:
 async def rotate_key(gateway: Gateway, request: Request) -> None:
     """Give a key another secret, and show it this once."""
     name, secret = read_name(request).removesuffix("/rotate"), make_secret()
-    fields = read_fields(await read_body(request, "overlap"))
+    fields = read_fields(await read_body(request, *RotateBody.__struct_fields__))
     make = partial(store.rotate_key, name=name, secret=secret, **fields)
     await change(gateway, request, f"rotated '{name}'", make, secret)
 
@@ -166,23 +181,18 @@ def read_name(request: Request) -> str:
     return request.path.removeprefix(f"{KEYS}/")
 
 
-def _sets(spelling: str, handler: Any, fields: Given, name: str = "", **more: Any) -> Any:
-    """Return a route that changes keys; `name` is that of its body."""
+def _sets(spelling: str, handler: Any, body: type[Struct] | None = None) -> Any:
+    """Return a route that changes keys."""
     parameters = (Parameter("name", "the key's name"),) if "{" in spelling else ()
-    body = Body(name=name, fields=fields, **more) if name else None
     return server_route(
         spelling, handler, RouteKind.SETS, parameters=parameters, body=body, answer=KeyRow
     )
 
 
-_EXAMPLES = {"A key for a team": {"name": "team", "rate": "60/min"}}
 ROUTES = (
     server_route(f"GET {KEYS}", list_keys, RouteKind.OWN, tells=True, answer=Keys),
-    _sets(
-        f"POST {KEYS}", add_key, {"name": NAME, **FIELDS}, "NewKeyRequest",
-        required=("name",), examples=_EXAMPLES,
-    ),
-    _sets(f"PATCH {KEYS}/{{name}}", change_key, FIELDS, "KeyRequest"),
-    _sets(f"POST {KEYS}/{{name}}/rotate", rotate_key, {"overlap": OVERLAP}, "RotateRequest"),
-    _sets(f"DELETE {KEYS}/{{name}}", revoke_key, {}),
-)  # fmt: skip
+    _sets(f"POST {KEYS}", add_key, NewKeyBody),
+    _sets(f"PATCH {KEYS}/{{name}}", change_key, KeyBody),
+    _sets(f"POST {KEYS}/{{name}}/rotate", rotate_key, RotateBody),
+    _sets(f"DELETE {KEYS}/{{name}}", revoke_key),
+)

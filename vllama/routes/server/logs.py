@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, NotFound
 from vllama.base.log_lines import as_text
-from vllama.base.meaning import Schema, says
+from vllama.base.meaning import TEXT, Schema, says
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route
 from vllama.supervise.log_reader import Logbook, Reader
 from vllama.supervise.logs import OWN_LOG, read_number
@@ -41,7 +40,7 @@ class LogAttempt(Struct):
     """The log of one start of an engine."""
 
     attempt: Annotated[int, says("the number of the start")]
-    size: int
+    size: Annotated[int, says("in bytes")]
     written_at: Annotated[str | None, says("when its last line came")]
 
 
@@ -49,7 +48,7 @@ class Log(Struct):
     """A log: vllama's own, or that of a model's engine with its attempts, the oldest first."""
 
     name: str
-    size: int
+    size: Annotated[int, says("in bytes")]
     attempts: Annotated[list[LogAttempt], says("the starts of the engine, the oldest first")]
 
 
@@ -96,7 +95,7 @@ class LogText:
     """A log as lines for people. Blocks for the time of reading a file."""
 
     def __init__(self, log_dir: Path, name: str, attempt: int | None) -> None:
-        """Find the log; without `attempt` that of the newest. Raises UnknownLog."""
+        """Find the log; without `attempt` that of the newest. Raises NotFound."""
         self._folder, self._name = log_dir, name
         self._newest = attempt is None and name != OWN
         if name == OWN:
@@ -106,7 +105,7 @@ class LogText:
         found = [path for path in paths if attempt in (None, read_number(path))]
         if not found:
             which = "" if attempt is None else f" of attempt {attempt}"
-            raise UnknownLog(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
+            raise NotFound(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
         self._reader = Reader(found[-1])
 
     def read(self, lines: int | None, *, ended: bool) -> bytes:
@@ -171,12 +170,6 @@ def describe_attempt(path: Path) -> LogAttempt:
     except FileNotFoundError:  # pruned meanwhile
         return LogAttempt(read_number(path), 0, None)
     return LogAttempt(read_number(path), status.st_size, rfc3339_local(status.st_mtime))
-
-
-class UnknownLog(BadRequest):
-    """There is no such log, or it was removed to make room for newer ones."""
-
-    status = 404
 
 
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 999_999_999}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vllama import __version__
 from vllama.base import executors
+from vllama.base.meaning import TEXT
 from vllama.observe.metrics.exposition import (
     TARGET_LABELS,
     collect_process_families,
@@ -17,7 +18,6 @@ from vllama.observe.metrics.exposition import (
     write_families,
 )
 from vllama.observe.metrics.server_metrics import Gauge
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.engine_metrics import Fetched, list_targets
 from vllama.routes.route import Route, RouteKind
 from vllama.scheduler.views import Phase, find_phase

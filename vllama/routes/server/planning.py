@@ -13,19 +13,18 @@ from msgspec import UNSET, Struct, UnsetType
 
 from vllama.accounts.keys.ring import may_use
 from vllama.base import executors
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.base.meaning import says
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, NotFound, VllamaError
+from vllama.base.meaning import TEXT, make_integer, says
 from vllama.dialects.ollama.read import decode_request
-from vllama.dialects.ollama.request_types import PlanBody
+from vllama.dialects.ollama.request_types import LEAST, PlanBody
 from vllama.machine.detect import with_free_memory
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.net.http.request import Request
 from vllama.plan.engine_report import Engines, report_engines
 from vllama.plan.preview import preview_plan
 from vllama.plan.types import Facts
-from vllama.routes.describe.fields import EXAMPLE_MODEL, INTEGER, MODEL, TEXT
 from vllama.routes.ollama.models import describe_plan, need_name
-from vllama.routes.route import Body, Parameter, Route, RouteKind, server_route
+from vllama.routes.route import Parameter, Route, RouteKind, server_route
 from vllama.scheduler.room import add_room, find_free
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 PREFERENCES = ("engine", "context_length", "gpu_layers", "strict")
 """The settings that a request may name, as the flags of `vllama plan`."""
-
-LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
 class PlanDevice(Struct):
@@ -221,10 +218,10 @@ async def _preview(
 
 
 def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
-    """Raise UnknownEngine or BadRequest for settings that mean nothing."""
+    """Raise NotFound or BadRequest for settings that mean nothing."""
     engine, known = given.get("engine"), facts.found.engines
     if engine is not None and engine not in known:
-        raise UnknownEngine(
+        raise NotFound(
             f"cannot plan with engine '{engine}': it is not known",
             hint=f"choose from {', '.join(known)}",
         )
@@ -253,15 +250,10 @@ class NothingToPlan(BadRequest):
         self.status = error.status
 
 
-class UnknownEngine(BadRequest):
-    """There is no engine of this name."""
-
-    status = 404
+_CONTEXT, _LAYERS = (make_integer(least) for least in LEAST.values())
+_MODEL = Parameter("model", "the model's name", TEXT | {"format": "model"}, required=True)
 
 
-_CONTEXT = INTEGER | {"minimum": LEAST["context_length"]}
-_LAYERS = INTEGER | {"minimum": LEAST["gpu_layers"]}
-_MODEL = Parameter("model", "the model's name", MODEL, required=True)
 _kind: dict[str, Any] = {"kind": RouteKind.OBSERVES, "tells": True}
 _plans = partial(server_route, **_kind, answer=PlanAnswer, errors=(404, 502))
 ROUTES = (
@@ -281,12 +273,7 @@ ROUTES = (
         "POST /api/plan",
         plan,
         on_nodes=True,
-        body=Body(
-            type=PlanBody,
-            required=("model",),
-            fields={"model": MODEL, "context_length": _CONTEXT, "gpu_layers": _LAYERS},
-            examples={"A model": {"model": EXAMPLE_MODEL}},
-        ),
+        body=PlanBody,
     ),
     Route(
         "GET /instance/previews",

@@ -9,11 +9,10 @@ from msgspec import Struct
 
 from vllama.base import executors
 from vllama.base.errors import VllamaError
-from vllama.base.meaning import says
+from vllama.base.meaning import TEXT, says
 from vllama.models.aliases import list_families, list_tags
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import TEXT
 from vllama.routes.route import Parameter, RouteKind, server_route
 
 if TYPE_CHECKING:

@@ -6,19 +6,20 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from vllama.base import executors, removed
 from vllama.base.errors import BadRequest, ConfigError, Forbidden
+from vllama.base.meaning import says
 from vllama.base.spelling import suggest
 from vllama.config import SETTINGS, Config, named_file
 from vllama.config.edit import NEW_FILE, read_text, save_text, set_values
 from vllama.config.report import Settings
 from vllama.net.http.request import Request
-from vllama.routes.describe.fields import make_object
-from vllama.routes.route import Body, RouteKind, server_route
+from vllama.routes.route import RouteKind, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -118,20 +119,28 @@ def show(key: str, config: Config) -> str:
 
 # generators of clients cannot read the schemas of some settings; `GET /api/config` has them
 _VALUE = {"type": ["string", "integer", "number", "boolean", "null"]}
-_VALUES = make_object({key: _VALUE | {"description": one.help} for key, one in REMOTE.items()})
-_VALUES |= {"description": "values by the keys of the settings; null takes one out of the file"}
+_VALUES = {key: _VALUE | {"description": one.help} for key, one in REMOTE.items()}
+
+
+class SettingsBody(Struct):
+    """Changes of settings."""
+
+    settings: Annotated[
+        dict[str, Any],
+        says(
+            "values by the keys of the settings; null takes one out of the file",
+            properties=_VALUES,
+        ),
+    ]
+
+
 ROUTES = (
     server_route("GET /api/config", list_settings, tells=True, answer=Settings),
     server_route(
         "PATCH /api/config",
         change_settings,
         RouteKind.SETS,
-        body=Body(
-            name="SettingsRequest",
-            required=("settings",),
-            fields={"settings": _VALUES},
-            examples={"A longer life of idle models": {"settings": {"keep_alive": "10m"}}},
-        ),
+        body=SettingsBody,
         answer=Settings,
         errors=(409,),
     ),

@@ -10,14 +10,13 @@ from msgspec import Struct
 from vllama.base.errors import BadRequest
 from vllama.base.meaning import says
 from vllama.dialects.ollama.read import decode_request
-from vllama.dialects.ollama.request_types import TokenizeBody
+from vllama.dialects.ollama.request_types import DetokenizeBody, TokenizeBody
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, make_need_of_entry
-from vllama.routes.ollama import bodies
 from vllama.routes.ollama.models import need_name
 from vllama.routes.prompts import tokenizer
 from vllama.routes.route import RouteKind, ollama_route
@@ -94,6 +93,6 @@ async def read_request(gateway: Gateway, request: Request) -> tuple[str, Tokeniz
 
 _counts = partial(ollama_route, kind=RouteKind.MODEL, captured=False)
 ROUTES = (
-    _counts("POST /api/tokenize", tokenize, body=bodies.TOKENIZE, answer=TokenizedText),
-    _counts("POST /api/detokenize", detokenize, body=bodies.DETOKENIZE, answer=DetokenizedText),
+    _counts("POST /api/tokenize", tokenize, body=TokenizeBody, answer=TokenizedText),
+    _counts("POST /api/detokenize", detokenize, body=DetokenizeBody, answer=DetokenizedText),
 )

@@ -51,11 +51,45 @@ class NodeRefuses(UpstreamError):
         self.pass_on = pass_on
 
 
+class ForwardTally:
+    """What is counted in a forwarded answer, as `chat.reply.Tally` counts a relayed one."""
+
+    finish_reason = None  # it would have to be looked for in the answer
+
+    def __init__(self) -> None:
+        self.first_token_ns: int | None = None
+        self.last_token_ns = 0
+        self.ended = False
+        self.lines = 0
+        self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
+        self._usage: Usage | None = None
+
+    def note(self, data: bytes) -> None:
+        """Count a read that was passed on."""
+        self.last_token_ns = now_ns()
+        self.lines += 1
+        self.tail.append(data)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the node has begun to answer."""
+        return self.first_token_ns is not None
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the end of the answer tells of; as many as were passed on if it broke."""
+        if self._usage is None:
+            counted = Usage(completion_tokens=self.lines, estimated=True)
+            if not self.ended:
+                return counted
+            self._usage = read_usage(b"".join(self.tail)) or counted
+        return self._usage
+
+
 class Forward:
-    """One forwarded answer: the sink of its connection, and what is counted of it."""
+    """One forwarded answer: the sink of its connection."""
 
     wants_headers = True
-    finish_reason = None
 
     def __init__(self, request: Request, client: str) -> None:
         """`client` is the client's key, as `name_client` names it."""
@@ -67,13 +101,8 @@ class Forward:
         self._streams = False
         self._parts: list[bytes] = []
         self.rest = b""  # a line that has not ended
-        self._tail: deque[bytes] = deque(maxlen=TAIL_READS)
-        self._lines = 0
         self._error: VllamaError | None = None
-        self._usage: Usage | None = None
-        self.first_token_ns: int | None = None
-        self.last_token_ns = 0
-        self.ended = False
+        self.tally = ForwardTally()
 
     async def run(self, pool: Upstream, body: bytes, *, may_refuse: bool = False) -> None:
         """Send the request and its answer. Raises ClientGone, and what ended the answer.
@@ -91,7 +120,7 @@ class Forward:
             await self._done
             if self._error is not None:
                 raise self._error
-            if not self.ended:
+            if not self.tally.ended:
                 raise ClientGone
             if self._status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
@@ -104,16 +133,9 @@ class Forward:
             connection.release()
 
     @property
-    def reply(self) -> Forward:
-        """What is counted of it, as of a relayed answer: itself."""
-        return self
-
-    tally = reply
-
-    @property
     def has_begun(self) -> bool:
         """Whether the node has begun to answer."""
-        return self.first_token_ns is not None
+        return self.tally.has_begun
 
     # -- sink ---------------------------------------------------------------------------------
 
@@ -124,8 +146,8 @@ class Forward:
 
     def on_data(self, data: bytes) -> None:
         """Write whole lines of a stream; collect any other answer."""
-        if self.first_token_ns is None:
-            self.first_token_ns = now_ns()
+        if self.tally.first_token_ns is None:
+            self.tally.first_token_ns = now_ns()
         if not self._streams:
             self._parts.append(data)
             return
@@ -135,7 +157,7 @@ class Forward:
             data, self.rest = data[:whole], data[whole:]
             if not data:
                 return
-        self.note(data)
+        self.tally.note(data)
         request = self._request
         if not request.status:
             self._start()
@@ -148,17 +170,11 @@ class Forward:
             if write is not None:
                 connection.divert(_Passage(connection, self, write))
 
-    def note(self, data: bytes) -> None:
-        """Count a read that was passed on."""
-        self.last_token_ns = now_ns()
-        self._lines += 1
-        self._tail.append(data)
-
     on_last = on_data
 
     def on_end(self) -> None:
         """Let `run` end the answer."""
-        self.ended = True
+        self.tally.ended = True
         self._wake()
 
     def on_lost(self, error: EngineError) -> None:
@@ -206,7 +222,7 @@ class Forward:
             request.end(self.rest)
             return
         body = b"".join(self._parts)
-        self._tail.append(body)
+        self.tally.tail.append(body)
         self._start(len(body))
         request.end(body)
 
@@ -215,26 +231,18 @@ class Forward:
     @property
     def tokens(self) -> int:
         """The tokens of the answer, of a stream that goes on about as many as its reads."""
-        return self.usage.completion_tokens if self.ended else self._lines
+        tally = self.tally
+        return tally.usage.completion_tokens if tally.ended else tally.lines
 
     @property
     def span_ns(self) -> int:
         """Time from the first part of a stream to the last."""
-        return self.last_token_ns - (self.first_token_ns or 0) if self._lines else 0
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens that the end of the answer tells of; as many as were passed on if it broke."""
-        if self._usage is None:
-            counted = Usage(completion_tokens=self._lines, estimated=True)
-            if not self.ended:
-                return counted
-            self._usage = read_usage(b"".join(self._tail)) or counted
-        return self._usage
+        tally = self.tally
+        return tally.last_token_ns - (tally.first_token_ns or 0) if tally.lines else 0
 
     def find_response_id(self) -> str | None:
         """Return the id of a stored response, by which its client may go on from it."""
-        found = re.search(rb'"id": ?"(resp_[^"]+)"', b"".join(self._tail))
+        found = re.search(rb'"id": ?"(resp_[^"]+)"', b"".join(self.tally.tail))
         return found[1].decode() if found else None
 
 
@@ -257,7 +265,7 @@ class _Passage(FastPath):
         """Pass a chunk on as it is."""
         is_whole = data.endswith(b"\n\r\n") and data.startswith(FRAME_WITHIN[len(data)])
         if is_whole and not self._forward.rest:
-            self._forward.note(data)
+            self._forward.tally.note(data)
             self._write(data)
         else:
             self._connection.data_received(data)

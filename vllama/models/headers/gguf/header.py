@@ -15,26 +15,15 @@ from vllama.base.errors import BadModelFile
 from vllama.models.headers.chat_templates import MARKS
 from vllama.models.headers.gguf.parser import (
     AGAIN,
+    STRING,
     Buffer,
     LongArray,
-    NeedMore,
     Parser,
     Tensor,
     map_file,
 )
-from vllama.models.headers.gguf.types import STRING, TENSOR_TYPES
 
 _MAX_ALIGNMENT = 2**20
-
-__all__ = [
-    "TENSOR_TYPES",
-    "GgufHeader",
-    "LongArray",
-    "NeedMore",
-    "Tensor",
-    "parse_header",
-    "read_header",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

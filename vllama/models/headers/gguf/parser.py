@@ -18,13 +18,12 @@ import math
 import mmap
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from vllama.base.errors import BadModelFile
-from vllama.models.headers.gguf.types import ARRAY, SCALARS, STRING, TENSOR_TYPES
 from vllama.models.limits import MOST_WEIGHTS
 
 Buffer: TypeAlias = bytes | mmap.mmap
@@ -44,6 +43,54 @@ MAX_KEPT_BYTES = 16 * 1024 * 1024
 MAX_KEPT = 2**18
 """The limit on the number of values in memory, counting the elements of short arrays."""
 _SUPPORTED = (2, 3)
+
+STRING, ARRAY = 8, 9
+
+SCALARS: dict[int, struct.Struct] = {
+    number: struct.Struct(f"<{code}")
+    for number, code in ((0, "B"), (1, "b"), (2, "H"), (3, "h"), (4, "I"), (5, "i"), (6, "f"),
+                         (7, "?"), (10, "Q"), (11, "q"), (12, "d"))
+}  # fmt: skip
+
+# ggml tensor types (ggml.h, ggml-common.h): number → name, elements and bytes per block
+TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+
+_BLOCKS = {name: (elements, size) for name, elements, size in TENSOR_TYPES.values()}
 
 _u32 = struct.Struct("<I").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
@@ -100,6 +147,12 @@ def map_file(path: Path) -> mmap.mmap:
     """Map a file into memory. Raises OSError."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def count_tensor_bytes(type_name: str, shape: Sequence[int]) -> int:
+    """Return the size of a tensor; 0 for a type that is not known."""
+    elements, size_bytes = _BLOCKS.get(type_name, (1, 0))
+    return math.prod(shape) // elements * size_bytes
 
 
 class Parser:

@@ -1,1 +1,0 @@
-"""What an administrator needs: diagnosis and the service."""

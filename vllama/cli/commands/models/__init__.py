@@ -1,1 +1,0 @@
-"""The commands about models on this disk, one a file."""
