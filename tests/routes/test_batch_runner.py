@@ -215,6 +215,16 @@ def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
     assert site.find().status == "cancelled"
 
 
+def test_a_batch_that_was_being_cancelled_does_not_go_on(site) -> None:
+    site.batch.shown.enter("cancelling")
+    site.store.save_batch(site.batch)  # as a server leaves it that is killed then
+    site.open_again()
+    (batch,) = site.store.list_batches()
+    asyncio.run(run(site.make_server(at_once, "m"), batch))
+    shown = site.find()
+    assert (shown.status, shown.request_counts.completed) == ("cancelled", 0)
+
+
 def test_what_was_written_before_a_kill_counts_once(site) -> None:
     """A batch whose files were made is ended again; a row whose line was cut runs again."""
     path = site.store.output(site.batch.shown.id, "output")
