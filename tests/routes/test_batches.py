@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import json
 import signal
@@ -20,8 +19,6 @@ import psutil
 import pytest
 
 from tests.server_process import LIMIT_S, Server
-from vllama.base.clock import RealClock
-from vllama.routes.batches.lane import Lane, is_row
 
 pytestmark = pytest.mark.slow  # servers as processes of their own
 
@@ -274,26 +271,6 @@ def test_a_row_goes_on_from_its_text(tmp_path) -> None:
         asked = [x["max_tokens"] for x in sent]
         assert asked[0] == 40 and asked == sorted(set(asked), reverse=True) and len(asked) == 4
         assert text.startswith(sent[-1]["prompt"].removeprefix(sent[0]["prompt"]))
-
-
-def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
-    async def play() -> None:
-        lane = Lane(RealClock())
-        row, live = asyncio.Event(), asyncio.Event()
-        token = is_row.set(True)
-        lane.enter("model", row.set)
-        is_row.reset(token)
-        lane.enter("model", live.set)
-        assert row.is_set() and not live.is_set()
-        waits = asyncio.create_task(lane.wait_for_rows("model"))
-        await asyncio.sleep(0)
-        assert not waits.done()
-        token = is_row.set(True)
-        lane.leave("model", row.set)
-        is_row.reset(token)
-        await waits
-
-    asyncio.run(play())
 
 
 def test_rows_give_way_to_other_models_and_to_an_unload(tmp_path) -> None:
