@@ -188,8 +188,7 @@ class Batches:
             error = Unauthorized("unauthorized: the key of this batch is gone")
             text = msgspec.json.encode(make_openai_error(error))
             return Line(False, write_line(custom_id, error.status, text))
-        body = bytearray()
-        request = Request.without_socket(stored.shown.endpoint, row.body, body, CLIENT)
+        request = Request.without_socket(stored.shown.endpoint, row.body, CLIENT)
         await host.answer(request, key)
         if request.disconnected or not request.done:  # another request came
             rows.give_back(row.place)
@@ -202,7 +201,9 @@ class Batches:
         if died and rows.repeat(row.place):
             return None
         rows.rest_s = LEAST_REST_S
-        return Line(request.status < 400, write_line(custom_id, request.status, bytes(body)))
+        return Line(
+            request.status < 400, write_line(custom_id, request.status, bytes(request.sink))
+        )
 
     async def _keep(self, stored: StoredBatch, lines: Iterable[Line]) -> None:
         """Write answers; they count once they are on the disk."""
