@@ -6,11 +6,15 @@ Written from the dialects themselves, not with our own translators.
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import httpx
+import psutil
 
 Event = dict[str, Any]
 
@@ -195,3 +199,26 @@ async def ask(
     async with client.stream("POST", dialect.path, json=body) as reply:
         raw = (await reply.aread()).decode()
     return read(dialect, reply, raw, stream=stream)
+
+
+def orphans(pids: Path) -> list[psutil.Process]:
+    """Return what lives of all that the fake engines ever were."""
+    found = []
+    for line in pids.read_text().splitlines():
+        try:
+            process = psutil.Process(int(line.split()[1]))
+            ours = any(word.endswith("engine.py") for word in process.cmdline())
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def report(seen: Counter[str], wrong: list[str], *lines: str) -> NoReturn:
+    """Print what a run has counted, found, and what was wrong; exit with 1 if anything was."""
+    for name, count in sorted(seen.items()):
+        print(f"{count:8} {name}")
+    for line in (*lines, *(f"WRONG: {each}" for each in wrong[:50])):
+        print(line)
+    sys.exit(bool(wrong))

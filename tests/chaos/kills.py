@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tests.chaos.asks import CHATS, TEXTS, Answer, Dialect, read
+from tests.chaos.asks import CHATS, TEXTS, Answer, Dialect, read, report
 from tests.server_process import LIMIT_S, Server
 
 TOKENS = 60
@@ -181,13 +180,8 @@ def main() -> None:
             Path(folder), options.model, options.kills, options.seed,
             together=options.together, env=env,
         )  # fmt: skip
-    for name, count in sorted(found.seen.items()):
-        print(f"{count:6} {name}")
     cuts = statistics.quantiles(found.pauses, n=20) if len(found.pauses) > 1 else [0.0] * 19
-    print(f"pause: median {cuts[9]:.2f} s, p95 {cuts[18]:.2f} s")
-    for line in found.wrong[:30]:
-        print("WRONG:", line)
-    sys.exit(bool(found.wrong))
+    report(found.seen, found.wrong, f"pause: median {cuts[9]:.2f} s, p95 {cuts[18]:.2f} s")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import json
 import random
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -33,9 +32,10 @@ import httpx
 import psutil
 
 from tests.chaos import asks
-from tests.chaos.asks import CHATS, TEXTS, VECTORS, Answer, Dialect
+from tests.chaos.asks import CHATS, TEXTS, VECTORS, Answer, Dialect, orphans, report
 from tests.server_process import Server
 
+MIB = 1024**2
 CLIENTS = 16
 FITTING = 2
 KILL_EVERY_S = 10.0
@@ -235,7 +235,7 @@ class Mix:
                 self.wrong.append(f"{len(held)} engines at once")
             if self.budget_bytes and sum(held) > self.budget_bytes:
                 at = time.strftime("%H:%M:%S", time.gmtime())
-                self.wrong.append(f"{at}: {sum(held) / 1024**2:.0f} MiB held by engines")
+                self.wrong.append(f"{at}: {sum(held) / MIB:.0f} MiB held by engines")
             self.sizes.append((time.monotonic() - begun_s, own.memory_info().rss))
             self.seen["looks"] += 1
             await asyncio.sleep(WATCH_S)
@@ -350,20 +350,6 @@ def run(
     return mix
 
 
-def orphans(pids: Path) -> list[psutil.Process]:
-    """Return what lives of all that the fake engines ever were."""
-    found = []
-    for line in pids.read_text().splitlines():
-        try:
-            process = psutil.Process(int(line.split()[1]))
-            ours = any(word.endswith("engine.py") for word in process.cmdline())
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def main() -> None:
     """Run it and tell what happened."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -381,17 +367,17 @@ def main() -> None:
         mix = run(
             options.home or Path(folder), options.seconds, options.seed, every_s=options.every,
             real=tuple(options.real), under=options.under, hold_mib=options.hold_mib,
-            budget_bytes=options.budget_mib and options.budget_mib * 1024**2,
+            budget_bytes=options.budget_mib and options.budget_mib * MIB,
         )  # fmt: skip
-    for name, count in sorted(mix.seen.items()):
-        print(f"{count:8} {name}")
     from_s = min(60.0, options.seconds / 2)
-    print(f"supervisor {mix.growth(from_s):+.1%} after {from_s:g} s", end=", ")
-    print(f"{median([size for _, size in mix.sizes]) / 1024**2:.1f} MiB; engines held at most "
-          f"{mix.most_bytes / 1024**2:.0f} MiB; longest answer {mix.longest_s:.1f} s")  # fmt: skip
-    for line in mix.wrong[:50]:
-        print("WRONG:", line)
-    sys.exit(bool(mix.wrong))
+    sizes = [size for _, size in mix.sizes]
+    report(
+        mix.seen,
+        mix.wrong,
+        f"supervisor {mix.growth(from_s):+.1%} after {from_s:g} s, {median(sizes) / MIB:.1f} MiB",
+        f"engines held at most {mix.most_bytes / MIB:.0f} MiB",
+        f"longest answer {mix.longest_s:.1f} s",
+    )
 
 
 if __name__ == "__main__":

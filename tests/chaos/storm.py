@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +18,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.chaos import asks
+from tests.chaos.asks import CHATS, VECTORS, Answer, orphans, report
 from tests.server_process import Server
 from vllama.chat.templates.jinja.worker_process import PROGRAM
 
@@ -28,6 +29,7 @@ HOLD_MB = 24
 # one engine of Python, its memory, and the children that it forks
 ENGINE_BYTES = (HOLD_MB + 150) * 1024**2
 CLIENTS = 16
+MAX_TOKENS = 100
 SERVED_LIMIT_S = 240.0
 MORE_FDS = 4
 """Handles that may be open after a storm, and were not before it."""
@@ -77,76 +79,50 @@ class Storm:
 
     async def client(self, client: httpx.AsyncClient, over: asyncio.Event) -> None:
         """Ask again and again."""
-        asks = (self.chat, self.chat, self.whole, self.openai, self.leave, self.embed, self.unload)
+        steps = (self.ask, self.ask, self.ask, self.ask, self.leave, self.embed, self.unload)
         while not over.is_set():
             model = self.random.choice(MODELS)
             try:
-                await self.random.choice(asks)(client, model)
+                await self.random.choice(steps)(client, model)
             except httpx.HTTPError as error:
                 self.wrong.append(f"{model}: the server itself failed: {error!r}")
 
-    def question(self, model: str) -> tuple[int, dict[str, object]]:
-        """Return how many tokens to expect, and the request."""
-        tokens = self.random.randint(1, 60)
-        messages = [{"role": "user", "content": f"@tokens={tokens}"}]
-        return tokens, {"model": model, "messages": messages}
+    async def ask(self, client: httpx.AsyncClient, model: str) -> Answer:
+        """Ask in any dialect, and check every word of the answer."""
+        tokens, stream = self.random.randint(1, 60), self.random.random() < 0.7
+        dialect, text = self.random.choice(CHATS), f"@tokens={tokens}"
+        answer = await asks.ask(client, dialect, model, text, MAX_TOKENS, stream=stream)
+        right = "".join(f"tok{number} " for number in range(tokens))
+        self.judge(f"{model} {dialect.path}", answer, right)
+        return answer
 
-    async def chat(self, client: httpx.AsyncClient, model: str) -> None:
-        """Ask for a stream and check every word of it."""
-        tokens, body = self.question(model)
-        async with client.stream("POST", "/api/chat", json=body) as answer:
-            lines = [line async for line in answer.aiter_lines()]
-        if answer.status_code != 200:
-            self.refused(answer.status_code, answer.headers, "\n".join(lines))
-            return
-        values = [json.loads(line) for line in lines]
-        text = "".join(value.get("message", {}).get("content", "") for value in values)
-        self.judge(model, text, tokens, values[-1].get("done"), values[-1].get("error"))
-
-    async def whole(self, client: httpx.AsyncClient, model: str) -> None:
-        """Ask for one object."""
-        tokens, body = self.question(model)
-        answer = await client.post("/api/chat", json=body | {"stream": False})
-        if answer.status_code != 200:
-            self.refused(answer.status_code, answer.headers, answer.text)
-            return
-        value = answer.json()
-        self.judge(model, value["message"]["content"], tokens, value["done"], None)
-
-    async def openai(self, client: httpx.AsyncClient, model: str) -> None:
-        """Ask for a stream in the other dialect."""
-        tokens, body = self.question(model)
-        body |= {"stream": True}
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            lines = [line async for line in answer.aiter_lines() if line]
-        if answer.status_code != 200:
-            self.refused(answer.status_code, answer.headers, "\n".join(lines))
-            return
-        done = lines[-1] == "data: [DONE]"
-        values = [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
-        error = next((value["error"] for value in values if "error" in value), None)
-        choices = [choice for value in values for choice in value.get("choices", ())]
-        text = "".join(choice["delta"].get("content") or "" for choice in choices)
-        self.judge(model, text, tokens, done and error is None, error)
+    def judge(self, where: str, answer: Answer, right: str) -> None:
+        """Check an answer: whole and right, or the right beginning and a clean error."""
+        if answer.odd:
+            self.wrong.append(f"{where}: {answer.odd}")
+        elif answer.error:
+            self.seen[f"error {answer.status}: {answer.error[:70]}"] += 1
+            if answer.status not in (200, 500, 502, 503) or not right.startswith(answer.text):
+                self.wrong.append(f"{where}: {answer}")
+        elif answer.text != right:
+            self.wrong.append(f"{where}: {answer.text[-80:]!r}, not {right[-80:]!r}")
+        else:
+            self.seen["right"] += 1
 
     async def embed(self, client: httpx.AsyncClient, model: str) -> None:
         """Ask for a vector: a process of its own, which competes for the places."""
         if self.random.random() < 0.8:
             return
-        answer = await client.post("/api/embed", json={"model": model, "input": "word"})
-        if answer.status_code != 200:
-            self.refused(answer.status_code, answer.headers, answer.text)
-        elif len(answer.json()["embeddings"][0]) != 8:
-            self.wrong.append(f"{model}: a wrong vector: {answer.text[:200]}")
+        answer = await asks.ask(client, VECTORS[0], model, "word", 0, stream=False)
+        self.judge(f"{model} {VECTORS[0].path}", answer, "")
+        if len(answer.vector) not in (0, 8):
+            self.wrong.append(f"{model}: a wrong vector: {answer.vector}")
 
     async def leave(self, client: httpx.AsyncClient, model: str) -> None:
         """Go away while the answer, or its turn, is awaited."""
-        _, body = self.question(model)
         try:
             async with asyncio.timeout(self.random.random() * 0.3):
-                async with client.stream("POST", "/api/chat", json=body) as answer:
-                    async for _ in answer.aiter_lines():
-                        pass
+                await self.ask(client, model)
         except TimeoutError:
             self.seen["left"] += 1
 
@@ -154,33 +130,6 @@ class Storm:
         """Unload a model, now and then."""
         if self.random.random() < 0.1:
             await client.post("/api/generate", json={"model": model, "keep_alive": 0})
-
-    def judge(self, model: str, text: str, tokens: int, done: object, error: object) -> None:
-        """Check an answer: whole and right, or the right beginning and a clean error."""
-        right = "".join(f"tok{number} " for number in range(tokens))
-        if error:
-            self.seen["error in a stream"] += 1
-            if not right.startswith(text):
-                self.wrong.append(f"{model}: wrong words before the error: {text[-80:]!r}")
-        elif not done:
-            self.wrong.append(f"{model}: an answer without end or error: {text[-80:]!r}")
-        elif text != right:
-            self.wrong.append(f"{model}: {tokens} tokens, but the answer is {text[-80:]!r}")
-        else:
-            self.seen["right"] += 1
-
-    def refused(self, status: int, headers: httpx.Headers, text: str) -> None:
-        """Check a refusal: a status of the contract, a cause in its JSON, when to come back."""
-        try:
-            error = json.loads(text)["error"]
-        except (ValueError, KeyError):
-            self.wrong.append(f"a refusal without a cause: {status} {text[:200]!r}")
-            return
-        if status not in (500, 502, 503) or not error:
-            self.wrong.append(f"an odd refusal: {status} {error!r}")
-        if status == 503 and int(headers.get("retry-after", 0)) < 1:
-            self.wrong.append(f"503 without Retry-After: {error!r}")
-        self.seen[f"refused {status}: {str(error)[:70]}"] += 1
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -266,26 +215,10 @@ class Storm:
 
     async def served(self, client: httpx.AsyncClient, name: str) -> bool:
         """Tell whether a model answers."""
-        _, body = self.question(name)
         try:
-            answer = await client.post("/api/chat", json=body | {"stream": False})
+            return not (await self.ask(client, name)).error
         except httpx.TimeoutException:
             return False
-        return answer.status_code == 200
-
-    def left_behind(self) -> list[psutil.Process]:
-        """Return what lives of all the processes that engines ever were."""
-        found = []
-        for line in self.pids.read_text().splitlines():
-            pid = int(line.split()[1])
-            try:
-                process = psutil.Process(pid)
-                ours = "engine.py" in " ".join(process.cmdline())
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
 
 def held_bytes(engines: dict[int, psutil.Process]) -> int:
@@ -341,12 +274,12 @@ def run(home: Path, seconds: float, seed: int, *, rounds: int = 1) -> tuple[Stor
         for _ in range(rounds):
             asyncio.run(storm.rage(seconds / rounds))
             series.append(settle(server, series[0]["fds"] + MORE_FDS))
-        if left := storm.left_behind():
+        if left := orphans(storm.pids):
             storm.wrong.append(f"left behind while the server runs: {left}")
         records = list((server.home / "data" / "run").glob("*.json"))
         if records:
             storm.wrong.append(f"run files of engines that are gone: {records}")
-    if left := storm.left_behind():
+    if left := orphans(storm.pids):
         storm.wrong.append(f"left behind by the server: {left}")
     if storm.wrong:
         storm.wrong.append("the server said last:\n" + server.output[-20_000:])
@@ -363,13 +296,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rounds = max(1, round(options.seconds / 60))
         storm, series = run(Path(folder), options.seconds, options.seed, rounds=rounds)
-    for name, count in sorted(storm.seen.items()):
-        print(f"{count:8} {name}")
-    for row in series:
-        print(json.dumps(row))
-    for line in storm.wrong:
-        print("WRONG:", line)
-    sys.exit(bool(storm.wrong))
+    report(storm.seen, storm.wrong, *map(json.dumps, series))
 
 
 if __name__ == "__main__":

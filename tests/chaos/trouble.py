@@ -18,7 +18,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Iterator
@@ -29,13 +28,12 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.asks import CHATS, TEXTS
-from tests.chaos.mix import FITTING, Mix, WrappedServer, orphans
+from tests.chaos.asks import CHATS, TEXTS, orphans, report
+from tests.chaos.mix import FITTING, MIB, Mix, WrappedServer
 from tests.hub import Fault, StandInHub
 from tests.server_process import LIMIT_S
 from tests.tiny import write_tiny_gguf
 
-MIB = 1024**2
 NAMES = ("wide-a", "wide-b", "serial-c")
 HOLD_MIB, PEAK_MIB = 200, 400  # an engine takes more while it starts
 GROUP_BYTES = 1100 * MIB  # 512 stay free, some 150 are the server's
@@ -251,12 +249,8 @@ def main() -> None:
     print(f"seed {options.seed}, {options.seconds:g} s", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         mix = run(Path(folder), options.seconds, options.seed, every_s=options.every)
-    for name, count in sorted(mix.seen.items()):
-        print(f"{count:8} {name}")
-    print(f"engines held at most {mix.most_bytes / MIB:.0f} MiB; longest {mix.longest_s:.1f} s")
-    for line in mix.wrong[:50]:
-        print("WRONG:", line)
-    sys.exit(bool(mix.wrong))
+    held = f"engines held at most {mix.most_bytes / MIB:.0f} MiB"
+    report(mix.seen, mix.wrong, f"{held}; longest {mix.longest_s:.1f} s")
 
 
 if __name__ == "__main__":

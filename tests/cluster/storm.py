@@ -34,7 +34,7 @@ import httpx
 import psutil
 
 from tests.chaos import asks
-from tests.chaos.asks import Answer
+from tests.chaos.asks import Answer, report
 from tests.chaos.mix import FITTING, Mix, Wish
 from tests.cluster.machines import PORT, Machine, find_enclosure, open_lan
 from tests.server_process import Server
@@ -385,12 +385,8 @@ def main() -> None:
             kinds=tuple(options.faults), real=tuple(options.real),
             patience=options.patience,
         )  # fmt: skip
-    for name, count in sorted(mix.seen.items()):
-        print(f"{count:8} {name}")
-    print(f"longest silence {mix.silent_s:.1f} s; longest answer {mix.longest_s:.1f} s")
-    for line in mix.wrong[:50]:
-        print("WRONG:", line)
-    sys.exit(bool(mix.wrong))
+    times = f"longest silence {mix.silent_s:.1f} s; longest answer {mix.longest_s:.1f} s"
+    report(mix.seen, mix.wrong, times)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound
+from tests.loops import in_loop
+from vllama.base.clock import RealClock
+from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound, NotFound
 from vllama.dialects.openai.batch_types import Batch
 from vllama.routes.batches import runner
+from vllama.routes.batches.lane import Lane, is_row
+from vllama.routes.batches.rows import add_lines, read_ended, write_line
 from vllama.routes.batches.runner import Batches
-from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, NotThere, StoredBatch
+from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, StoredBatch
 
 GB = 10**9
 
@@ -40,7 +44,7 @@ class Site:
         )  # fmt: skip
         new = self.store.begin_file()
         new.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        file = self.store.keep_file(new, "rows.jsonl", "batch", "")
+        file = self.store.keep_file(new, "rows.jsonl", "")
         now_s = int(time.time())
         self.batch = StoredBatch("", "", Batch(
             id="batch_" + "0" * 24, endpoint="/v1/completions", input_file_id=file.id,
@@ -154,14 +158,12 @@ def test_a_row_whose_engine_dies_each_time_runs_alone_and_ends(site) -> None:
     assert site.read(shown.output_file_id).keys() == ALL.keys() - {"row-3"}
 
 
-def test_a_batch_that_has_ended_is_not_cancelled(site) -> None:
-    async def cancel_late() -> None:
-        server = site.make_server(at_once, "m")
-        await run(server, site.batch)
-        with pytest.raises(Conflict, match="it is over"):
-            await server.cancel(site.batch.shown.id, "")
-
-    asyncio.run(cancel_late())
+@in_loop
+async def test_a_batch_that_has_ended_is_not_cancelled(site) -> None:
+    server = site.make_server(at_once, "m")
+    await run(server, site.batch)
+    with pytest.raises(Conflict, match="it is over"):
+        await server.cancel(site.batch.shown.id, "")
     assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
 
 
@@ -190,28 +192,71 @@ def test_a_row_whose_model_is_not_here_has_its_error(site) -> None:
     assert site.read(shown.error_file_id).keys() == ALL.keys()
 
 
-def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
+@in_loop
+async def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
     started = asyncio.Event()
-
-    async def cancel() -> None:
-        server = site.make_server(forever, "m")
-        server.start(site.batch)
-        server.start(site.batch)  # it runs once all the same
-        await until(started.is_set)
-        shown = (await server.cancel(site.batch.shown.id, "")).shown
-        assert shown.status == "cancelling"
-        assert (await server.cancel(shown.id, "")).shown is shown
-        with pytest.raises(NotThere):
-            await server.cancel(shown.id, "somebody else")
-        await until(lambda: site.find().status == "cancelled")
 
     async def forever(_: str) -> None:
         started.set()
         await asyncio.Event().wait()
 
-    asyncio.run(cancel())
+    server = site.make_server(forever, "m")
+    server.start(site.batch)
+    server.start(site.batch)  # it runs once all the same
+    await until(started.is_set)
+    shown = await server.cancel(site.batch.shown.id, "")
+    assert shown.status == "cancelling"
+    assert await server.cancel(shown.id, "") == shown
+    with pytest.raises(NotFound):
+        await server.cancel(shown.id, "somebody else")
+    await until(lambda: site.find().status == "cancelled")
     site.open_again()
     assert site.find().status == "cancelled"
+
+
+def test_a_batch_that_was_being_cancelled_does_not_go_on(site) -> None:
+    site.batch.shown.enter("cancelling")
+    site.store.save_batch(site.batch)  # as a server leaves it that is killed then
+    site.open_again()
+    (batch,) = site.store.list_batches()
+    asyncio.run(run(site.make_server(at_once, "m"), batch))
+    shown = site.find()
+    assert (shown.status, shown.request_counts.completed) == ("cancelled", 0)
+
+
+def test_what_was_written_before_a_kill_counts_once(site) -> None:
+    """A batch whose files were made is ended again; a row whose line was cut runs again."""
+    path = site.store.output(site.batch.shown.id, "output")
+    for name in ("0", "1"):
+        add_lines(path, [write_line(f"row-{name}", 200, b'{"of":"prompt-%s"}' % name.encode())])
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:9])
+    assert read_ended(path) == {"row-0", "row-1"} and path.read_bytes() == whole
+    site.store.finish(site.batch, "completed", [])
+    made = site.batch.shown.output_file_id
+    site.batch.shown.status = "in_progress"  # as the disk has it
+    asyncio.run(run(site.make_server(at_once, "m"), site.batch))
+    assert site.find().output_file_id == made and site.read(made) == ALL
+    site.open_again()
+    assert site.find().output_file_id == made and site.find().error_file_id is None
+    assert {each.purpose for each in site.store.list_files("")} == {"batch", "batch_output"}
+
+
+@in_loop
+async def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
+    lane, row, live = Lane(RealClock()), asyncio.Event(), asyncio.Event()
+    token = is_row.set(True)
+    lane.enter("model", row.set)
+    is_row.reset(token)
+    lane.enter("model", live.set)
+    assert row.is_set() and not live.is_set()
+    waits = asyncio.create_task(lane.wait_for_rows("model"))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    token = is_row.set(True)
+    lane.leave("model", row.set)
+    is_row.reset(token)
+    await waits
 
 
 # -- whose a folder is ------------------------------------------------------------------------
@@ -266,23 +311,20 @@ def test_of_many_servers_that_start_at_once_one_has_the_folder(tmp_path) -> None
         stores[opened.index(True)].close()
 
 
-def test_a_server_goes_on_with_batches_when_the_one_before_has_ended(site, monkeypatch) -> None:
+@in_loop
+async def test_a_server_goes_on_when_the_one_before_has_ended(site, monkeypatch) -> None:
     monkeypatch.setattr(runner, "LOCKED_S", 0.05)
     first = copy.copy(site)
     site.store = BatchStore(site.store.folder, GB)
-
-    async def play() -> None:
-        server = site.make_server(at_once, "m")
-        waiting = asyncio.create_task(server.run())
-        await asyncio.sleep(0.3)
-        with pytest.raises(Busy):
-            server.store.check_open()
-        assert first.find().status == "validating"
-        first.store.close()
-        await until(lambda: site.store.list_batches() and site.find().status == "completed")
-        waiting.cancel()
-
-    asyncio.run(play())
+    server = site.make_server(at_once, "m")
+    waiting = asyncio.create_task(server.run())
+    await asyncio.sleep(0.3)
+    with pytest.raises(Busy):
+        server.store.check_open()
+    assert first.find().status == "validating"
+    first.store.close()
+    await until(lambda: site.store.list_batches() and site.find().status == "completed")
+    waiting.cancel()
     assert site.read(site.find().output_file_id) == ALL
 
 
@@ -320,7 +362,7 @@ def test_no_key_has_more_than_a_quarter_and_all_no_more_than_the_whole(most, ste
                 continue
             new = store.begin_file()
             new.write_bytes(bytes(size))
-            store.keep_file(new, "name", "batch", owner)
+            store.keep_file(new, "name", owner)
         kept = {owner: sum(x.bytes for x in store.list_files(owner)) for owner in ("", "a", "b")}
         assert sum(kept.values()) <= most
         assert max(kept["a"], kept["b"]) <= most // 4

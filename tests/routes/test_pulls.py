@@ -212,9 +212,7 @@ async def join_late(turns: int) -> None:
     pulls, work = Pulls(Metrics()), Download()
     joins = SimpleNamespace(join=lambda name, _, insecure: pulls.join(name, work))
     gateway: Any = SimpleNamespace(pulls=joins)
-    first, second = (
-        Request.without_socket("/api/pull", b"{}", bytearray(), "test") for _ in range(2)
-    )
+    first, second = (Request.without_socket("/api/pull", b"{}", "test") for _ in range(2))
     told = []
 
     async def tell(event: PullEvent) -> None:

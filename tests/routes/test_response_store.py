@@ -6,13 +6,11 @@ import stat
 import msgspec
 import pytest
 
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, NotFound
 from vllama.routes import response_store
 from vllama.routes.response_store import (
     DiskLimits,
-    PreviousNotFound,
     Record,
-    ResponseNotFound,
     ResponseStore,
 )
 
@@ -34,7 +32,7 @@ def record(number, previous=None, owner="", text="x"):
 def found(store, number, owner=""):
     try:
         return asyncio.run(store.find(name(number), owner)) is not None
-    except ResponseNotFound:
+    except NotFound:
         return False
 
 
@@ -60,9 +58,9 @@ def test_others_find_nothing(folder):
     store = ResponseStore(folder)
     store.keep(record(1, owner="a"))
     assert found(store, 1, "a") and not found(store, 1, "b") and not found(store, 1, "")
-    with pytest.raises(ResponseNotFound):
+    with pytest.raises(NotFound):
         asyncio.run(store.remove(name(1), "b"))
-    with pytest.raises(PreviousNotFound, match=f"Previous response with id '{name(1)}' not found"):
+    with pytest.raises(NotFound, match=f"Previous response with id '{name(1)}' not found"):
         chain(store, 1, "b")
     assert found(store, 1, "a")
 
@@ -213,7 +211,7 @@ def test_a_full_disk_is_no_error_of_the_request(tmp_path, caplog):
 def test_what_is_no_id_is_looked_for_nowhere(folder, identity):
     folder.mkdir()
     (folder.parent / "passwd.json").write_text("{}")
-    with pytest.raises(ResponseNotFound):
+    with pytest.raises(NotFound):
         asyncio.run(ResponseStore(folder).find(identity, ""))
 
 

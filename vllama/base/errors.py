@@ -128,6 +128,12 @@ class RequestEnded(Forbidden):
     """Somebody has ended the request; not a status that clients take for "try again"."""
 
 
+class NotFound(BadRequest):
+    """There is nothing of this name, or it is somebody else's."""
+
+    status = 404
+
+
 class ModelNotFound(VllamaError):
     """There is no model with the `name` in the request."""
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from vllama.base import executors, private
-from vllama.base.errors import BadRequest, VllamaError
+from vllama.base.errors import BadRequest, NotFound, VllamaError
 
 log = logging.getLogger(__name__)
 
@@ -64,25 +64,6 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode
 
 
-class ResponseNotFound(VllamaError):
-    """There is no such response, or it is somebody else's."""
-
-    status = 404
-
-    def __init__(self, identity: str) -> None:
-        self.identity = identity
-        super().__init__(f"Response with id '{identity[:80]}' not found.")
-
-
-class PreviousNotFound(BadRequest):
-    """A request goes on from a response that is not there."""
-
-    status = 404
-
-    def __init__(self, identity: str) -> None:
-        super().__init__(f"Previous response with id '{identity[:80]}' not found.")
-
-
 class ResponseStore:
     """The responses of one server."""
 
@@ -114,43 +95,39 @@ class ResponseStore:
         except (OSError, VllamaError) as error:
             log.warning("cannot keep response %s on disk: %s", identity, error)
 
-    async def find(self, identity: str, owner: str) -> Record:
-        """Return a record. Raises ResponseNotFound, also if it is another owner's."""
+    async def find(self, identity: str, owner: str, word: str = "Response") -> Record:
+        """Return a record. Raises NotFound in OpenAI's words, also if it is another owner's."""
+        not_found = NotFound(f"{word} with id '{identity[:80]}' not found.")
         if not _ID.fullmatch(identity):
-            raise ResponseNotFound(identity)
+            raise not_found
         _, data = self._kept.get(identity, (owner, None))
         is_read = data is None
         if data is None and (data := await executors.disk.run(self._read, identity, owner)) is None:
-            raise ResponseNotFound(identity)
+            raise not_found
         self._touch(identity)
         try:
             record = _decode(data)
         except ValueError:
             log.warning("cannot read response %s: its file is damaged", identity)
-            raise ResponseNotFound(identity) from None
+            raise not_found from None
         if record.owner != owner:
-            raise ResponseNotFound(identity)
+            raise not_found
         if is_read:
             self._put(identity, owner, data)
         return record
 
-    async def chain(self, identity: str, owner: str) -> list[Record]:
-        """Return the records that a request goes on from, oldest first. Raises PreviousNotFound."""
-        try:
-            return await self.chain_of(identity, owner)
-        except ResponseNotFound as error:
-            raise PreviousNotFound(error.identity) from None
-
-    async def chain_of(self, identity: str, owner: str) -> list[Record]:
+    async def chain(
+        self, identity: str, owner: str, word: str = "Previous response"
+    ) -> list[Record]:
         """Return the records of a conversation up to `identity`, oldest first.
 
-        Raises ResponseNotFound if one of them is not there any more, BadRequest if they are long.
+        Raises NotFound if one of them is not there any more, BadRequest if they are long.
         """
         records: list[Record] = []
         wanted: str | None = identity
         size = 0
         while wanted is not None:
-            records.append(await self.find(wanted, owner))
+            records.append(await self.find(wanted, owner, word))
             size += len(self._kept.get(wanted, ("", b""))[1])
             if size > MAX_CONVERSATION_BYTES:
                 raise BadRequest(
@@ -162,7 +139,7 @@ class ResponseStore:
         return records[::-1]
 
     async def remove(self, identity: str, owner: str) -> None:
-        """Forget a record. Raises ResponseNotFound."""
+        """Forget a record. Raises NotFound."""
         await self.find(identity, owner)
         self._drop(identity)
         for path in self._paths(identity, owner):
@@ -200,13 +177,13 @@ class ResponseStore:
         return None
 
     def _write(self, identity: str, owner: str) -> None:
-        """Write what is in memory. Raises OSError, ResponseNotFound."""
+        """Write what is in memory. Raises OSError, NotFound."""
         for path in self._paths(identity, owner):
             with suppress(FileNotFoundError):
                 os.utime(path)
                 return
         if identity not in self._kept:
-            raise ResponseNotFound(identity)
+            raise NotFound(f"Response with id '{identity}' not found.")
         _, data = self._kept[identity]
         private.make_folder(self._folder)
         private.replace(self._paths(identity, owner)[0], data)

@@ -10,12 +10,13 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.accounts.usage.test_usage import count, list_journals, record, served
+from tests.accounts.usage.test_usage import count, list_journals, record, recording, served
 from tests.loops import in_loop
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
@@ -49,20 +50,14 @@ def fill(folder: Path) -> Path:
     return folder / FILE_NAME
 
 
-def live(folder: Path, check: Callable[[UsageRecorder], None] = lambda recorder: None) -> None:
+@in_loop
+async def live(folder: Path) -> None:
     """Be a server that answers one request of Ann's."""
-
-    async def run() -> None:
-        recorder = UsageRecorder(folder, KeyLimits(RealClock()).restore)
+    async with recording(folder, KeyLimits(RealClock()).restore) as recorder:
         recorder.record(served())
         await recorder.flush()
         assert not recorder.failure
         recorder.read(lambda store: store.list_rows(["day", "key", "model"]))
-        check(recorder)
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(run())
 
 
 def list_aside(folder: Path) -> list[Path]:
@@ -104,25 +99,16 @@ def make_folder_beside(end: str) -> Callable[[Path], None]:
     return lambda file: file.with_name(f"{file.name}{end}").mkdir()
 
 
-def make_newer(file: Path) -> None:
-    connection = sqlite3.connect(file)
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
+def execute(statement: str, *, anew: bool = False) -> Callable[[Path], None]:
+    """Return what changes a database, or makes another one in its place."""
 
+    def change(file: Path) -> None:
+        if anew:
+            file.unlink()
+        with closing(sqlite3.connect(file, isolation_level=None)) as database:
+            database.execute(statement)
 
-def make_foreign(file: Path) -> None:
-    file.unlink()
-    connection = sqlite3.connect(file)
-    connection.execute("CREATE TABLE usage (something TEXT)")
-    connection.commit()
-    connection.close()
-
-
-def make_bad_text(file: Path) -> None:
-    connection = sqlite3.connect(file)
-    connection.execute("INSERT INTO tokens VALUES (CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT), 1)")
-    connection.commit()
-    connection.close()
+    return change
 
 
 @pytest.mark.parametrize(
@@ -134,9 +120,9 @@ def make_bad_text(file: Path) -> None:
         make_folder,
         make_folder_beside("-wal"),
         make_folder_beside("-shm"),
-        make_newer,
-        make_foreign,
-        make_bad_text,
+        execute("PRAGMA user_version = 99"),
+        execute("CREATE TABLE usage (something TEXT)", anew=True),
+        execute("INSERT INTO tokens VALUES (CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT), 1)"),
     ],
 )
 def test_what_is_no_database_is_put_aside(
@@ -144,8 +130,8 @@ def test_what_is_no_database_is_put_aside(
 ) -> None:
     file = fill(tmp_path)
     damage(file)
-    with caplog.at_level(logging.WARNING):
-        live(tmp_path)
+    caplog.set_level(logging.WARNING)
+    live(tmp_path)
     [kept] = list_aside(tmp_path)
     assert time.strftime("%Y-%m-%d", time.gmtime()) in kept.name
     warnings = [one.getMessage() for one in caplog.records]
@@ -188,22 +174,20 @@ def test_a_database_of_an_earlier_version_is_no_damaged_one(tmp_path: Path) -> N
 @in_loop
 async def test_damage_and_removal_under_a_running_server(tmp_path: Path) -> None:
     file = fill(tmp_path)
-    recorder = UsageRecorder(tmp_path)
-    recorder.record(served())
-    await recorder.flush()
-    put_bytes(file, 0, b"\xa5" * file.stat().st_size)
-    for end in ("-wal", "-shm"):
-        put_bytes(file.with_name(FILE_NAME + end), 0, b"\xa5" * 10_000)
-    for _ in range(3):
+    async with recording(tmp_path) as recorder:
         recorder.record(served())
         await recorder.flush()
-    assert not recorder.failure and list_aside(tmp_path)
-    file.unlink()
-    recorder.record(served())
-    await recorder.flush()
-    assert not recorder.failure and count(tmp_path) == (1, 2)
-    recorder.close()
-    await recorder.run()
+        put_bytes(file, 0, b"\xa5" * file.stat().st_size)
+        for end in ("-wal", "-shm"):
+            put_bytes(file.with_name(FILE_NAME + end), 0, b"\xa5" * 10_000)
+        for _ in range(3):
+            recorder.record(served())
+            await recorder.flush()
+        assert not recorder.failure and list_aside(tmp_path)
+        file.unlink()
+        recorder.record(served())
+        await recorder.flush()
+        assert not recorder.failure and count(tmp_path) == (1, 2)
 
 
 RUBBISH = [
@@ -255,14 +239,14 @@ def test_the_largest_numbers_can_be_added_up(tmp_path: Path) -> None:
     record(tmp_path, *(served(tokens=most) for _ in range(600)))
     for _ in range(3):
         record(tmp_path, *(served(tokens=1 << 62) for _ in range(5)))
-    store = UsageStore(tmp_path)
-    [row] = store.list_rows(["key"])
-    assert row.requests == 615 and row.generated_tokens > most
-    store.read_recent(0.0)
-    store.close()
+    with closing(UsageStore(tmp_path)) as store:
+        [row] = store.list_rows(["key"])
+        assert row.requests == 615 and row.generated_tokens > most
+        store.read_recent(0.0)
 
 
-def test_a_folder_that_cannot_be_used_is_tried_again(
+@in_loop
+async def test_a_folder_that_cannot_be_used_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "RETRY_S", 0.05)
@@ -272,30 +256,28 @@ def test_a_folder_that_cannot_be_used_is_tried_again(
     folder.write_text("in the way")
     found = []
 
-    async def run() -> None:
-        recorder = UsageRecorder(folder, found.append)
-        running = asyncio.ensure_future(recorder.run())
-        for _ in range(5000):
-            recorder.record(served())
-        await asyncio.sleep(0.2)
-        assert recorder.failure and not found
-        assert sum(len(batch.entries) for batch in recorder._batches) <= 1, "memory has a bound"
-        folder.unlink()
-        (tmp_path / "before").rename(folder)
-        async with asyncio.timeout(60):
-            while recorder.failure:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        recorder.close()
-        await running
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(run())
+    caplog.set_level(logging.WARNING)
+    recorder = UsageRecorder(folder, found.append)
+    running = asyncio.ensure_future(recorder.run())
+    for _ in range(5000):
+        recorder.record(served())
+    await asyncio.sleep(0.2)
+    assert recorder.failure and not found
+    assert sum(len(batch.entries) for batch in recorder._batches) <= 1, "memory has a bound"
+    folder.unlink()
+    (tmp_path / "before").rename(folder)
+    async with asyncio.timeout(60):
+        while recorder.failure:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    recorder.close()
+    await running
     assert count(folder) == (5000, 10_000)
     assert caplog.text.count("cannot keep usage") == 1 and "again" in caplog.text
     assert len(found) == 1 and len(found[0]) >= ROWS, "limits know what was used before"
 
 
-def test_a_database_that_another_program_holds_delays_no_start(
+@in_loop
+async def test_a_database_that_another_program_holds_delays_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "BUSY_S", 0.05)
@@ -304,9 +286,7 @@ def test_a_database_that_another_program_holds_delays_no_start(
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
     other.execute("DELETE FROM journals")
-
-    async def run() -> None:
-        recorder = UsageRecorder(tmp_path)
+    async with recording(tmp_path) as recorder:
         assert "locked" in recorder.failure
         recorder.record(served())
         await recorder.flush()
@@ -315,10 +295,6 @@ def test_a_database_that_another_program_holds_delays_no_start(
         other.close()
         await recorder.flush()
         assert not recorder.failure
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(run())
     assert count(tmp_path) == (1, 2) and count(tmp_path, "key-003") == (1, 2)
 
 

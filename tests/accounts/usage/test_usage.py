@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -12,10 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
+from tests.loops import in_loop
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage.entries import (
     SUFFIX,
@@ -45,10 +47,9 @@ def served(key: str = "ann", *, model: str = "m", day: str = DAY, tokens: int = 
 
 def count(folder: Path, key: str = "ann") -> tuple[int, int]:
     """Return requests and generated tokens of a key, as the next server would find them."""
-    store = UsageStore(folder)
-    store.take_over_journals(0.0)
-    rows = [row for row in store.list_rows(["key"]) if row.key == key]
-    store.close()
+    with closing(UsageStore(folder)) as store:
+        store.take_over_journals(0.0)
+        rows = [row for row in store.list_rows(["key"]) if row.key == key]
     return (rows[0].requests, rows[0].generated_tokens) if rows else (0, 0)
 
 
@@ -61,17 +62,21 @@ def list_journals(folder: Path) -> list[Path]:
     return list(folder.glob(f"*{SUFFIX}"))
 
 
-def record(folder: Path, *entries) -> None:
-    """Record entries in a server that ends well."""
+@asynccontextmanager
+async def recording(folder: Path, restore=lambda found: None) -> AsyncIterator[UsageRecorder]:
+    """Be a server that records usage, and ends well."""
+    recorder = UsageRecorder(folder, restore)
+    yield recorder
+    recorder.close()
+    await recorder.run()
 
-    async def live() -> None:
-        recorder = UsageRecorder(folder)
+
+@in_loop
+async def record(folder: Path, *entries) -> None:
+    """Record entries in a server that ends well."""
+    async with recording(folder) as recorder:
         for entry in entries:
             recorder.record(entry)
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(live())
 
 
 def test_sums_by_each_column(tmp_path: Path) -> None:
@@ -159,79 +164,60 @@ def test_a_kill_while_a_journal_is_taken_over(tmp_path: Path) -> None:
     assert count(tmp_path) == (3, 6)
 
 
-def test_the_journal_of_a_running_server_is_left_alone(tmp_path: Path) -> None:
-    async def live() -> None:
-        recorder = UsageRecorder(tmp_path)
+@in_loop
+async def test_the_journal_of_a_running_server_is_left_alone(tmp_path: Path) -> None:
+    async with recording(tmp_path) as recorder:
         recorder.record(served())
         assert count(tmp_path) == (0, 0)
         await recorder.flush()
         assert count(tmp_path) == (1, 2)
         recorder.record(served())
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(live())
     assert count(tmp_path) == (2, 4)
 
 
-def test_a_long_journal_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_long_journal_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "MAX_JOURNAL_BYTES", 100)
-
-    async def live() -> None:
-        recorder = UsageRecorder(tmp_path)
+    async with recording(tmp_path) as recorder:
         for _ in range(20):
             recorder.record(served())
             recorder.record(served())
             await recorder.flush()
             assert len(list_journals(tmp_path)) == 1
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(live())
     assert count(tmp_path) == (40, 80)
 
 
-def test_a_database_that_fails_gets_everything_later(
+@in_loop
+async def test_a_database_that_fails_gets_everything_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another program holds the database; then it lets go."""
-
-    async def live() -> None:
-        recorder = UsageRecorder(tmp_path)
+    caplog.set_level(logging.WARNING)
+    async with recording(tmp_path) as recorder:
         recorder._store._connection.execute("PRAGMA busy_timeout = 1")
-        other = sqlite3.connect(tmp_path / "usage.db", isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        for _ in range(3):
-            recorder.record(served())
-            await recorder.flush()
-        other.execute("ROLLBACK")
-        other.close()
+        with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(3):
+                recorder.record(served())
+                await recorder.flush()
+            other.execute("ROLLBACK")
         recorder.record(served())
-        recorder.close()
-        await recorder.run()
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(live())
     assert count(tmp_path) == (4, 8)
     assert caplog.text.count("cannot keep usage") == 1
 
 
-def test_a_full_disk_loses_nothing_while_the_server_lives(tmp_path: Path) -> None:
+@in_loop
+async def test_a_full_disk_loses_nothing_while_the_server_lives(tmp_path: Path) -> None:
     class Full(Journal):
         def append(self, line: bytes) -> None:
             raise OSError(28, "No space left on device")
 
-    async def live() -> None:
-        recorder = UsageRecorder(tmp_path)
+    async with recording(tmp_path) as recorder:
         recorder._journal.append(b"")
         recorder._journal.__class__ = Full
         recorder.record(served())
         recorder._journal.__class__ = Journal
         recorder.record(served())
-        recorder.close()
-        await recorder.run()
-
-    asyncio.run(live())
     assert count(tmp_path) == (2, 4)
 
 

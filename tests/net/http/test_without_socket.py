@@ -12,8 +12,8 @@ from vllama.net.http.request import BUFFER_BYTES, BodyTooLarge, Request
 
 
 def make(body: bytes = b"{}") -> tuple[Request, bytearray]:
-    sink = bytearray()
-    return Request.without_socket("/v1/completions", body, sink, "batch"), sink
+    request = Request.without_socket("/v1/completions", body, "batch")
+    return request, request.sink
 
 
 @pytest.mark.parametrize("size", [0, 2, BUFFER_BYTES, 3 * BUFFER_BYTES])

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from msgspec import Struct, ValidationError, convert
+from msgspec.structs import astuple
 
 from vllama.accounts.usage.entries import (
     SUFFIX,
     Admitted,
+    Amounts,
     Day,
     Entry,
     Number,
@@ -35,7 +37,7 @@ BUSY_S, BUSY_RETRY_S = 5.0, 0.01
 VERSION = 2
 KEPT_DAYS = 100
 """Days whose tokens are kept for limits: more than a month, and those to which a clock jumps."""
-_COLUMNS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "duration_us")
+_COLUMNS = Amounts.__struct_fields__
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS usage (
   day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
@@ -158,8 +160,7 @@ class UsageStore:
             if isinstance(one, Admitted):
                 recent.append((one.identity, one.time_s, one.until_s, one.tokens))
                 continue
-            sums = (getattr(one.amounts, name) for name in _COLUMNS)
-            rows.append((one.day, one.key, one.model, *sums))
+            rows.append((one.day, one.key, one.model, *astuple(one.amounts)))
             if one.identity:
                 tokens.append((one.day, one.identity, one.amounts.tokens))
         with self._lock, self._connection as database:

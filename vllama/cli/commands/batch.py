@@ -18,7 +18,7 @@ from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
 from vllama.base.units import format_ago
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, complete_model, option
-from vllama.cli.output import is_terminal, say, say_aside, show_json, show_table
+from vllama.cli.output import console, is_terminal, say, say_aside, show_json, show_table
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client, Reply
@@ -37,6 +37,7 @@ the batch to the server. The exit code is 0 if every request has an answer, else
 docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
+FILE = "/v1/files/{}/content"
 LOOK_S = 0.5
 ABSENT_S = 60.0
 """How long the server may be away, for a restart."""
@@ -100,11 +101,11 @@ def take_answers(client: Client, ended: Reply, output: Path | None, errors: Path
     for wrong in (ended["errors"] or {"data": ()})["data"]:
         say_aside(f"line {wrong['line'] or '-'}: {wrong['message']}")
     if ended["output_file_id"]:
-        write(fetch(client, ended["output_file_id"]), output)
+        write(exchange(client, "GET", FILE.format(ended["output_file_id"])), output)
     elif output is not None and output.is_file() and ended["status"] == "completed":
         output.unlink()  # those of an earlier run
     if ended["error_file_id"]:
-        write(fetch(client, ended["error_file_id"]), errors, to_stderr=True)
+        write(exchange(client, "GET", FILE.format(ended["error_file_id"])), errors, to_stderr=True)
     elif errors is not None:
         errors.unlink(missing_ok=True)  # those of an earlier run
     counts = ended["request_counts"]
@@ -180,47 +181,34 @@ def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
     return data, endpoint
 
 
-def upload(client: Client, data: bytes, name: str) -> Reply:
+def upload(client: Client, rows: bytes, name: str) -> Reply:
     """Send a file; return what the server says of it."""
-    boundary = f"vllama-{secrets.token_hex(16)}"
-    quoted = name.replace('"', "%22")
-    head = (
-        f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        f"--{boundary}\r\ncontent-disposition: form-data; "
-        f'name="file"; filename="{quoted}"\r\n\r\n'
-    )
-    body = head.encode() + data + f"\r\n--{boundary}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={boundary}"
-    status, _, parts = client.exchange("POST", "/v1/files", {"content-type": kind}, body)
-    told: Reply = json.loads(b"".join(part for _, part in parts))
+    from vllama.dialects.openai.multipart import Part, build_form
+
+    parts = (Part(name="purpose", data=b"batch"), Part(name="file", data=rows, filename=name))
+    form, kind = build_form(parts, secrets.token_hex(16))
+    uploaded: Reply = json.loads(exchange(client, "POST", "/v1/files", form, kind))
+    return uploaded
+
+
+def exchange(
+    client: Client, method: str, path: str, body: bytes = b"", content_type: str = ""
+) -> bytes:
+    """Return the content of an answer. Raises VllamaError if it is a refusal."""
+    headers = {"content-type": content_type} if content_type else {}
+    status, _, parts = client.exchange(method, path, headers, body)
+    content = b"".join(part for _, part in parts)
     if status != 200:
-        raise VllamaError(f"cannot upload '{name}': {told['error']['message']}")
-    return told
-
-
-def fetch(client: Client, identity: str) -> bytes:
-    """Return the content of a file."""
-    _, _, parts = client.exchange("GET", f"/v1/files/{identity}/content", {}, b"")
-    return b"".join(part for _, part in parts)
+        raise VllamaError(json.loads(content)["error"]["message"])
+    return content
 
 
 def follow(client: Client, begun: Reply) -> Reply:
     """Return a batch when it has ended; show how far it is until then."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    from vllama.cli.output import console
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console(stderr=True), transient=True,
-        disable=not is_terminal(sys.stderr),
-    ) as progress:  # fmt: skip
+    shown = console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not is_terminal(sys.stderr)) as progress:
         task = progress.add_task("waiting", total=None)
         seen_s = time.monotonic()
         while True:
@@ -235,9 +223,8 @@ def follow(client: Client, begun: Reply) -> Reply:
             seen_s = time.monotonic()
             counts = now["request_counts"]
             done = counts["completed"] + counts["failed"]
-            progress.update(
-                task, description=now["status"], total=counts["total"] or None, completed=done
-            )
+            text = f"{now['status']} {done}/{counts['total']}"
+            progress.update(task, description=text, total=counts["total"] or None, completed=done)
             if now["status"] in ("completed", "failed", "cancelled", "expired"):
                 return now
             time.sleep(LOOK_S)

@@ -5,13 +5,23 @@ See https://platform.openai.com/docs/api-reference/batch, and /files.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import time
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from vllama.base.meaning import says
+from vllama.base.meaning import BINARY, says
+from vllama.chat.bodies import Body
 
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+PURPOSE, WINDOW = "batch", "24h"
+LEAST_KEPT_S, KEPT_S = 3600, 30 * 86400
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+T = TypeVar("T")
 BatchStatus = Literal[
     "validating",
     "failed",
@@ -23,6 +33,39 @@ BatchStatus = Literal[
     "cancelled",
 ]
 OVER = ("failed", "completed", "expired", "cancelled")
+
+
+class Expiry(Body):
+    """The life of a file."""
+
+    seconds: Annotated[int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="30 days at most")]
+
+
+_LONGEST = msgspec.field(default_factory=lambda: Expiry(seconds=KEPT_S))
+
+
+class FileForm(Body):
+    """The rows of a batch."""
+
+    file: Annotated[str, says("the rows: JSON, one request a line", **BINARY)]
+    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$", description="the use of the file")]
+    expires_after: Annotated[Expiry, says("how long it is kept")] = _LONGEST
+
+
+class BatchBody(Body):
+    """A new batch."""
+
+    input_file_id: Annotated[str, says("the file with the rows", minLength=1)]
+    endpoint: Annotated[
+        str, Meta(pattern=f"^({'|'.join(ENDPOINTS)})$", description="the route of all rows")
+    ]
+    completion_window: Annotated[
+        str, says("how long it may take", required=True), Meta(pattern=f"^{WINDOW}$")
+    ] = WINDOW
+    metadata: Annotated[Metadata | None, says("pairs of texts")] = None
+    output_expires_after: Annotated[
+        Expiry, says("how long the files with the responses are kept")
+    ] = _LONGEST
 
 
 class FileObject(Struct, kw_only=True):
@@ -38,11 +81,11 @@ class FileObject(Struct, kw_only=True):
     status: Annotated[Literal["processed"], says("always `processed`")] = "processed"
 
 
-class FileList(Struct, kw_only=True):
-    """Files, the newest first."""
+class Page(Struct, Generic[T], kw_only=True):
+    """A part of a list, the newest first."""
 
     object: Literal["list"] = "list"
-    data: Annotated[list[FileObject], says("the files")]
+    data: Annotated[list[T], says("files, or batches")]
     first_id: Annotated[str | None, says("the first of them")] = None
     last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
     has_more: Annotated[bool, says("whether others follow")] = False
@@ -104,14 +147,9 @@ class Batch(Struct, kw_only=True):
     request_counts: Annotated[RequestCounts, says("how many rows have ended")] = msgspec.field(
         default_factory=RequestCounts
     )
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
 
-
-class BatchList(Struct, kw_only=True):
-    """Batches, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: Annotated[list[Batch], says("the batches")]
-    first_id: Annotated[str | None, says("the first of them")] = None
-    last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
-    has_more: Annotated[bool, says("whether others follow")] = False
+    def enter(self, status: BatchStatus) -> None:
+        """Take on a status, and note when."""
+        self.status = status
+        setattr(self, f"{status}_at", int(time.time()))

@@ -68,14 +68,6 @@ class Writes(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """What takes the response to a request without a socket; a `bytearray` does."""
-
-    def extend(self, body: bytes, /) -> None:
-        """Take a part of the body, without the frames of HTTP."""
-        ...
-
-
 class Recorder(Protocol):
     """What records an answer while it is sent; see `Request.recorder`."""
 
@@ -97,15 +89,15 @@ class Request:
 
     __slots__ = (
         "_chunked", "_client", "_continues", "_head", "_leaving", "_more", "_parts", "_refused",
-        "_sink", "_size", "_waiter", "before_end", "client_host", "disconnected", "done", "endless",
+        "_size", "_waiter", "before_end", "client_host", "disconnected", "done", "endless",
         "extra", "failure", "headers", "id", "keep_alive", "mask", "method", "number", "path",
-        "query", "queue_position", "recorder", "started_ns", "status", "version", "writes",
+        "query", "queue_position", "recorder", "sink", "started_ns", "status", "version", "writes",
     )  # fmt: skip
 
     def __init__(self, client: Client | None, head: Head, host: str = "") -> None:
         """`host` is the address of the client, or of the last proxy before us."""
         self._client = client
-        self._sink: Sink = bytearray()
+        self.sink = bytearray()  # the body of the answer, where there is no socket
         self.client_host = host
         self.method, self.path, self.version, self.keep_alive, headers, self.query = head
         self.headers = headers
@@ -136,7 +128,7 @@ class Request:
         self._leaving: list[Callable[[], None]] = []
 
     @classmethod
-    def without_socket(cls, path: str, body: bytes, sink: Sink, host: str) -> Self:
+    def without_socket(cls, path: str, body: bytes, host: str) -> Self:
         """Return a request of the server's own, with a JSON body.
 
         `sink` takes the body of the response; its status and headers are in `status` and `extra`.
@@ -147,7 +139,6 @@ class Request:
             b"content-length": b"%d" % len(body),
         }
         request = cls(None, Head("POST", path, "1.1", True, headers), host)
-        request._sink = sink
         request.put_back(body)
         request.complete()
         return request
@@ -366,7 +357,7 @@ class Request:
         if self.recorder is not None:
             self.recorder.take_part(body)
         if self._client is None:
-            self._sink.extend(body)
+            self.sink.extend(body)
             return
         head, self._head = self._head, b""
         if self._chunked:
@@ -395,7 +386,7 @@ class Request:
         self.done = True
         self._parts.clear()
         if self._client is None:
-            self._sink.extend(body)
+            self.sink.extend(body)
             return
         self._client.write(body)
         self._client.answered(self)

@@ -1,16 +1,22 @@
-"""The rows of a batch: lines of JSON, checked before the first one runs."""
+"""The rows of a batch: lines of JSON, checked before the first one runs; and their answers.
+
+An answer is on the disk before it counts, as usage is (docs/decisions/0028).
+"""
 
 from __future__ import annotations
 
+import os
 from codecs import BOM_UTF8
+from collections.abc import Iterable
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import msgspec
 
+from vllama.base import private
 from vllama.dialects.openai.batch_types import RowError
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 MAX_ROWS = 50_000
 MAX_ROW_BYTES = 16 * 1024 * 1024
 MAX_ERRORS = 100
@@ -24,10 +30,10 @@ class Place(NamedTuple):
     length: int
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(NamedTuple):
     """A row as it runs."""
 
-    custom_id: str
+    place: Place
     model: str
     body: bytes
 
@@ -41,6 +47,8 @@ class _Line(msgspec.Struct):
 
 def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
     """Return where the rows of a file are, and what is wrong with it. Blocks. Raises OSError."""
+    if not path.exists():
+        return [], [RowError(code="file_not_found", message="its input file was removed")]
     places: list[Place] = []
     errors: list[RowError] = []
     seen: set[str] = set()
@@ -103,4 +111,42 @@ def read_row(path: Path, place: Place) -> Row:
     with path.open("rb") as file:
         file.seek(place.start)
         line = msgspec.json.decode(file.read(place.length), type=_Line)
-    return Row(place.custom_id, line.body["model"], msgspec.json.encode(line.body))
+    return Row(place, line.body["model"], msgspec.json.encode(line.body))
+
+
+def write_line(custom_id: str, status: int, body: bytes) -> bytes:
+    """Return a row's answer as a line of a file."""
+    response = {
+        "status_code": status,
+        "request_id": f"req_{token_hex(12)}",
+        "body": msgspec.Raw(body or b"null"),
+    }
+    identity = f"batch_req_{token_hex(12)}"
+    line = {"id": identity, "custom_id": custom_id, "response": response, "error": None}
+    return msgspec.json.encode(line) + b"\n"
+
+
+def add_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Add answers to a file, and wait for the disk. Blocks. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
+    with os.fdopen(descriptor, "ab") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fdatasync(descriptor)
+
+
+def read_ended(path: Path) -> set[str]:
+    """Return the `custom_id`s of a file's answers. Blocks. Raises OSError.
+
+    A line that was not written whole is taken away.
+    """
+    ended: set[str] = set()
+    if path.exists():
+        whole = 0
+        with path.open("r+b") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    ended.add(msgspec.json.decode(line)["custom_id"])
+                    whole += len(line)
+            file.truncate(whole)
+    return ended

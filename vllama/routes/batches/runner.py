@@ -7,9 +7,9 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
 from pathlib import Path
-from secrets import token_hex
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -18,11 +18,19 @@ from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
 from vllama.base.errors import EngineCrashed, Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
-from vllama.dialects.openai.batch_types import OVER, RequestCounts, RowError, RowErrors
+from vllama.dialects.openai.batch_types import OVER, Batch, BatchStatus, RequestCounts, RowError
 from vllama.net.http.request import RESUMED_HEADER, Request
 from vllama.routes.batches.lane import LOOK_S, Lane, is_row
-from vllama.routes.batches.rows import Place, Row, check_rows, read_row
-from vllama.routes.batches.store import LOCKED_S, BatchStore, Conflict, Journal, StoredBatch
+from vllama.routes.batches.rows import (
+    Place,
+    Row,
+    add_lines,
+    check_rows,
+    read_ended,
+    read_row,
+    write_line,
+)
+from vllama.routes.batches.store import ERROR, LOCKED_S, OUTPUT, BatchStore, Conflict, StoredBatch
 from vllama.routes.catalog import Catalog
 from vllama.scheduler.scheduler import Scheduler
 
@@ -47,12 +55,11 @@ class Host(Protocol):
     scheduler: Scheduler
 
 
-class Answered(NamedTuple):
-    """A status and a body; `may_repeat`: its engine died, and nobody has asked it again."""
+class Line(NamedTuple):
+    """A row's answer as a line of a file: the one of good answers, or the one of errors."""
 
-    status: int
-    body: bytes
-    may_repeat: bool = False
+    is_good: bool
+    content: bytes
 
 
 class Batches:
@@ -87,145 +94,127 @@ class Batches:
             task = self._running[identity] = asyncio.create_task(self._run(stored), name=identity)
             task.add_done_callback(lambda _: self._running.pop(identity, None))
 
-    async def cancel(self, identity: str, owner: str) -> StoredBatch:
-        """Stop a batch; rows that have ended stay.
+    async def cancel(self, identity: str, owner: str) -> Batch:
+        """Stop a batch, and return it as it is before it ends; rows that have ended stay.
 
-        Raises OSError, NotThere, and Conflict if it is over.
+        Raises OSError, NotFound, and Conflict if it is over.
         """
         stored = self.store.find_batch(identity, owner)
         shown = stored.shown
         if shown.status in OVER:
             raise Conflict(f"cannot cancel {identity}: it is over ({shown.status})")
         if shown.status != "cancelling":
-            shown.status, shown.cancelling_at = "cancelling", int(time.time())
-            await executors.storage.run(self.store.save_batch, stored)
+            shown.enter("cancelling")
+        answer = copy(shown)
+        await executors.storage.run(self.store.save_batch, stored)
         self.start(stored)
-        return stored
+        return answer
 
     async def _run(self, stored: StoredBatch) -> None:
-        """Check a batch, run its rows, and write its files."""
+        """Check a batch, run its rows, and end it with what has been answered."""
+        identity = stored.shown.id
         try:
-            places = await self._check(stored)
-            if places:
-                await self._run_rows(stored, places)
+            status, errors = await self._run_rows(stored)
+            await executors.storage.run(self.store.finish, stored, status, errors)
+            log.info("batch %s has ended: %s", identity, status)
         except OSError as error:
-            log.error("batch %s stops for a while: %s", stored.shown.id, error)
+            log.error("batch %s stops for a while: %s", identity, error)
         except Exception:
-            log.exception("batch %s: unexpected error", stored.shown.id)
+            log.exception("batch %s: unexpected error", identity)
             unknown = RowError(code="server_error", message="internal error; see the server's log")
-            await self._fail(stored, [unknown])
+            await executors.storage.run(self.store.finish, stored, "failed", [unknown])
 
-    async def _fail(self, stored: StoredBatch, errors: list[RowError]) -> None:
-        """End a batch that cannot run, with what has been answered of it before."""
-        shown = stored.shown
-        shown.status, shown.failed_at = "failed", int(time.time())
-        shown.errors = RowErrors(data=errors)
-        await self._make_outputs(stored)
-        await executors.storage.run(self.store.finish, stored)
-
-    async def _make_outputs(self, stored: StoredBatch) -> None:
-        """Make the files of what a batch has answered."""
-        shown, make = stored.shown, self.store.make_output
-        shown.output_file_id = await executors.storage.run(make, stored, "out")
-        shown.error_file_id = await executors.storage.run(make, stored, "err")
-
-    async def _check(self, stored: StoredBatch) -> list[Place] | None:
-        """Return the rows of a batch; None if there are errors, which it has then."""
-        shown = stored.shown
-        path = self.store.content(shown.input_file_id)
-        try:
-            places, errors = await executors.storage.run(check_rows, path, shown.endpoint)
-        except FileNotFoundError:
-            gone = RowError(code="file_not_found", message="its input file was removed")
-            places, errors = [], [gone]
+    async def _run_rows(self, stored: StoredBatch) -> tuple[BatchStatus, list[RowError]]:
+        """Return the status that a batch ends with, and what is wrong with its input."""
+        shown, store = stored.shown, self.store
+        path = store.content(shown.input_file_id)
+        places, errors = await executors.storage.run(check_rows, path, shown.endpoint)
         if errors:
-            await self._fail(stored, errors)
-            return None
-        shown.request_counts.total = len(places)
+            return "failed", errors
+        good = await executors.storage.run(read_ended, store.output(shown.id, OUTPUT))
+        bad = await executors.storage.run(read_ended, store.output(shown.id, ERROR))
+        ended = good | bad
+        shown.request_counts = RequestCounts(
+            total=len(places), completed=len(good), failed=len(bad)
+        )
         if shown.status == "validating":
-            shown.status, shown.in_progress_at = "in_progress", int(time.time())
-        await executors.storage.run(self.store.save_batch, stored)
-        return places
-
-    async def _run_rows(self, stored: StoredBatch, places: list[Place]) -> None:
-        shown, journal = stored.shown, Journal(self.store.folder, stored.shown.id)
-        ended, good, bad = await executors.storage.run(journal.read)
-        counts = shown.request_counts = RequestCounts(total=len(places), completed=good, failed=bad)
+            shown.enter("in_progress")
+        await executors.storage.run(store.save_batch, stored)
         rows = _Rows(place for place in places if place.custom_id not in ended)
-        active: set[asyncio.Task[None]] = set()
-        path = self.store.content(shown.input_file_id)
-
-        async def run_row(place: Place, row: Row) -> None:
-            is_row.set(True)
-            answer = await self._ask(stored, row)
-            if not rows.is_final(answer, place):
-                return
-            line = _write_line(place.custom_id, answer.status, answer.body)
-            is_good = answer.status < 400
-            await executors.storage.run(lambda: journal.add(line, good=is_good))
-            counts.completed += is_good
-            counts.failed += not is_good
-
+        active: set[asyncio.Task[Line | None]] = set()
         try:
             while rows.are_left or active:
-                if shown.status == "cancelling" or time.time() > shown.expires_at:
-                    break
-                place = rows.take(is_alone=not active)
-                if place and await self._may_start(row := await _read(path, place)):
-                    active.add(asyncio.create_task(run_row(place, row)))
-                    await asyncio.sleep(0)
+                if shown.status == "cancelling":
+                    return "cancelled", []
+                if time.time() > shown.expires_at:
+                    return "expired", []
+                if row := await self._take_next(rows, path, is_alone=not active):
+                    active.add(asyncio.create_task(self._ask(stored, rows, row)))
+                    await asyncio.sleep(0)  # so that it is in the lane before the next one
+                elif active:
+                    await asyncio.wait(active, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 else:
-                    if place:
-                        rows.give_back(place)
-                    await asyncio.sleep(LOOK_S) if not active else await asyncio.wait(
-                        active, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
-                    )
-                for task in [each for each in active if each.done()]:
-                    active.discard(task)
-                    task.result()
+                    await asyncio.sleep(LOOK_S)
+                done = {task for task in active if task.done()}
+                active -= done
+                await self._keep(stored, [line for task in done if (line := task.result())])
         finally:
             for task in active:
                 task.cancel()
-        await self._end(stored, finished=not rows.are_left and not active)
+        return "completed", []
 
-    async def _end(self, stored: StoredBatch, *, finished: bool) -> None:
-        """Write the files of a batch, and its last state."""
-        shown, now_s = stored.shown, int(time.time())
-        shown.finalizing_at = now_s
-        await self._make_outputs(stored)
-        if finished:
-            shown.status, shown.completed_at = "completed", now_s
-        elif shown.status == "cancelling":
-            shown.status, shown.cancelled_at = "cancelled", now_s
-        else:
-            shown.status, shown.expired_at = "expired", now_s
-        await executors.storage.run(self.store.finish, stored)
-        log.info("batch %s has ended: %s", shown.id, shown.status)
-
-    async def _may_start(self, row: Row) -> bool:
-        """Return whether a row may run now; one without a model may, and gets its error."""
+    async def _take_next(self, rows: _Rows, path: Path, *, is_alone: bool) -> Row | None:
+        """Take out the next row if it may run now; one without a model may, and gets its error."""
+        place = rows.take(is_alone=is_alone)
+        if place is None:
+            return None
+        row = await executors.storage.run(read_row, path, place)
         host = self._host
         try:
             entry = await host.catalog.look_up(row.model)
         except VllamaError:
-            return True
-        return host.lane.may_start(entry.bundle, host.scheduler)
+            return row
+        if host.lane.may_start(entry.bundle, host.scheduler):
+            return row
+        rows.give_back(place)
+        return None
 
-    async def _ask(self, stored: StoredBatch, row: Row) -> Answered | None:
-        """Return the answer of a row, None if it was stopped."""
-        host = self._host
+    async def _ask(self, stored: StoredBatch, rows: _Rows, row: Row) -> Line | None:
+        """Return the answer of a row; None if it has none, and goes back to the others."""
+        is_row.set(True)
+        host, custom_id = self._host, row.place.custom_id
         key = host.keys.find_owner(stored.owner, stored.key_name)
         if key is None and host.keys.is_required:
             error = Unauthorized("unauthorized: the key of this batch is gone")
-            return Answered(error.status, msgspec.json.encode(make_openai_error(error)))
-        body = bytearray()
-        request = Request.without_socket(stored.shown.endpoint, row.body, body, CLIENT)
+            text = msgspec.json.encode(make_openai_error(error))
+            return Line(False, write_line(custom_id, error.status, text))
+        request = Request.without_socket(stored.shown.endpoint, row.body, CLIENT)
         await host.answer(request, key)
-        if request.disconnected or not request.done:
+        if request.disconnected or not request.done:  # another request came
+            rows.give_back(row.place)
             return None
-        died = isinstance(request.failure, EngineCrashed)
+        if request.status in BUSY:
+            rows.rest(row.place)
+            return None
         was_resumed = any(name == RESUMED_HEADER.encode() for name, _ in request.extra)
-        return Answered(request.status, bytes(body), died and not was_resumed)
+        died = isinstance(request.failure, EngineCrashed) and not was_resumed
+        if died and rows.repeat(row.place):
+            return None
+        rows.rest_s = LEAST_REST_S
+        return Line(
+            request.status < 400, write_line(custom_id, request.status, bytes(request.sink))
+        )
+
+    async def _keep(self, stored: StoredBatch, lines: Iterable[Line]) -> None:
+        """Write answers; they count once they are on the disk."""
+        good = [line.content for line in lines if line.is_good]
+        bad = [line.content for line in lines if not line.is_good]
+        for kind, contents in ((OUTPUT, good), (ERROR, bad)):
+            if contents:
+                path = self.store.output(stored.shown.id, kind)
+                await executors.storage.run(add_lines, path, contents)
+        stored.shown.request_counts.completed += len(good)
+        stored.shown.request_counts.failed += len(bad)
 
 
 class _Rows:
@@ -238,7 +227,7 @@ class _Rows:
     def __init__(self, places: Iterable[Place]) -> None:
         self._new, self._again = deque(places), deque[Place]()
         self._deaths: Counter[str] = Counter()
-        self._rest_s = LEAST_REST_S
+        self.rest_s = LEAST_REST_S  # the next rest
         self._rests_until_s = 0.0
 
     @property
@@ -257,35 +246,17 @@ class _Rows:
         """Have a row that was taken out run next."""
         (self._again if place.custom_id in self._deaths else self._new).appendleft(place)
 
-    def is_final(self, answer: Answered | None, place: Place) -> TypeGuard[Answered]:
-        """Return whether a row has its answer; else it runs again. None: another request came."""
-        if answer is None:
-            self.give_back(place)
-        elif answer.status in BUSY:
-            self.give_back(place)
-            if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
-                self._rests_until_s = time.monotonic() + self._rest_s
-                self._rest_s = min(2 * self._rest_s, MOST_REST_S)
-        elif answer.may_repeat and self._deaths[place.custom_id] < MOST_DEATHS:
-            self._deaths[place.custom_id] += 1
-            self._again.append(place)
-        else:
-            self._rest_s = LEAST_REST_S
-            return True
-        return False
+    def rest(self, place: Place) -> None:
+        """Have a row that was refused run next, after a rest of all."""
+        self.give_back(place)
+        if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
+            self._rests_until_s = time.monotonic() + self.rest_s
+            self.rest_s = min(2 * self.rest_s, MOST_REST_S)
 
-
-async def _read(path: Path, place: Place) -> Row:
-    return await executors.storage.run(read_row, path, place)
-
-
-def _write_line(custom_id: str, status: int, body: bytes) -> bytes:
-    """Return a line of an output file."""
-    response = {
-        "status_code": status,
-        "request_id": f"req_{token_hex(12)}",
-        "body": msgspec.Raw(body or b"null"),
-    }
-    identity = f"batch_req_{token_hex(12)}"
-    line = {"id": identity, "custom_id": custom_id, "response": response, "error": None}
-    return msgspec.json.encode(line)
+    def repeat(self, place: Place) -> bool:
+        """Have a row whose engine has died run again, unless it has done so often enough."""
+        if self._deaths[place.custom_id] == MOST_DEATHS:
+            return False
+        self._deaths[place.custom_id] += 1
+        self._again.append(place)
+        return True

@@ -1,14 +1,12 @@
 """Files and batches on disk: each a record, with its content beside it.
 
-`ID.json` is the record, `ID.data` the content. What a batch writes is `ID.out` and `ID.err` until
-it ends, one line a row, each on the disk before it counts (as in docs/decisions/0028).
+`ID.json` is the record, `ID.data` the content. Those that a batch writes get their records when it
+ends; until then they are its journal (`rows.add_lines`).
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,22 +18,26 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from vllama.base import private
-from vllama.base.errors import BadRequest, Busy, VllamaError
+from vllama.base.errors import BadRequest, Busy, NotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.dialects.openai.batch_types import OVER, Batch, FileObject
+from vllama.dialects.openai.batch_types import (
+    KEPT_S,
+    OVER,
+    PURPOSE,
+    Batch,
+    BatchStatus,
+    FileObject,
+    RowError,
+    RowErrors,
+)
 
-KEPT_S = 30 * 86400
 MAX_FILE_BYTES = 200 * 1000 * 1000
 KEYS_SHARE = 4
 """A key may take this part of the whole, and no more."""
 LOCKED_S = 5.0
 """Between two looks at a folder that another server has."""
-
-
-class NotThere(VllamaError):
-    """There is no such file or batch, or it is somebody else's."""
-
-    status = 404
+OUTPUT, ERROR = "output", "error"
+"""What a batch writes: answers, and what was answered with an error."""
 
 
 class NoRoom(BadRequest):
@@ -100,6 +102,8 @@ class BatchStore:
             else:
                 self._files = {each.shown.id: each for each in self._read("file-", StoredFile)}
                 self._batches = {each.shown.id: each for each in self._read("batch_", StoredBatch)}
+                for path in self.folder.glob("new-*"):  # uploads that a kill has ended
+                    path.unlink(missing_ok=True)
                 self._lock = lock  # now that all is read
         return self._lock is not None
 
@@ -134,25 +138,27 @@ class BatchStore:
                 "cannot keep the file: there are too many others", hint="delete some of them"
             )
 
-    def keep_file(
-        self, new: Path, filename: str, purpose: str, owner: str, identity: str = "",
-        kept_s: int = KEPT_S,
-    ) -> FileObject:  # fmt: skip
-        """Keep a file that was written, under a new id unless one is given. Raises OSError."""
+    def keep_file(self, new: Path, filename: str, owner: str, kept_s: int = KEPT_S) -> FileObject:
+        """Keep a file for a batch, which was written. Raises OSError."""
+        identity = make_id("file-")
+        new.rename(self.content(identity))
+        return self._add_file(identity, filename, PURPOSE, owner, kept_s)
+
+    def _add_file(
+        self, identity: str, filename: str, purpose: str, owner: str, kept_s: int
+    ) -> FileObject:
         now_s = int(time.time())
         shown = FileObject(
-            id=identity or make_id("file-"),
-            bytes=new.stat().st_size,
+            id=identity,
+            bytes=self.content(identity).stat().st_size,
             created_at=now_s,
             expires_at=now_s + kept_s,
             filename=filename[:200],
             purpose=purpose,
         )
-        new.chmod(private.FILE)
-        new.rename(self.content(shown.id))
         stored = StoredFile(owner, shown)
-        self._write(shown.id, stored)
-        self._files[shown.id] = stored
+        self._write(identity, stored)
+        self._files[identity] = stored
         return shown
 
     def content(self, identity: str) -> Path:
@@ -160,7 +166,7 @@ class BatchStore:
         return self.folder / f"{identity}.data"
 
     def find_file(self, identity: str, owner: str) -> FileObject:
-        """Return a file. Raises NotThere, also if it is another owner's."""
+        """Return a file. Raises NotFound, also if it is another owner's."""
         return _find(self._files, identity, owner, "file").shown
 
     def list_files(self, owner: str, purpose: str = "") -> list[FileObject]:
@@ -170,7 +176,7 @@ class BatchStore:
         return sorted(chosen, key=lambda each: (each.created_at, each.id), reverse=True)
 
     def delete_file(self, identity: str, owner: str) -> None:
-        """Remove a file. Raises NotThere, and Conflict while a batch reads it."""
+        """Remove a file. Raises NotFound, and Conflict while a batch reads it."""
         self.find_file(identity, owner)
         for each in self.list_batches():
             if each.shown.input_file_id == identity and each.shown.status not in OVER:
@@ -186,7 +192,7 @@ class BatchStore:
         self._batches[stored.shown.id] = stored
 
     def find_batch(self, identity: str, owner: str) -> StoredBatch:
-        """Return a batch. Raises NotThere, also if it is another owner's."""
+        """Return a batch. Raises NotFound, also if it is another owner's."""
         return _find(self._batches, identity, owner, "batch")
 
     def list_batches(self) -> list[StoredBatch]:
@@ -195,7 +201,7 @@ class BatchStore:
         return sorted(found, key=lambda x: (x.shown.created_at, x.shown.id), reverse=True)
 
     def expire(self) -> None:
-        """Remove files whose time is over, batches as old, and what was not written whole."""
+        """Remove files whose time is over, and batches as old that have ended."""
         now_s = time.time()
         batches = self.list_batches()
         read = {each.shown.input_file_id for each in batches if each.shown.status not in OVER}
@@ -203,34 +209,34 @@ class BatchStore:
             if file.shown.expires_at <= now_s and file.shown.id not in read:
                 self._remove(file.shown.id)
         for batch in batches:
-            if batch.shown.created_at + KEPT_S <= now_s:
+            if batch.shown.created_at + KEPT_S <= now_s and batch.shown.status in OVER:
                 self._remove(batch.shown.id)
-        for path in self.folder.glob("new-*"):
-            if path.stat().st_mtime + 86400 < now_s:
-                path.unlink(missing_ok=True)
 
-    def finish(self, stored: StoredBatch) -> None:
-        """Save the last state of a batch, and remove its journal. Raises OSError."""
-        self.save_batch(stored)
-        for suffix in ("out", "err"):
-            (self.folder / f"{stored.shown.id}.{suffix}").unlink(missing_ok=True)
+    def finish(self, stored: StoredBatch, status: BatchStatus, errors: list[RowError]) -> None:
+        """Make files of what a batch has written, and save its last state. Raises OSError.
 
-    def make_output(self, stored: StoredBatch, suffix: str) -> str | None:
-        """Make a file of what a batch has written; return its id, None if it wrote nothing.
-
-        The journal stays until `finish`, and a second try gives the same id: a server that is
-        killed in between does no row again. Raises OSError.
+        After a kill in between this is done again, and no row: the lines tell which have ended.
         """
-        path = self.folder / f"{stored.shown.id}.{suffix}"
+        shown = stored.shown
+        shown.output_file_id = self._keep_output(stored, OUTPUT)
+        shown.error_file_id = self._keep_output(stored, ERROR)
+        shown.errors = RowErrors(data=errors) if errors else None
+        shown.finalizing_at = int(time.time())
+        shown.enter(status)
+        self.save_batch(stored)
+
+    def _keep_output(self, stored: StoredBatch, kind: str) -> str | None:
+        """Make a file of the lines of a batch; return its id, None if there are none."""
+        batch = stored.shown.id
+        path = self.output(batch, kind)
         if not path.exists() or not path.stat().st_size:
             return None
-        new = self.begin_file()
-        os.link(path, new)
-        digest = hashlib.blake2b(path.name.encode(), digest_size=12).hexdigest()
-        name = f"{stored.shown.id}_{'output' if suffix == 'out' else 'error'}.jsonl"
-        identity = f"file-{digest}"
-        kept = self.keep_file(new, name, "batch_output", stored.owner, identity, stored.kept_s)
-        return kept.id
+        name = f"{batch}_{kind}.jsonl"
+        return self._add_file(path.stem, name, "batch_output", stored.owner, stored.kept_s).id
+
+    def output(self, batch: str, kind: str) -> Path:
+        """Return where a batch writes the lines of a kind: `OUTPUT` or `ERROR`."""
+        return self.content(f"file-{batch.removeprefix('batch_')}-{kind}")
 
     def _read(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
         for path in self.folder.glob(f"{prefix}*.json"):
@@ -251,7 +257,7 @@ class BatchStore:
 def _find(known: Mapping[str, Stored], identity: str, owner: str, word: str) -> Stored:
     found = known.get(identity)
     if found is None or found.owner != owner:
-        raise NotThere(f"No such {word}: {identity[:80]}")
+        raise NotFound(f"No such {word}: {identity[:80]}")
     return found
 
 
@@ -279,40 +285,3 @@ def check_size(size_bytes: int) -> None:
     """Raise NoRoom for a file that is larger than any may be."""
     if size_bytes > MAX_FILE_BYTES:
         raise NoRoom(f"the file is too large: {format_bytes_decimal(MAX_FILE_BYTES)} at most")
-
-
-class Journal:
-    """The lines of one batch, each on the disk before it counts."""
-
-    def __init__(self, folder: Path, identity: str) -> None:
-        self._paths = {good: folder / f"{identity}.{'out' if good else 'err'}" for good in (1, 0)}
-
-    def read(self) -> tuple[set[str], int, int]:
-        """Return the `custom_id`s of rows that have ended, and how many were good and not.
-
-        A line that was not written whole is taken away.
-        """
-        ended: set[str] = set()
-        counts = []
-        for path in self._paths.values():
-            before, whole = len(ended), 0
-            if path.exists():
-                with path.open("r+b") as file:
-                    for line in file:
-                        if not line.endswith(b"\n"):
-                            break
-                        whole += len(line)
-                        ended.add(msgspec.json.decode(line)["custom_id"])
-                    file.truncate(whole)
-            counts.append(len(ended) - before)
-        return ended, counts[0], counts[1]
-
-    def add(self, line: bytes, *, good: bool) -> None:
-        """Add a line. Raises OSError."""
-        path = self._paths[int(good)]
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
-        try:
-            os.write(descriptor, line + b"\n")
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)

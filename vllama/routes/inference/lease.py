@@ -120,7 +120,7 @@ class _Work:
         gateway, running, bundle = self.gateway, self.running, self.wanted.bundle
         log_context.model.set(bundle.name)
         running.model = bundle.name
-        gateway.lane.enter(bundle.key, self)
+        gateway.lane.enter(bundle.key, self.stop)
         try:
             await gateway.lane.wait_for_rows(bundle.key)
             if self.size is not count_nothing:
@@ -128,7 +128,7 @@ class _Work:
             await self._lease_first()
             await self._work()
         finally:
-            gateway.lane.leave(bundle.key, self)
+            gateway.lane.leave(bundle.key, self.stop)
 
     async def _work(self) -> None:
         """Use the lease, and another one where that may help."""
@@ -250,13 +250,13 @@ class _Work:
         gateway, bundle = self.gateway, self.wanted.bundle
         self._close_pool()
         gateway.scheduler.release(self.lease)
-        gateway.lane.leave(bundle.key, self)
+        gateway.lane.leave(bundle.key, self.stop)
         gateway.meter.release(self.running)  # the others may be requests of its own key
         await gateway.lane.wait_for_turn(bundle, gateway.scheduler)
         if self.size is not count_nothing:
             await gateway.meter.reserve(self.running, self._measure)
         self.is_paused = False
-        gateway.lane.enter(bundle.key, self)
+        gateway.lane.enter(bundle.key, self.stop)
         await self._take(gateway.scheduler.acquire(*self.wanted, self.running.flow))
         upstream = self._open_pool()
         self._prepare(upstream)

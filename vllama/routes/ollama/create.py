@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, NotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
@@ -180,7 +180,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
     found = []
     for name, digest in files.items():
         if not blobs.has(str(digest)):
-            raise BlobNotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
+            raise NotFound(f"blob {digest} not found", hint="upload it to /api/blobs first")
         found.append((name, find_blob(gateway, digest)))
     return found
 
@@ -249,12 +249,6 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
     finally:
         writer.discard()
     request.respond(201, b"", b"")
-
-
-class BlobNotFound(BadRequest):
-    """A file of a new model has not been uploaded."""
-
-    status = 404
 
 
 _writes = partial(ollama_route, kind=RouteKind.WRITES)

@@ -41,7 +41,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
     if encoding:
         body = await executors.codec.run(decompress, body, encoding)
     asked = parse_responses(body)
-    store, owner, seed = gateway.responses, identify_owner(gateway, request), secrets.token_hex(12)
+    store, owner, seed = gateway.responses, gateway.running.of(request).owner, secrets.token_hex(12)
     own = make_input_items(asked.input, seed)
     earlier = await store.chain(asked.previous, owner) if asked.previous else []
     if earlier:
@@ -75,15 +75,15 @@ async def responses(gateway: Gateway, request: Request) -> None:
 async def get_response(gateway: Gateway, request: Request) -> None:
     """Return a response that was kept."""
     identity = request.path.removeprefix(RESPONSES)
-    record = await gateway.responses.find(identity, identify_owner(gateway, request))
+    record = await gateway.responses.find(identity, gateway.running.of(request).owner)
     request.respond(200, encode_json(record.response))
 
 
 async def list_input_items(gateway: Gateway, request: Request) -> None:
     """List the input of a response, the newest item first."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(INPUT_ITEMS)
-    owner = identify_owner(gateway, request)
-    *earlier, last = await gateway.responses.chain_of(identity, owner)
+    owner = gateway.running.of(request).owner
+    *earlier, last = await gateway.responses.chain(identity, owner, "Response")
     before = [item for record in earlier for item in record.items]
     request.respond(200, encode_json(list_items([*before, *last.input])))
 
@@ -91,21 +91,15 @@ async def list_input_items(gateway: Gateway, request: Request) -> None:
 async def cancel_response(gateway: Gateway, request: Request) -> None:
     """Refuse to cancel a response, since none is made in the background."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(CANCEL)
-    await gateway.responses.find(identity, identify_owner(gateway, request))
+    await gateway.responses.find(identity, gateway.running.of(request).owner)
     raise BadRequest("Cannot cancel a synchronous response.")
 
 
 async def delete_response(gateway: Gateway, request: Request) -> None:
     """Forget a response."""
     identity = request.path.removeprefix(RESPONSES)
-    await gateway.responses.remove(identity, identify_owner(gateway, request))
+    await gateway.responses.remove(identity, gateway.running.of(request).owner)
     request.json(200, DeletedResponse(identity, "response", deleted=True))
-
-
-def identify_owner(gateway: Gateway, request: Request) -> str:
-    """Return whose responses a request may see: the owner of its key, "" on a server without."""
-    key = gateway.running.of(request).access
-    return key.owner if key is not None else ""
 
 
 _api = partial(Route, dialect=Dialect.RESPONSES, answer=WholeResponse)

@@ -93,6 +93,11 @@ class RunningRequest:
         return self.is_running and not self._answers
 
     @property
+    def owner(self) -> str:
+        """Whose files and stored responses it may see: those of its key, "" on a server without."""
+        return self.access.owner if self.access is not None else ""
+
+    @property
     def flow(self) -> Flow:
         """Whose turn the request takes in a queue: its key's, or that of the client's address."""
         if self.access is None:

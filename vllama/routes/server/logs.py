@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, NotFound
 from vllama.base.log_lines import as_text
 from vllama.base.meaning import TEXT, Schema, says
 from vllama.base.units import rfc3339_local
@@ -95,7 +95,7 @@ class LogText:
     """A log as lines for people. Blocks for the time of reading a file."""
 
     def __init__(self, log_dir: Path, name: str, attempt: int | None) -> None:
-        """Find the log; without `attempt` that of the newest. Raises UnknownLog."""
+        """Find the log; without `attempt` that of the newest. Raises NotFound."""
         self._folder, self._name = log_dir, name
         self._newest = attempt is None and name != OWN
         if name == OWN:
@@ -105,7 +105,7 @@ class LogText:
         found = [path for path in paths if attempt in (None, read_number(path))]
         if not found:
             which = "" if attempt is None else f" of attempt {attempt}"
-            raise UnknownLog(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
+            raise NotFound(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
         self._reader = Reader(found[-1])
 
     def read(self, lines: int | None, *, ended: bool) -> bytes:
@@ -170,12 +170,6 @@ def describe_attempt(path: Path) -> LogAttempt:
     except FileNotFoundError:  # pruned meanwhile
         return LogAttempt(read_number(path), 0, None)
     return LogAttempt(read_number(path), status.st_size, rfc3339_local(status.st_mtime))
-
-
-class UnknownLog(BadRequest):
-    """There is no such log, or it was removed to make room for newer ones."""
-
-    status = 404
 
 
 _COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 999_999_999}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest, ModelNotFound
+from vllama.base.errors import ModelNotFound, NotFound
 from vllama.base.meaning import TEXT, says
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
@@ -103,17 +103,11 @@ async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) 
     name = request.path.removeprefix(PATH).rpartition("/")[0]
     known = gateway.nodes.nodes if gateway.nodes is not None else {}
     if name not in known:
-        raise UnknownNode(
+        raise NotFound(
             f"no node is called '{name}'", hint=f"choose from {', '.join(known) or 'none'}"
         )
     known[name].is_drained = is_drained
     request.json(200, describe_node(known[name]))
-
-
-class UnknownNode(BadRequest):
-    """There is no node of that name."""
-
-    status = 404
 
 
 _name = Parameter("name", "the node's name, as `GET /api/nodes` lists it")

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from vllama.accounts.keys.ring import may_use
 from vllama.base import executors
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, NotFound, VllamaError
 from vllama.base.meaning import TEXT, make_integer, says
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import LEAST, PlanBody
@@ -218,10 +218,10 @@ async def _preview(
 
 
 def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
-    """Raise UnknownEngine or BadRequest for settings that mean nothing."""
+    """Raise NotFound or BadRequest for settings that mean nothing."""
     engine, known = given.get("engine"), facts.found.engines
     if engine is not None and engine not in known:
-        raise UnknownEngine(
+        raise NotFound(
             f"cannot plan with engine '{engine}': it is not known",
             hint=f"choose from {', '.join(known)}",
         )
@@ -248,12 +248,6 @@ class NothingToPlan(BadRequest):
     def __init__(self, error: VllamaError) -> None:
         super().__init__(error.message, hint=error.hint)
         self.status = error.status
-
-
-class UnknownEngine(BadRequest):
-    """There is no engine of this name."""
-
-    status = 404
 
 
 _CONTEXT, _LAYERS = (make_integer(least) for least in LEAST.values())

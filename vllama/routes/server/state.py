@@ -12,7 +12,7 @@ from vllama.accounts.keys.key import Scope
 from vllama.accounts.usage.entries import check_day
 from vllama.accounts.usage.store import FAILURES, UsageRow
 from vllama.base import executors
-from vllama.base.errors import BadRequest, Busy, Forbidden
+from vllama.base.errors import BadRequest, Busy, Forbidden, NotFound
 from vllama.base.meaning import TEXT, make_integer, make_word, says
 from vllama.dialects.events import EndedRow, EventData, RequestRow
 from vllama.net.http.request import JSON, Request
@@ -110,9 +110,7 @@ async def end_request(gateway: Gateway, request: Request) -> None:
     running, access = gateway.running.find(id_), gateway.running.of(request).access
     is_own = running is None or access is None or running.key == access.name
     if running is None or not (is_own or access is None or access.allows(Scope.READ)):
-        raise UnknownRequest(
-            f"no request '{id_}' is running", hint="see what runs: vllama ps --requests"
-        )
+        raise NotFound(f"no request '{id_}' is running", hint="see what runs: vllama ps --requests")
     if not (is_own or access is None or access.allows(Scope.ADMIN)):
         raise Forbidden(
             f"cannot end request '{id_}': it is another key's",
@@ -120,12 +118,6 @@ async def end_request(gateway: Gateway, request: Request) -> None:
         )
     running.end()
     request.respond(200, b"")
-
-
-class UnknownRequest(BadRequest):
-    """There is no such request, or its answer has ended."""
-
-    status = 404
 
 
 async def list_captures(gateway: Gateway, request: Request) -> None:
@@ -150,23 +142,17 @@ async def get_capture(gateway: Gateway, request: Request) -> None:
     id_ = request.path.removeprefix(CAPTURES)
     captures = gateway.captures
     if captures is None:
-        raise UnknownCapture(
+        raise NotFound(
             f"there is no capture '{id_}': requests are not captured",
             hint="start the server with --capture 100",
         )
     capture = await executors.disk.run(find_capture, captures.folder, id_)
     if capture is None:
-        raise UnknownCapture(
+        raise NotFound(
             f"there is no capture '{id_}'", hint="list those that are kept: vllama requests"
         )
     content = await executors.disk.run(lambda: msgspec.json.encode(read_texts(capture)))
     request.respond(200, content, JSON)
-
-
-class UnknownCapture(BadRequest):
-    """There is no such capture, or it was removed to make room for newer ones."""
-
-    status = 404
 
 
 async def list_usage(gateway: Gateway, request: Request) -> None:
