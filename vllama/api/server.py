@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from vllama import config
-from vllama.base import executors, removed
+from vllama.base import executors
 from vllama.base.errors import ConfigError, ServeFailed
 from vllama.base.spelling import suggest
+from vllama.config import removed
 from vllama.config.settings import BY_FIELD
 from vllama.supervise.guard import Command, Guard, GuardFailed
 from vllama.supervise.spec import Grace

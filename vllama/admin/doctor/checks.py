@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from vllama import __version__, config
 from vllama.admin.doctor import engines, machine, storage
 from vllama.admin.doctor.check import Check, Finding, Once, ok, warning
-from vllama.base import removed
-from vllama.config import Config
+from vllama.config import Config, removed
 from vllama.engines.registry import make_search_paths
 from vllama.machine.nvidia import find_driver_cuda, list_gpu_processes
 from vllama.plan.types import Facts
