@@ -16,13 +16,14 @@ from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.request import Call, guess_tokens
 from vllama.dialects.decisions.forms import (
+    DecisionsBody,
+    SystemOneBody,
     parse_decisions,
     parse_systemone,
     write_decisions,
     write_systemone,
 )
 from vllama.dialects.decisions.questions import Counts, Decision, Distribution, read_distribution
-from vllama.dialects.decisions.request_types import DecisionsBody, SystemOneBody
 from vllama.dialects.openai.answer_types import (
     Decisions,
     RankedText,
