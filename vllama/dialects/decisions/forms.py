@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from vllama.base.errors import BadRequest
 from vllama.base.meaning import says
-from vllama.chat.bodies import Body, convert, encode_json, find_error, name_type
+from vllama.chat.bodies import convert, encode_json, find_error, name_type
 from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.decisions.questions import (
     LETTERS,
@@ -27,7 +27,7 @@ from vllama.dialects.decisions.questions import (
     QuestionKind,
     make_noul_options,
 )
-from vllama.dialects.ollama.request_types import Model
+from vllama.dialects.ollama.request_types import Model, OwnFields
 from vllama.dialects.openai.answer_types import Decisions, SystemOneAnswers
 from vllama.dialects.responses.items import input_messages
 from vllama.dialects.responses.request_types import MESSAGE, InputItem
@@ -89,7 +89,7 @@ _Messages: TypeAlias = Annotated[
 ]
 
 
-class DecisionsBody(Body):
+class DecisionsBody(OwnFields):
     """`POST /v1/decisions`."""
 
     model: Model = ""

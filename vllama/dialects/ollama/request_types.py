@@ -182,12 +182,12 @@ KEEP_ALIVE = says(
     "how long the model stays loaded: `10m`, seconds, `-1` forever, `0` not at all",
     anyOf=[{"type": "number"}, {"type": "string", "pattern": DURATION}],
 )
-THINK = says(
-    "whether the model thinks first, or how much",
-    anyOf=[{"type": "boolean"}, make_word(*THINK_LEVELS)],
-)
-TRUNCATE = says("false: a prompt longer than the context is refused, not cut", type="boolean")
-SHIFT = says("false: the response ends when the context is full", type="boolean")
+Think: TypeAlias = Annotated[
+    bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None,
+    says("whether the model thinks first, or how much"),
+]
+TRUNCATE = says("false: a prompt longer than the context is refused, not cut")
+SHIFT = says("false: the response ends when the context is full")
 INSPECT = says(
     "what to collect inside the model, and how to steer it",
     **{"$ref": "#/components/schemas/Inspect"},
@@ -199,17 +199,14 @@ _TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 
 
 class OwnFields(Body, kw_only=True):
-    """Ollama's fields in requests of the other APIs, which check them where they read them.
+    """Ollama's fields in requests of the other APIs; `kw_only` has them listed last."""
 
-    `kw_only` has them listed last.
-    """
-
-    options: Annotated[Any, OPTIONS] = None
-    num_ctx: Annotated[Any, says("the context length in tokens", type="number")] = None
-    keep_alive: Annotated[Any, KEEP_ALIVE] = None
-    think: Annotated[Any, THINK] = None
-    truncate: Annotated[Any, TRUNCATE] = None
-    shift: Annotated[Any, SHIFT] = None
+    options: Annotated[Options, OPTIONS] | None = None
+    num_ctx: Annotated[float | None, says("the context length in tokens")] = None
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+    think: Think = None
+    truncate: Annotated[bool | None, TRUNCATE] = None
+    shift: Annotated[bool | None, SHIFT] = None
 
 
 class TextFields(OwnFields, kw_only=True):
@@ -226,7 +223,7 @@ class InferenceBody(Body):
     format: Annotated[Any, says("`json`, or a JSON schema of the response", **_FORMAT)] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
-    think: Annotated[bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None, THINK] = None
+    think: Think = None
     truncate: Annotated[bool, TRUNCATE] = True
     shift: Annotated[bool, SHIFT] = True
     debug_render_only: Annotated[bool, RENDER_ONLY] = msgspec.field(
