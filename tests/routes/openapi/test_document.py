@@ -19,7 +19,7 @@ from vllama import __version__
 from vllama.models.names.ref import ModelRef
 from vllama.routes.describe.document import encode_document
 from vllama.routes.describe.examples import EXAMPLES
-from vllama.routes.describe.names import MODEL_NAMES
+from vllama.routes.describe.schemas import MODEL_NAMES
 from vllama.routes.route_table import ROUTES
 
 ROOT = Path(__file__).parents[3]

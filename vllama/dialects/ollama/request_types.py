@@ -33,7 +33,7 @@ _MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 Model: TypeAlias = Annotated[str, says(format="model", required=True)]
 PulledModel: TypeAlias = Annotated[str, says(format="pulled-model", required=True)]
 NewModel: TypeAlias = Annotated[str, says(format="new-model", required=True)]
-"""Names of models: `routes.describe.names` has the pattern and the sentence of each format."""
+"""Names of models: `routes.describe.schemas` has the pattern and the sentence of each format."""
 AT_MOST = msgspec.Meta(le=MAX_INT)
 """The limit of integers of which the least is checked later."""
 Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INT, le=MAX_INT)]
