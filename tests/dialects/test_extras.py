@@ -5,18 +5,11 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from vllama.base.errors import BadRequest
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
 
-ANY = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
 FIELDS = ("options", "keep_alive", "think", "num_ctx", "truncate")
 
 
@@ -89,12 +82,3 @@ def test_refused(body: dict[str, Any], text: str) -> None:
 )
 def test_effort(body: dict[str, Any], think: Any, effort: str | None) -> None:
     assert add_effort(body, think).get("reasoning_effort") == effort
-
-
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, ANY)))
-def test_only_bad_request_ever(body: dict[str, Any]) -> None:
-    try:
-        rest, _ = parse(body)
-    except BadRequest:
-        return
-    assert not set(rest) & set(FIELDS)
