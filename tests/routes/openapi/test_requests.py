@@ -17,7 +17,18 @@ VALUES = [
 ]
 BODIES = [route for route in ROUTES if route.body and issubclass(route.body, Body)]
 CHECKED_LATER = {
-    *("model", "from", "source", "destination", "query", "url", "adapters", "files", "draft_files"),
+    *(
+        "model",
+        "from",
+        "source",
+        "destination",
+        "query",
+        "url",
+        "adapters",
+        "files",
+        "documents",
+        "draft_files",
+    ),
     *(
         "input",
         "max_tokens",

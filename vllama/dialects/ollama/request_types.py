@@ -289,11 +289,17 @@ Uploads: TypeAlias = Annotated[
 ]
 
 
-class CreateBody(Body):
+class NamedBody(Body):
+    """A body that names a model."""
+
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
+
+
+class CreateBody(NamedBody):
     """`POST /api/create`."""
 
     model: NewModel = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     stream: bool = True
     quantize: Annotated[str, says("the quantization to convert to, such as `q4_K_M`")] = ""
     quantization: Annotated[str, says("the older word for `quantize`")] = ""
@@ -316,11 +322,9 @@ class CreateBody(Body):
     info: Annotated[dict[str, Any], says("metadata for the model file")] = {}
 
 
-class ShowBody(Body):
+class ShowBody(NamedBody):
     """`POST /api/show`; `plan` is our own."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     system: str = ""
     template: str = ""
     verbose: Annotated[bool, says("with the long arrays of the model file")] = False
@@ -335,19 +339,15 @@ class CopyBody(Body):
     destination: NewModel = ""
 
 
-class DeleteBody(Body):
+class DeleteBody(NamedBody):
     """`DELETE /api/delete`; `force` is our own."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     force: Annotated[bool, says("also delete files that other programs share")] = False
 
 
-class PushBody(Body):
+class PushBody(NamedBody):
     """`POST /api/push`."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     insecure: Annotated[bool, says("allow plain HTTP to a registry")] = False
     username: Annotated[str, says("ignored")] = ""
     password: Annotated[str, says("ignored")] = ""
@@ -367,11 +367,9 @@ class PullBody(PushBody):
 LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
-class PlanBody(Body):
+class PlanBody(NamedBody):
     """`POST /api/plan`."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     engine: str = ""
     context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
     gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
@@ -381,11 +379,9 @@ class PlanBody(Body):
 Token: TypeAlias = Annotated[int, says(**make_integer(0))]
 
 
-class TokenizeBody(Body):
+class TokenizeBody(NamedBody):
     """`POST /api/tokenize`; a text has one of three names."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     text: Annotated[str | None, says(required=True)] = None
     content: str | None = None
     prompt: str | None = None

@@ -41,7 +41,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit. `raw`: the prompt is not put into the model's template.
     """
 
-    model: object
+    model: str
     prompts: tuple[str, ...]
     fields: Mapping[str, Any]
     suffix: str = ""
@@ -99,7 +99,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
             refuse_type(f"stop[{number}]", "a string", item)
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
     return CompletionRequest(
-        model=data.get("model"),
+        model=data.get("model", ""),
         prompts=prompts,
         fields={name: value for name, value in data.items() if name not in _OURS},
         suffix=data.get("suffix", ""),

@@ -89,7 +89,7 @@ def read_chat(
     if "min_tokens" in rest:
         rest["min_tokens"] = max(0, int(rest["min_tokens"]))
     return ChatRequest(
-        model=str(rest.pop("model", "")),
+        model=rest.pop("model", ""),
         messages=messages,
         stream=rest.pop("stream", False),
         include_usage=rest.pop("stream_options", {}).get("include_usage") is True,

@@ -70,9 +70,9 @@ async def rerank(gateway: Gateway, request: Request) -> None:
 
     With `texts` in place of `documents` the answer is a bare array.
     """
-    body, extras = take_extras(parse_openai(await request.body()))
+    body, extras = take_extras(parse_openai(await request.body(), RerankBody))
     entry = await find_v1_model(gateway, body.get("model"))
-    name, asked = str(body["model"]), parse_rerank(body)
+    name, asked = body["model"], parse_rerank(body)
     comparison = (asked.query, asked.documents)
     scores, tokens = await score_all(
         gateway, request, entry, name, [comparison], asked.fields, extras, "rerank"
@@ -86,7 +86,7 @@ async def score(gateway: Gateway, request: Request) -> None:
     """Compare pairs of texts."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
-    name, asked = str(body["model"]), parse_score(body)
+    name, asked = body["model"], parse_score(body)
     scores, tokens = await score_all(
         gateway, request, entry, name, list(asked.comparisons()), asked.fields, extras, "score"
     )
@@ -171,7 +171,7 @@ LIKELIEST = 20
 async def systemone(gateway: Gateway, request: Request) -> None:
     """Answer typed questions about a state, in System One's form."""
     body, extras = take_extras(parse_openai(await request.body()))
-    name = read_model(body)
+    name = body.get("model") or ""
     entry, asked = await find_v1_model(gateway, name), parse_systemone(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_systemone(asked, found, model=name, counts=counts))
@@ -180,16 +180,10 @@ async def systemone(gateway: Gateway, request: Request) -> None:
 async def decisions(gateway: Gateway, request: Request) -> None:
     """Answer typed questions with probabilities."""
     body, extras = take_extras(parse_openai(await request.body(), DecisionsBody))
-    name = read_model(body)
+    name = body.get("model") or ""
     entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_decisions(asked, found, model=name, counts=counts))
-
-
-def read_model(body: Mapping[str, Any]) -> str:
-    """Return the model's name; "" is none, which `find_v1_model` refuses."""
-    name = body.get("model")
-    return name if isinstance(name, str) else ""
 
 
 async def decide(
