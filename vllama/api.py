@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from vllama import config
-from vllama.base import executors, removed
+from vllama.base import executors
 from vllama.base.errors import ConfigError, ServeFailed
 from vllama.base.spelling import suggest
-from vllama.config import Config
+from vllama.config import Config, removed
 from vllama.config.parse import whole_path
 from vllama.config.settings import BY_FIELD
 from vllama.models.library import Library, open_library

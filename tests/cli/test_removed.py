@@ -7,9 +7,9 @@ import os
 import pytest
 
 from tests.cli.conftest import Vllama
-from vllama.base import removed
 from vllama.cli.app import run
 from vllama.cli.command_index import ALIASES, COMMANDS
+from vllama.config import SETTINGS, removed
 
 
 @pytest.mark.parametrize(("name", "advice"), removed.COMMANDS.items())
@@ -34,6 +34,7 @@ def test_a_removed_option_or_action(what, advice, capsys) -> None:
 
 def test_the_table_names_nothing_that_is_there() -> None:
     assert not removed.COMMANDS.keys() & {*COMMANDS, *ALIASES}
+    assert not removed.SETTINGS.keys() & {setting.key for setting in SETTINGS}
 
 
 def test_a_command_warns_of_an_old_file(vllama: Vllama, env: dict[str, str], tmp_path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vllama import config
-from vllama.base import removed
 from vllama.base.errors import ConfigError
+from vllama.config import removed
 from vllama.config.edit import save_text, set_values
 
 HOME = {"HOME": "/nowhere"}

@@ -20,8 +20,7 @@ from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import estimate_tokens
 from vllama.chat.templates.template_style import Style
 from vllama.dialects.anthropic.read import parse_messages
-from vllama.dialects.decisions.forms import parse_decisions, parse_systemone
-from vllama.dialects.decisions.request_types import DecisionsBody
+from vllama.dialects.decisions.forms import DecisionsBody, parse_decisions, parse_systemone
 from vllama.dialects.ollama.embeddings import parse_embeddings
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import parse_generate

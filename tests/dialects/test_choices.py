@@ -7,24 +7,29 @@ import pytest
 from msgspec.structs import replace
 
 from tests.chat import transcripts as streams
+from tests.chat.bodies import parse
 from tests.chat.cuts import ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.test_anthropic_write import passage
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai.choices import Part, Totals, merge_choices, parse_n, reseed
+from vllama.dialects.openai.choices import Part, Totals, merge_choices, reseed
+from vllama.dialects.openai.read import read_chat
+from vllama.dialects.openai.request_types import ChatCompletionBody
+
+HI = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize(("value", "n"), [(None, 1), (1, 1), (128, 128), (2.0, 2)])
 def test_n(value: object, n: int) -> None:
-    assert parse_n(value) == n
+    assert read_chat(parse({"messages": HI, "n": value}, ChatCompletionBody)).n == n
 
 
 @pytest.mark.parametrize("value", [0, -1, 129, 10**30, 1.5, "2", True, [], {}])
 def test_no_n(value: object) -> None:
     with pytest.raises(BadRequest, match="'n'"):
-        parse_n(value)
+        parse({"messages": HI, "n": value}, ChatCompletionBody)
 
 
 def events(data: bytes) -> list[Any]:

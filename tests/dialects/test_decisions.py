@@ -1,5 +1,6 @@
 """System One and Decisions: requests, prompts, and what becomes of the model's probabilities."""
 
+import json
 import math
 
 import pytest
@@ -7,12 +8,14 @@ from msgspec import to_builtins
 
 from vllama.base.errors import BadRequest
 from vllama.dialects.decisions.forms import (
+    DecisionsBody,
     parse_decisions,
     parse_systemone,
     write_decisions,
     write_systemone,
 )
 from vllama.dialects.decisions.questions import Counts, Distribution, read_distribution
+from vllama.dialects.openai.read import parse_openai
 
 NOUL = {"type": "noul", "instructions": "Is it urgent?"}
 CHOICE = {
@@ -110,16 +113,18 @@ def test_the_answers_of_system_one():
     [
         ({"questions": {}}, "questions"),
         ({"questions": [NOUL]}, "questions"),
-        ({"questions": {"q": "x"}}, r"questions\.q"),
-        ({"questions": {"q": NOUL | {"type": "x"}}}, r"questions\.q\.type"),
-        ({"questions": {"q": {"type": "noul"}}}, r"questions\.q\.instructions"),
-        ({"questions": {"q": NOUL | {"criteria": {"maybe": "x"}}}}, "criteria"),
-        ({"questions": {"q": CHOICE | {"criteria": {"only": None}}}}, "2 to 26 options"),
-        ({"questions": {"q": CHOICE | {"criteria": dict.fromkeys(map(str, range(27)))}}}, "2 to"),
-        ({"questions": {"q": CHOICE | {"criteria": {"a": 1, "b": None}}}}, "criteria.a"),
-        ({"questions": {"q": SCORE | {"criteria": ["one"]}}}, "2 to 10"),
-        ({"questions": {"q": SCORE | {"criteria": [None, 5]}}}, "must be text"),
-        ({"questions": {"q": SCORE | {"instructions": None}}}, "instructions is required"),
+        ({"questions": {"q": "x"}}, "'q': .*expected an object"),
+        ({"questions": {"q": NOUL | {"type": "x"}}}, "'q': .*'type': invalid value 'x'"),
+        ({"questions": {"q": {"type": "noul"}}}, "'q': its instructions are missing"),
+        ({"questions": {"q": NOUL | {"criteria": {"maybe": "x"}}}}, "'maybe'.*criteria"),
+        ({"questions": {"q": CHOICE | {"criteria": {"only": None}}}}, "'criteria': .*length >= 2"),
+        ({"questions": {"q": CHOICE | {"criteria": dict.fromkeys(map(str, range(27)))}}}, "<= 26"),
+        ({"questions": {"q": CHOICE | {"criteria": {"a": 1, "b": None}}}}, "expected a string"),
+        ({"questions": {"q": SCORE | {"criteria": ["one"]}}}, "'criteria': .*length >= 2"),
+        ({"questions": {"q": SCORE | {"criteria": [None] * 11}}}, "'criteria': .*length <= 10"),
+        ({"questions": {"q": SCORE | {"criteria": [None, 5]}}}, r"'criteria\[1\]': .*a string"),
+        ({"questions": {"q": SCORE | {"instructions": None}}}, "instructions"),
+        ({"questions": {"q": SCORE | {"instructions": ""}}}, "instructions are missing"),
         ({"state": 5}, "state"),
         ({"images": ["aGk="]}, "images"),
     ],
@@ -139,15 +144,19 @@ QUESTIONS = [
     {"type": "predicate", "name": "urgent", "instructions": "Is it urgent?"},
     {
         "type": "choice", "instructions": [{"type": "input_text", "text": "Which?"}],
-        "choices": [{"value": "a", "description": "the first"}, {"value": True}],
+        "choices": [{"value": "a", "description": "the first"}, {"value": True, "more": 1}],
     },
     {"type": "score", "name": "s", "instructions": "How?", "levels": [{"label": "low"},
                                                                      {"label": "high"}]},
 ]  # fmt: skip
 
 
+def decide(body):
+    return parse_decisions(parse_openai(json.dumps(body).encode(), DecisionsBody))
+
+
 def test_the_answers_of_decisions():
-    asked = parse_decisions({"input": "Help!", "questions": QUESTIONS})
+    asked = decide({"input": "Help!", "questions": QUESTIONS})
     found = [Distribution((0.75, 0.25)), Distribution((0.0, 1.0)), Distribution((0.5, 0.5))]
     reply = to_builtins(write_decisions(asked, found, model="m", counts=COUNTS))
     assert reply["answers"] == [
@@ -171,7 +180,7 @@ def test_the_answers_of_decisions():
 
 
 def test_a_conversation_stays_one():
-    asked = parse_decisions(
+    asked = decide(
         {
             "input": [
                 {"role": "user", "content": "Hi"},
@@ -190,16 +199,17 @@ def test_a_conversation_stays_one():
         ({"input": None}, "'input'"),
         ({"questions": []}, "'questions'"),
         ({"questions": {"q": QUESTIONS[0]}}, "'questions'"),
-        ({"questions": ["x"]}, r"questions\[0\]"),
-        ({"questions": [QUESTIONS[0] | {"type": "noul"}]}, "predicate"),
-        ({"questions": [QUESTIONS[0] | {"instructions": ""}]}, "instructions"),
-        ({"questions": [QUESTIONS[0] | {"name": 5}]}, "name"),
-        ({"questions": [QUESTIONS[1] | {"choices": [{"value": "a"}]}]}, "2 to 26"),
+        ({"questions": ["x"]}, r"'questions\[0\]': expected an object"),
+        ({"questions": [QUESTIONS[0] | {"type": "noul"}]}, r"'questions\[0\]\.type': .*'noul'"),
+        ({"questions": [QUESTIONS[0] | {"instructions": ""}]}, "'questions.*instructions': .*>= 1"),
+        ({"questions": [QUESTIONS[0] | {"instructions": [5]}]}, r"instructions\[0\]': .*an object"),
+        ({"questions": [QUESTIONS[0] | {"name": 5}]}, r"name': expected a string"),
+        ({"questions": [QUESTIONS[1] | {"choices": [{"value": "a"}]}]}, "choices': .*length >= 2"),
         ({"questions": [QUESTIONS[1] | {"choices": [{"value": 1}, {"value": 2}]}]}, "value"),
         ({"questions": [QUESTIONS[2] | {"levels": [{"label": True}, {"label": "b"}]}]}, "label"),
-        ({"questions": QUESTIONS[:1] * 401}, "400"),
+        ({"questions": QUESTIONS[:1] * 401}, "'questions': .*length <= 400"),
     ],
 )
 def test_decisions_refused(changes, text):
     with pytest.raises(BadRequest, match=text):
-        parse_decisions({"input": "x", "questions": QUESTIONS} | changes)
+        decide({"input": "x", "questions": QUESTIONS} | changes)

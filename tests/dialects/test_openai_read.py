@@ -4,8 +4,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.chat.bodies import adapt_chat, adapt_completion
 from tests.chat.test_engine_request import LCP, SCHEMA, VLLM
@@ -322,37 +320,3 @@ def test_parse_openai() -> None:
     assert parse_openai(b'{"Model": "m"}') == {"model": "m"}
     with pytest.raises(BadRequest, match="missing request body"):
         parse_openai(b"")
-
-
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
-)
-VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=3), SCALARS)
-FIELDS = st.sampled_from(
-    [
-        "messages", "model", "stream", "stream_options", "temperature", "max_tokens", "seed", "stop",
-        "tools", "response_format", "logprobs", "top_k", "n", "prompt", "suffix", "reasoning",
-        "reasoning_effort", "logit_bias",
-    ]
-)  # fmt: skip
-MESSAGE = st.dictionaries(
-    st.sampled_from(["role", "content", "tool_calls", "reasoning"]),
-    VALUES | st.lists(st.dictionaries(st.sampled_from(["type", "text", "function"]), VALUES)),
-)
-
-
-@given(st.dictionaries(FIELDS, VALUES), st.lists(MESSAGE, min_size=1, max_size=2))
-def test_only_bad_request_ever(fields: dict[str, Any], messages: list[Any]) -> None:
-    for traits in (LCP, VLLM):
-        for body in (fields, fields | {"messages": messages}):
-            for adapt in (chat_of, adapt_completion):
-                try:
-                    sent = adapt(body, traits)
-                except BadRequest as error:
-                    assert error.message
-                else:
-                    assert sent["stream"] is True
-
-
-def chat_of(body: dict[str, Any], traits: Traits) -> Any:
-    return adapt_chat(body, traits)[0]

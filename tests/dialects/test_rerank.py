@@ -6,7 +6,18 @@ import pytest
 from msgspec import to_builtins
 
 from vllama.base.errors import BadRequest, UpstreamError
-from vllama.dialects.rerank import parse_rerank, parse_score, read_scores, write_rerank_body
+from vllama.dialects.openai.read import parse_openai
+from vllama.dialects.rerank import (
+    RerankBody,
+    parse_rerank,
+    parse_score,
+    read_scores,
+    write_rerank_body,
+)
+
+
+def rerank(body):
+    return parse_rerank(parse_openai(json.dumps(body).encode(), RerankBody))
 
 
 def write(asked, scores, **more):
@@ -36,7 +47,7 @@ def test_a_document_without_a_score_is_the_engines_fault(body):
 
 
 def test_the_best_comes_first_and_equal_ones_keep_their_order():
-    asked = parse_rerank({"query": "q", "documents": ["a", "b", {"text": "c"}, "d"], "top_n": 3})
+    asked = rerank({"query": "q", "documents": ["a", "b", {"text": "c"}, "d"], "top_n": 3})
     reply = write(asked, [0.1, 0.7, 0.7, -1.0], tokens=5)
     assert reply["results"] == [
         {"index": 1, "relevance_score": 0.7, "document": {"text": "b"}},
@@ -48,24 +59,24 @@ def test_the_best_comes_first_and_equal_ones_keep_their_order():
 
 @pytest.mark.parametrize("top_n", [None, 0])
 def test_without_a_number_all_are_returned(top_n):
-    asked = parse_rerank({"query": "q", "documents": ["a", "b"], "top_n": top_n})
+    asked = rerank({"query": "q", "documents": ["a", "b"], "top_n": top_n})
     assert len(write(asked, [1.0, 2.0], tokens=0)["results"]) == 2
 
 
 def test_a_whole_number_may_have_a_decimal_point():
-    asked = parse_rerank({"query": "q", "documents": ["a", "b"], "top_n": 1.0})
+    asked = rerank({"query": "q", "documents": ["a", "b"], "top_n": 1.0})
     assert len(write(asked, [1.0, 2.0], tokens=0)["results"]) == 1
 
 
 def test_documents_are_left_out_on_request():
-    asked = parse_rerank({"query": "q", "documents": ["a"], "return_documents": False})
+    asked = rerank({"query": "q", "documents": ["a"], "return_documents": False})
     reply = write(asked, [1.0], tokens=0)
     assert reply["results"] == [{"index": 0, "relevance_score": 1.0}]
 
 
 def test_the_bare_form():
     body = {"query": "q", "texts": ["a", "b"], "return_text": True, "truncate": True}
-    assert write(parse_rerank(body), [1.0, 2.0], tokens=0) == [
+    assert write(rerank(body), [1.0, 2.0], tokens=0) == [
         {"index": 1, "score": 2.0, "text": "b"}, {"index": 0, "score": 1.0, "text": "a"},
     ]  # fmt: skip
 
@@ -75,7 +86,7 @@ def test_an_engine_gets_texts_and_the_fields_that_are_its_own():
         "model": "m", "query": "q", "documents": ["a", {"text": "b"}, {"image": "data:,x"}],
         "top_n": 1, "truncate_prompt_tokens": 100,
     }  # fmt: skip
-    asked = parse_rerank(body)
+    asked = rerank(body)
     assert write_rerank_body(asked.query, asked.documents, asked.fields, "theirs") == {
         "model": "theirs", "query": "q", "documents": ["a", "b", {"image": "data:,x"}],
         "truncate_prompt_tokens": 100,
@@ -89,8 +100,8 @@ def test_an_engine_gets_texts_and_the_fields_that_are_its_own():
         ({"query": 5, "documents": ["a"]}, "'query'"),
         ({"query": "q"}, "'documents'"),
         ({"query": "q", "documents": []}, "'documents'"),
-        ({"query": "q", "documents": [None]}, "'documents'"),
-        ({"query": "q", "texts": [{"text": "a"}]}, "'texts'"),
+        ({"query": "q", "documents": [None]}, r"'documents\[0\]'"),
+        ({"query": "q", "texts": [{"text": "a"}]}, r"'texts\[0\]'"),
         ({"query": "q", "documents": ["a"], "top_n": True}, "'top_n'"),
         ({"query": "q", "documents": ["a"], "top_n": 1.5}, "'top_n'"),
         ({"query": "q", "documents": ["a"], "return_documents": "no"}, "'return_documents'"),
@@ -98,7 +109,7 @@ def test_an_engine_gets_texts_and_the_fields_that_are_its_own():
 )
 def test_refused(body, text):
     with pytest.raises(BadRequest, match=text):
-        parse_rerank(body)
+        rerank(body)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import httpx
 import openai
@@ -59,7 +60,7 @@ def test_no_proxy_may_keep_events_back(server):
 def test_errors_are_ollamas_in_its_order(server):
     for path, body, status, said in (
         ("chat/completions", {"model": "no"}, 400, "[] is too short - 'messages'"),
-        ("chat/completions", {"model": "no", "messages": [{"role": "user"}]}, 400, "<nil>"),
+        ("chat/completions", {"model": "no", "messages": [{"role": "user"}]}, 400, "got null"),
         ("chat/completions", {"messages": [{"content": "x"}]}, 400, "model is required"),
         ("completions", {"model": "no", "prompt": ["a"]}, 404, "model 'no' not found"),
         ("completions", {"prompt": "x"}, 404, "model '' not found"),
@@ -68,7 +69,7 @@ def test_errors_are_ollamas_in_its_order(server):
         ("messages", {"max_tokens": 0}, 400, "model is required"),
         ("messages", {"model": "no"}, 400, "max_tokens is required and must be positive"),
         ("messages", {"model": "no", "max_tokens": 1}, 400, "messages is required"),
-        ("responses", {"model": "no", "input": 5}, 400, "input must be a string or array"),
+        ("responses", {"model": "no", "input": 5}, 400, "expected a string or an array"),
         ("responses", {"model": "no"}, 404, "model 'no' not found"),
     ):
         got, answer = server.post(f"/v1/{path}", body)
@@ -132,12 +133,12 @@ def test_an_empty_prompt_loads(server, client):
     [
         ({"prompt": [1, 2]}, "Invalid value for 'prompt[0]': expected a string, got an integer."),
         ({"suffix": "end"}, "plain:latest does not support insert"),
-        ({"n": 1000}, "Invalid 'n': expected 1 to 128"),
+        ({"n": 1000}, "Invalid value for 'n': expected an integer <= 128."),
         ({"prompt": "word " * 2000, "extra_body": {"truncate": False}}, "available context length"),
     ],
 )
 def test_completions_refused(client, more, text):
-    with pytest.raises(openai.BadRequestError, match=text):
+    with pytest.raises(openai.BadRequestError, match=re.escape(text)):
         client.completions.create(**{"model": "plain", "prompt": "x"} | more)
 
 

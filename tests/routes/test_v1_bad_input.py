@@ -7,7 +7,7 @@ import json
 import psutil
 import pytest
 
-from tests.dialects.test_bad_input import COMMON, ROUTES, VALUES
+from tests.dialects.test_bad_input import ROUTES
 from tests.routes.test_ollama_chat import user
 from tests.server_process import Server
 
@@ -57,24 +57,6 @@ def check(name, status, headers, data, sent):
         kinds = ("invalid_request_error", "not_found_error", "api_error")
         assert value["error"]["type"] in kinds
     assert value["error"]["message"]
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_every_field_with_every_type(own, name):
-    connection = own.connect()
-    try:
-        for field in (COMMON + " " + ROUTES[name][2]).split():
-            for value in VALUES[::3]:  # all of them: tests/dialects
-                body = base(name) | {field: value}
-                if field in ("options", "num_ctx", "logprobs") and body.get("stream"):
-                    continue
-                if field == "num_ctx" and isinstance(value, int | float) and value:
-                    continue  # another context is another engine: seconds each
-                connection.request("POST", PATHS[name], json.dumps(body))
-                with connection.getresponse() as answer:
-                    check(name, answer.status, answer.headers, answer.read(), body)
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -28,7 +28,7 @@ from tests.server_process import FAKE, LIMIT_S, Server
 from vllama.base.errors import BadRequest, ConfigError
 from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
-from vllama.routes.asked import complete_name, read_json
+from vllama.routes.inference.demand import complete_name, read_json
 from vllama.server.preflight import check_nodes
 from vllama.targets.nodes.choose import Candidate, choose_node
 from vllama.targets.nodes.forward import read_usage

@@ -35,7 +35,7 @@ class Kind:
     Schema. `none` is what a user writes for None. `join` makes one text of the items of a list or a
     table, which `parse` reads back. `is_nested`: `parse` takes the values of the config file as
     they are, tables within tables too; `list_fields` yields each field of tables by name
-    (`config.tables.ListedField`).
+    (`config.parse.ListedField`).
     """
 
     parse: Callable[[Any], Any]

@@ -2,6 +2,7 @@
 
 Both are context variables of the running task, so that no function has to pass them on. The gateway
 sets them for a request, the scheduler for an instance; the log and calls to engines read them.
+`Outcome` has the words in which the log, metrics, traces, captures and events say how one ended.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import itertools
 import logging
 from contextvars import ContextVar
+from typing import Literal
 
 MAX_LENGTH = 128
+Outcome = Literal["ok", "error", "aborted", "stopped"]
+"""`ok`; `error`, also within a stream whose status was 200; `aborted` by a client that left;
+`stopped` by an administrator (`vllama stop --request`, or the page)."""
 
 model: ContextVar[str] = ContextVar("model", default="")
 requested: ContextVar[str] = ContextVar("requested", default="")

@@ -216,8 +216,9 @@ def _tidy(value: object, kind: Any) -> object:
         case UnionType():
             for one in kind.types:
                 value = _tidy(value, one)
-        case StructType() if isinstance(value, dict):
-            return _tidy_fields(value, kind.cls)
+        case StructType() if isinstance(value, dict) and value.get(kind.tag_field) == kind.tag:
+            tag = {} if kind.tag_field is None else {kind.tag_field: kind.tag}
+            return tag | _tidy_fields(value, kind.cls)
         case DictType() if isinstance(value, dict):
             return {name: _tidy(item, kind.value_type) for name, item in value.items()}
         case ListType() if isinstance(value, list):

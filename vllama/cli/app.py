@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 
 from vllama import __version__
-from vllama.base import removed
 from vllama.base.spelling import find_similar, suggest
 from vllama.cli.command_index import ALIASES, COMMANDS
 
@@ -181,6 +180,8 @@ def _explain(message: str) -> str:
 
 def _find_removed(args: Sequence[str], option: str | None) -> str | None:
     """Return what to do instead of a command or an option that was removed; None if none was."""
+    from vllama.config import removed
+
     name = next((a for a in args if not a.startswith("-")), "")
     known = ALIASES.get(name, name)
     if known not in COMMANDS and (advice := removed.COMMANDS.get(name)):

@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from vllama import config
-from vllama.base import removed
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.spelling import suggest
+from vllama.config import removed
 
 LIMIT_S = 1.0
 """A shell that waits for a slow server is worse than one that offers nothing."""

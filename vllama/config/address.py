@@ -75,19 +75,20 @@ def reachable_host(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def list_addresses(family: int = socket.AF_INET) -> list[str]:
-    """Return the addresses of this machine, in one family."""
+def list_addresses(*families: int) -> list[str]:
+    """Return the addresses of this machine, without zones: all, or those of some families."""
     import psutil  # slow to import, and seldom needed
 
-    groups = psutil.net_if_addrs().values()
-    return [one.address for group in groups for one in group if one.family == family]
+    wanted = families or (socket.AF_INET, socket.AF_INET6)
+    found = (one for group in psutil.net_if_addrs().values() for one in group)
+    return [one.address.partition("%")[0] for one in found if one.family in wanted]
 
 
 def list_listening(host: str) -> list[str]:
     """Return the addresses at which a server on `host` listens, and a name as it is."""
     if host not in ("", "0.0.0.0", "::"):
         return [host]
-    return list_addresses() + (list_addresses(socket.AF_INET6) if host == "::" else [])
+    return list_addresses() if host == "::" else list_addresses(socket.AF_INET)
 
 
 def is_public(host: str) -> bool:
@@ -100,7 +101,7 @@ def is_public(host: str) -> bool:
 
 def find_network_host() -> str | None:
     """Return the IPv4 address at which others find this machine; None if it has no network."""
-    found = [ipaddress.IPv4Address(address) for address in list_addresses()]
+    found = [ipaddress.IPv4Address(address) for address in list_addresses(socket.AF_INET)]
     usable = [one for one in found if not (one.is_loopback or one.is_link_local)]
     # a private one is that of the local network rather than that of a tunnel
     return str(min(usable, key=lambda one: not one.is_private)) if usable else None
@@ -123,8 +124,7 @@ def leads_to(host: str, listening: str) -> bool:
         return host == listening
     if is_loopback(host) or host == socket.gethostname().lower():
         return True
-    found = list_addresses() + list_addresses(socket.AF_INET6)
-    return host in {listening, *(address.partition("%")[0] for address in found)}
+    return host in {listening, *list_addresses()}
 
 
 def warn_of_exposure(scheme: str, host: str, port: int, *, read_only: bool) -> str:

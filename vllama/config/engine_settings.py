@@ -8,8 +8,7 @@ from typing import Annotated
 
 from vllama.base import kinds
 from vllama.base.setting import Effect, setting
-from vllama.config.parse import Layers, ModelArgument
-from vllama.config.tables import Models
+from vllama.config.parse import Layers, ModelArgument, Models
 from vllama.models.table_kinds import Arguments, Replicas
 
 EnginePaths = Annotated[tuple[tuple[str, Path], ...], kinds.table("engine=path", kinds.Folder)]

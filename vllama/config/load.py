@@ -51,7 +51,7 @@ def load(
     read = _read_file(file, environ)
     loader = _Loader(flags, environ, read)
     known = {name for one in SETTINGS for name in (one.key, one.env, one.foreign or FILE_VARIABLE)}
-    loader.notes.extend(list_removed(read.entries, read.place, environ, known))
+    loader.notes.extend(list_removed(read.entries, read.place, environ))
     for setting in SETTINGS:  # the address comes before the port, which wins over the address's
         given = [one for one in loader.list_given(setting) if one.value not in (None, "")]
         if setting.field == "upstreams":

@@ -1,25 +1,40 @@
-"""The kinds of values that single settings take: text → value, or ValueError with the reason."""
+"""The kinds of values that single settings take, with the reasons why others are refused.
+
+Tables by name in the config file, `[models."NAME"]` and `[upstreams.NAME]`, are settings, too.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from vllama.base.kinds import (
+    LIST_SCHEMA,
     TEXT_SCHEMA,
     Folder,
+    Kind,
     find_kind,
     many,
     read_number,
     read_path,
     read_text,
+    split_commas,
     text,
 )
+from vllama.base.setting import Setting, TableError, describe_fields, list_given, read_fields
 from vllama.config import address
-from vllama.models.names.ref import HUB_HOSTS
+from vllama.models.names.ref import HUB_HOSTS, list_spellings
 from vllama.models.names.variants import CONFIG_FILES
+from vllama.models.settings import (
+    MODEL_FIELDS,
+    UPSTREAM_FIELDS,
+    ModelSettings,
+    UpstreamSettings,
+    is_pattern,
+)
 
 _HOSTS = tuple(f"{host}/" for host in HUB_HOSTS)
 
@@ -106,3 +121,131 @@ Layers = Annotated[int, text("N", read_layers, _LAYERS, write_layers)]
 ListeningAddress = Annotated[str, text("ADDRESS", read_host)]
 ModelArgument = Annotated[str, text("NAME", read_model)]
 Registry = Annotated[str, text("HOST", read_registry)]
+
+
+# -- tables by name ------------------------------------------------------------------------------
+
+
+ListedField = tuple[tuple[str, ...], object, Setting | None]
+"""The keys of a field within its setting, its value and its declaration; None: a plain URL."""
+
+
+def read_models(value: object) -> tuple[tuple[str, ModelSettings], ...]:
+    """Accept the tables of models, by name or pattern. Raises TableError."""
+    found = []
+    for name, table in _read_tables("models", value).items():
+        given = read_fields(("models", name), table, MODEL_FIELDS)
+        for key in ("aliases", "preload"):
+            if given.get(key) and is_pattern(name):
+                hint = "write it into the table of one model"
+                raise TableError(("models", name, key), "a pattern stands for several models", hint)
+        found.append((name, ModelSettings(**given)))
+    _check_aliases(found)
+    _check_fallbacks(found)
+    return tuple(found)
+
+
+def read_upstreams(value: object) -> tuple[UpstreamSettings, ...]:
+    """Accept URLs, or the tables of named upstreams. Raises TableError."""
+    if isinstance(value, str):
+        value = split_commas(value)
+    if isinstance(value, Sequence):
+        return tuple(UpstreamSettings(url=read_text(str(url))) for url in value)
+    found = []
+    for name, table in _read_tables("upstreams", value).items():
+        path = ("upstreams", name)
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise TableError(path, "not a name", hint="use letters, digits, '-', '_' and '.'")
+        given = read_fields(path, table, UPSTREAM_FIELDS)
+        if "url" not in given:
+            raise TableError(path, "it has no url", hint='add: url = "http://host:port"')
+        ways = [key for key in ("key", "key_env", "key_file") if key in given]
+        if len(ways) > 1:
+            hint = f"leave out {ways[0]}"
+            raise TableError((*path, ways[1]), "its key is given twice", hint=hint)
+        found.append(UpstreamSettings(name=name, **given))
+    return tuple(found)
+
+
+def _read_tables(key: str, value: object) -> Mapping[str, Mapping[str, object]]:
+    example = "keep_alive = -1" if key == "models" else 'url = "http://host:port"'
+    hint = f'write [{key}."NAME"], and below it lines such as: {example}'
+    if not isinstance(value, Mapping):
+        raise TableError((key,), "not tables", hint=hint)
+    for name, table in value.items():
+        if not isinstance(table, Mapping):
+            raise TableError((key, name), "not a table", hint=hint)
+    return value
+
+
+def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
+    """Refuse an alias that two models have, or that has a table of its own."""
+    tables = list(tables)
+    names = {each for name, _ in tables for each in list_spellings(name)}
+    owners: dict[str, str] = {}
+    for name, settings in tables:
+        path = ("models", name, "aliases")
+        for alias in settings.aliases or ():
+            own = list_spellings(alias)
+            if own & names and not own & list_spellings(name):
+                hint = "take it out here, or rename that table"
+                raise TableError(path, f"'{alias}' has a table of its own", hint)
+            owner = next((owners[each] for each in own if each in owners), name)
+            if owner != name:
+                hint = "take it out of one of them"
+                raise TableError(path, f"'{alias}' is an alias of '{owner}' already", hint)
+            owners |= dict.fromkeys(own, name)
+
+
+def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
+    """Refuse a model that is its own fallback."""
+    for name, settings in tables:
+        own = {form for each in (name, *(settings.aliases or ())) for form in list_spellings(each)}
+        for link in settings.fallback or ():
+            if own & list_spellings(link):
+                path, hint = ("models", name, "fallback"), "take it out: the model is tried first"
+                raise TableError(path, f"'{link}' is the model itself", hint)
+
+
+def list_models(tables: Iterable[tuple[str, ModelSettings]]) -> Iterator[ListedField]:
+    """Yield the fields that are set for models."""
+    for name, settings in tables:
+        for each, value in list_given(settings, MODEL_FIELDS).items():
+            yield (name, each.key), value, each
+
+
+def list_upstreams(upstreams: Iterable[UpstreamSettings]) -> Iterator[ListedField]:
+    """Yield the URLs of upstreams without names, and the fields that are set for the others."""
+    upstreams = tuple(upstreams)
+    if urls := tuple(each.url for each in upstreams if not each.name):
+        yield (), urls, None
+    for upstream in upstreams:
+        for each, value in list_given(upstream, UPSTREAM_FIELDS).items() if upstream.name else ():
+            yield (upstream.name, each.key), value, each
+
+
+def _describe(declared: Sequence[Setting]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": describe_fields(declared)}
+
+
+Models = Annotated[
+    tuple[tuple[str, ModelSettings], ...],
+    Kind(
+        parse=read_models,
+        schema=_describe(MODEL_FIELDS),
+        is_table=True,
+        is_nested=True,
+        list_fields=list_models,
+    ),
+]
+Upstreams = Annotated[
+    tuple[UpstreamSettings, ...],
+    Kind(
+        parse=read_upstreams,
+        metavar="URL",
+        schema={"anyOf": [LIST_SCHEMA, {"type": "string"}, _describe(UPSTREAM_FIELDS)]},
+        is_list=True,
+        is_nested=True,
+        list_fields=list_upstreams,
+    ),
+]

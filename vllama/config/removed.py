@@ -1,15 +1,82 @@
-"""Old config files and variables: what version 0.2 removed is named, with what to do instead."""
+"""Commands, options and settings that version 0.2 removed, and what to use instead.
+
+Only names that nothing else has are looked up here. Each advice follows "… was removed; ". The
+table goes with the next minor version.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from vllama.base import removed
 from vllama.base.errors import ConfigError
 from vllama.base.setting import ENV_PREFIX
 from vllama.base.toml_lines import write_keys
-from vllama.models.settings import MODEL_FIELDS
+
+RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
+RANKS = "start the engine across machines by its own means, and name it with '--upstream URL'"
+BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
+BISECT = "replay a request with each: 'vllama replay ID --engine NAME --set KEY=VALUE'"
+DRAFT_AUTO = 'name the model: draft = "qwen3:0.6b"'
+HELM = "write the chart's own values; see deploy/helm/vllama/values.yaml"
+MACHINE = "run 'vllama plan' on the machine itself"
+SEARCH = "let the app search the web; /api/web_search answers that it is unavailable here"
+TRAITS = 'write [upstreams.NAME] with url and traits, or [models."NAME"] traits for one model'
+WRITES = "the cache writes at most 50 GB a day"
+
+COMMANDS = {
+    "bisect": BISECT,
+    "export": BACKUP,
+    "import": f"{BACKUP}; unpack an archive of 'vllama export' with tar as well",
+    "join": RAY,
+    "vectors": "pass the file: 'vllama inspect MODEL PROMPT --steer FILE@15=0.3'",
+}
+
+OPTIONS = {
+    ("plan", "--helm-values"): HELM,
+    ("plan", "--for-nodes"): "run 'vllama plan --nodes' beside the head of a cluster",
+    ("plan", "--gpus-per-node"): MACHINE,
+    ("plan", "--gpu-memory"): MACHINE,
+    ("serve", "--cache-disk-writes-per-day"): WRITES,
+    ("serve", "--cluster"): RAY,
+    ("serve", "--ray-address"): RAY,
+    ("serve", "--searxng"): SEARCH,
+    ("service", "status"): "run 'systemctl --user status vllama'; on macOS "
+    "'launchctl print gui/$UID/vllama'",
+    ("service", "logs"): "run 'journalctl --user --unit vllama'; on macOS 'vllama logs'",
+}
+"""Options and actions by command; typing one is an error."""
+
+SETTINGS = {
+    "batch_files_per_key": "one key may use a quarter of batch_files",
+    "cache_disk_writes_per_day": WRITES,
+    "cluster": RAY,
+    "debug_log_requests": "set capture = 100 and see 'vllama requests'",
+    "max_answer_size": "a response that is not streamed may have 128 MiB",
+    "node_weights": "the head chooses by load",
+    "ray_address": RAY,
+    "releases_url": "set the variable VLLAMA_RELEASES_URL",
+    "searxng": SEARCH,
+    "upstream_traits": TRAITS,
+}
+
+VARIABLES = {"OLLAMA_DEBUG_LOG_REQUESTS": SETTINGS["debug_log_requests"]}
+"""Variables besides those of the removed settings."""
+
+MODEL_FIELDS = {"machines": RANKS}
+
+REFUSED = frozenset({"cluster", "ray_address", "machines"})
+"""Settings and fields without which a different server would start: these are errors."""
+
+LEFTOVERS = {
+    "bisect": "engines of bisections",
+    "cluster": "files of a Ray cluster",
+    "vectors": "steering vectors",
+}
+"""Folders below the data folder, with their content; `vllama doctor` lists them."""
+
+REQUEST_LOG = "requests"
+"""Folder of logged requests, below the folder of logs."""
 
 Place = Callable[[Sequence[str]], str]
 """Where the value at some keys is, with its line in a file."""
@@ -17,25 +84,24 @@ Place = Callable[[Sequence[str]], str]
 
 def is_removed(name: str) -> bool:
     """Return whether this is the variable of a removed setting."""
-    return name.removeprefix(ENV_PREFIX).lower() in removed.SETTINGS
+    return name.removeprefix(ENV_PREFIX).lower() in SETTINGS
 
 
 def list_removed(
-    entries: Collection[str], place: Place, environ: Mapping[str, str], known: Collection[str]
+    entries: Collection[str], place: Place, environ: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a warning for each removed setting in a file's entries and in variables.
 
-    `known` are the keys and variables of settings. Raises ConfigError for a setting without which
-    another server would start.
+    Raises ConfigError for a setting without which another server would start.
     """
-    for key, advice in removed.SETTINGS.items():
-        if key in entries and key not in known:
+    for key, advice in SETTINGS.items():
+        if key in entries:
             yield _warn((key,), place((key,)), advice)
         name = ENV_PREFIX + key.upper()
-        if environ.get(name) and name not in known:
+        if environ.get(name):
             yield _warn((key,), name, advice)
-    for name, advice in removed.VARIABLES.items():
-        if environ.get(name) and name not in known:
+    for name, advice in VARIABLES.items():
+        if environ.get(name):
             yield f"{name} has no effect: it was removed; {advice}"
 
 
@@ -44,12 +110,11 @@ def take_out_fields(tables: Any, place: Place) -> Iterator[str]:
 
     Raises ConfigError as `list_removed` does.
     """
-    known = [field.key for field in MODEL_FIELDS]
     for name, table in tables.items() if isinstance(tables, dict) else ():
         for key, value in list(table.items()) if isinstance(table, dict) else ():
-            advice = None if key in known else removed.MODEL_FIELDS.get(key)
+            advice = MODEL_FIELDS.get(key)
             if key == "draft" and str(value).strip().lower() == "auto":
-                advice = removed.DRAFT_AUTO
+                advice = DRAFT_AUTO
             if advice:
                 del table[key]
                 yield _warn(("models", name, key), place(("models", name, key)), advice)
@@ -57,7 +122,7 @@ def take_out_fields(tables: Any, place: Place) -> Iterator[str]:
 
 def _warn(path: Sequence[str], where: str, advice: str) -> str:
     name = f"{write_keys(path)} from {where}"
-    if path[-1] in removed.REFUSED:
+    if path[-1] in REFUSED:
         raise ConfigError(f"cannot use {name}: it was removed", hint=advice)
     what = '"auto"' if path[-1] == "draft" else "it"
     return f"{name} has no effect: {what} was removed; {advice}"

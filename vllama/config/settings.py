@@ -17,8 +17,7 @@ from vllama.base.setting import Effect, Setting, list_declared, setting
 from vllama.config import address
 from vllama.config.engine_settings import EngineSettings
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
-from vllama.config.parse import Captures, Folders, ListeningAddress, Registry
-from vllama.config.tables import Upstreams
+from vllama.config.parse import Captures, Folders, ListeningAddress, Registry, Upstreams
 
 Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
 COMMANDS, RESTART = Effect.COMMANDS, Effect.RESTART

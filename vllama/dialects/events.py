@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from vllama.base.log_context import Outcome
 from vllama.base.meaning import says
-from vllama.base.outcome import Outcome
 from vllama.dialects.ollama.answer_types import LoadedModel
 
 

@@ -8,7 +8,7 @@ the left, several on the right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,7 +17,7 @@ from vllama.base.errors import BadRequest, UpstreamError
 from vllama.base.meaning import TEXT, Schema, make_array, says
 from vllama.chat.bodies import has_too_many_values
 from vllama.chat.engine.claims import read_usage
-from vllama.dialects.ollama.request_types import Model, is_base64
+from vllama.dialects.ollama.request_types import MAX_INT, Model, OwnFields, is_base64
 from vllama.dialects.openai.answer_types import (
     PairScore,
     RankedDocument,
@@ -43,16 +43,26 @@ _MEDIA = frozenset({
 })  # fmt: skip
 
 
-class RerankBody(msgspec.Struct, kw_only=True):
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
+
+
+class RerankBody(OwnFields):
     """`POST /v1/rerank`."""
 
-    model: Model
-    query: str
+    model: Model = ""
+    query: Annotated[str | None, says(required=True)] = None
     documents: Annotated[
-        list[str | dict[str, Any]],
-        says("the texts to order, or objects with a `text`", minItems=1),
-    ]
-    top_n: Annotated[int | None, says("how many of the best are returned", minimum=0)] = None
+        Annotated[list[str | dict[str, Any]], msgspec.Meta(min_length=1)] | None,
+        says("the texts to order, or objects with a `text`", required=True),
+    ] = None
+    texts: Annotated[
+        Annotated[list[str], msgspec.Meta(min_length=1)] | None,
+        says("the texts to order, as text-embeddings-inference names them"),
+    ] = None
+    top_n: Annotated[_Count | None, says("how many of the best are returned")] = None
+    top_k: Annotated[_Count | None, says("another name of `top_n`")] = None
+    return_documents: Annotated[bool | None, says("false: without the documents")] = None
+    return_text: Annotated[bool | None, says("true: with the `texts`")] = None
 
 
 class ScoreBody(msgspec.Struct):
@@ -133,34 +143,19 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_rerank(body: Mapping[str, Any]) -> Rerank:
-    """Parse a decoded body in any of the forms. Raises BadRequest."""
+    """Parse a decoded body in any of the forms; its fields have their types. Raises BadRequest."""
     data = {name: value for name, value in body.items() if value is not None}
-    if not isinstance(data.get("query"), str):
-        raise BadRequest("Invalid value for 'query': expected a string.")
     bare = "texts" in data and "documents" not in data
-    name = "texts" if bare else "documents"
-    documents = data.get(name)
-    if not isinstance(documents, list) or not documents:
-        raise BadRequest(f"Invalid value for '{name}': expected an array that is not empty.")
-    if not all(isinstance(item, str if bare else str | dict) for item in documents):
-        wanted = "strings" if bare else "strings or objects"
-        raise BadRequest(f"Invalid value for '{name}': expected {wanted}.")
+    documents = data.get("texts" if bare else "documents")
+    if "query" not in data or documents is None:
+        raise BadRequest("Missing required parameter: 'query' and 'documents'.")
     if any(map(_has_address, documents)):
         raise BadRequest("addresses in 'documents' are not supported, use base64 data instead")
-    top_n = data.get("top_n", data.get("top_k", 0))
-    if isinstance(top_n, float) and top_n.is_integer():
-        top_n = int(top_n)
-    if isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 0:
-        raise BadRequest("Invalid value for 'top_n': expected an integer >= 0.")
-    flag = "return_text" if bare else "return_documents"
-    with_documents = data.get(flag, not bare)
-    if not isinstance(with_documents, bool):
-        raise BadRequest(f"Invalid value for '{flag}': expected a boolean.")
     return Rerank(
         query=data["query"],
         documents=tuple(documents),
-        top_n=top_n or None,
-        with_documents=with_documents,
+        top_n=int(data.get("top_n", data.get("top_k", 0))) or None,
+        with_documents=data.get("return_text" if bare else "return_documents", not bare),
         bare=bare,
         fields={name: value for name, value in data.items() if name not in _RERANK_FIELDS},
     )

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from vllama import __version__, config
-from vllama.base import removed
-from vllama.config import Config
+from vllama.config import Config, removed
 from vllama.doctor import engines, machine, storage
 from vllama.doctor.check import Check, Finding, Once, ok, warning
 from vllama.engines.registry import make_search_paths

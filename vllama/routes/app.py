@@ -27,8 +27,7 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
-from vllama.base.log_context import Trace, model, requested, trace
-from vllama.base.outcome import Outcome
+from vllama.base.log_context import Outcome, Trace, model, requested, trace
 from vllama.chat.engine.request_fields import may_send_code
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.routes.chain import answer_by_chain

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from vllama.config.address import is_loopback
+from vllama.config.address import is_loopback, list_addresses
 
 if TYPE_CHECKING:
     from vllama.config import Config
@@ -178,7 +178,7 @@ def _host_allowed(host: str) -> bool:
     if address.is_loopback or address.is_unspecified:
         return True
     return any(address in network for network in PRIVATE if network.version == address.version) or (
-        str(address) in _own_addresses()
+        str(address) in list_addresses()
     )
 
 
@@ -199,11 +199,3 @@ def _name_of(host: str) -> str:
     """Return the name in a Host header, without its port; "." for what is none."""
     match = _HOST.fullmatch(host.strip().lower())
     return next(name for name in match.groups() if name is not None) if match else "."
-
-
-def _own_addresses() -> frozenset[str]:
-    """Return the addresses of this machine."""
-    import psutil  # seldom needed, and slow to import
-
-    found = (one.address for group in psutil.net_if_addrs().values() for one in group)
-    return frozenset(address.partition("%")[0] for address in found)

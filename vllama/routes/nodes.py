@@ -33,8 +33,8 @@ from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
 from vllama.machine.types import name_pool
 from vllama.net.http.request import Request
 from vllama.plan.resources import list_usable
-from vllama.routes.asked import complete_name, find_prefix, read_asked
 from vllama.routes.events.rows import make_rows
+from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.targets.nodes.choose import Candidate, Choice
 from vllama.targets.nodes.forward import Forward, NodeRefuses

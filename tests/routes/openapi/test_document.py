@@ -19,7 +19,7 @@ from vllama import __version__
 from vllama.models.names.ref import ModelRef
 from vllama.routes.describe.document import encode_document
 from vllama.routes.describe.examples import EXAMPLES
-from vllama.routes.describe.names import MODEL_NAMES
+from vllama.routes.describe.schemas import MODEL_NAMES
 from vllama.routes.route_table import ROUTES
 
 ROOT = Path(__file__).parents[3]
@@ -190,7 +190,7 @@ SPEAKS_FOR_ITSELF = {
     "$defs", "allowed_tools", "anyOf", "arguments", "call_id", "choices", "citations", "client",
     "collect", "content", "context_length", "created_at", "criteria", "data", "description",
     "details", "digest", "disable_parallel_tool_use", "download_bytes", "encoding_format",
-    "encrypted_content", "engine", "enum", "false", "finish_reason", "format",
+    "encrypted_content", "engine", "enum", "finish_reason", "format",
     "frequency_penalty", "function", "generated_tokens", "hint", "id", "image_url", "index",
     "input", "input_audio", "input_tokens", "instructions", "items", "json_schema", "label",
     "levels", "logprob", "logprobs", "max_output_tokens", "max_tokens", "metadata",
@@ -201,7 +201,7 @@ SPEAKS_FOR_ITSELF = {
     "source", "started_at", "steer", "stop_reason", "stop_sequence", "stream", "stream_options",
     "strict", "system", "temperature", "template", "text", "thinking", "title", "token", "tokens",
     "tokens_per_s", "tool_calls", "tool_choice", "tools", "top_k", "top_p", "total_tokens",
-    "true", "truncation", "type", "url", "usage", "value", "voice",
+    "truncation", "type", "url", "usage", "value", "voice",
 }  # fmt: skip
 """Fields whose names say what they are, in requests and in answers."""
 

@@ -17,8 +17,29 @@ VALUES = [
 ]
 BODIES = [route for route in ROUTES if route.body and issubclass(route.body, Body)]
 CHECKED_LATER = {
-    *("model", "from", "source", "destination", "query", "url", "adapters", "files", "draft_files"),
-    *("input", "max_tokens", "messages", "text", "think", "tokens", "tool_choice", "tools"),
+    *(
+        "model",
+        "from",
+        "source",
+        "destination",
+        "query",
+        "url",
+        "adapters",
+        "files",
+        "documents",
+        "draft_files",
+    ),
+    *(
+        "input",
+        "max_tokens",
+        "messages",
+        "questions",
+        "text",
+        "think",
+        "tokens",
+        "tool_choice",
+        "tools",
+    ),
     *("context_length", "encoding_format", "logprobs", "reasoning_effort", "top_logprobs"),
     *("completion_window", "file", "input_file_id"),
 }

@@ -1,89 +1,132 @@
-"""OpenAI's Decisions API: typed questions about an input, `POST /v1/decisions`."""
+"""The two forms of typed questions: OpenAI's Decisions, and System One.
+
+`POST /v1/decisions` is OpenAI's, `POST /v1/systemone` TypeSafe's, which Ollama has since 0.35, and
+vLLM and llama.cpp have, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
 
 from vllama.base.errors import BadRequest
-from vllama.chat.bodies import encode_json, name_type
+from vllama.base.meaning import says
+from vllama.chat.bodies import convert, encode_json, find_error, name_type
+from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.decisions.questions import (
     LETTERS,
     MAX_LEVELS,
+    MAX_QUESTIONS,
     Counts,
     Decision,
     Distribution,
     Option,
     Question,
     QuestionKind,
-    check_count,
-    check_options,
-    describe_option,
     make_noul_options,
-    read_text,
 )
+from vllama.dialects.ollama.request_types import Model, OwnFields
 from vllama.dialects.openai.answer_types import Decisions, SystemOneAnswers
 from vllama.dialects.responses.items import input_messages
+from vllama.dialects.responses.request_types import MESSAGE, InputItem
+
+# -- Decisions -------------------------------------------------------------------------------
+
+
+class TextPart(Struct, tag="input_text"):
+    """A text."""
+
+    text: str
+
+
+class JsonPart(Struct, tag="input_json"):
+    """A value in JSON."""
+
+    data: dict[str, Any] | list[Any]
+
+
+class Possibility(Struct):
+    """An option of a choice."""
+
+    value: str | bool
+    description: str | None = None
+
+
+class Level(Struct):
+    """A level of a score."""
+
+    label: str
+    description: str | None = None
+
+
+class Predicate(Struct, kw_only=True, tag="predicate"):
+    """The question whether something is true."""
+
+    instructions: (
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[TextPart | JsonPart], Meta(min_length=1)]
+    )
+    name: str | None = None
+
+
+class ChoiceOfOne(Predicate, kw_only=True, tag="choice"):
+    """The question which option is the right one."""
+
+    choices: Annotated[list[Possibility], Meta(min_length=2, max_length=len(LETTERS))]
+
+
+class ScoreOfLevels(Predicate, kw_only=True, tag="score"):
+    """The question how high something is."""
+
+    levels: Annotated[list[Level], Meta(min_length=2, max_length=MAX_LEVELS)]
+
+
+_Questions: TypeAlias = list[Predicate | ChoiceOfOne | ScoreOfLevels]
+_Messages: TypeAlias = Annotated[
+    list[Annotated[InputItem, says(**MESSAGE)]], says(minItems=1), Meta(max_length=MAX_MESSAGES)
+]
+
+
+class DecisionsBody(OwnFields):
+    """`POST /v1/decisions`."""
+
+    model: Model = ""
+    input: Annotated[
+        Annotated[str, says(minLength=1)] | _Messages | None,
+        says("the subject of the questions", required=True),
+    ] = None
+    questions: Annotated[
+        _Questions, says(required=True), Meta(min_length=1, max_length=MAX_QUESTIONS)
+    ] = []
 
 
 def parse_decisions(body: Mapping[str, Any]) -> Decision:
     """Parse a decoded body, whose fields of `DecisionsBody` have their types. Raises BadRequest."""
-    questions = body.get("questions")
-    if not isinstance(questions, list) or not questions:
-        raise BadRequest("Invalid value for 'questions': expected an array that is not empty.")
-    check_count(questions)
-    parsed = [
-        _parse_decisions_question(f"questions[{number}]", value)
-        for number, value in enumerate(questions)
-    ]
-    messages = input_messages(body.get("input"))
-    if not messages:
-        raise BadRequest("Missing required parameter: 'input'.")
-    return Decision(messages=tuple(messages), questions=tuple(parsed))
+    for name in ("questions", "input"):
+        if not body.get(name):
+            raise BadRequest(f"Missing required parameter: '{name}'.")
+    questions = [_read_question(one) for one in convert(body["questions"], _Questions)]
+    return Decision(messages=tuple(input_messages(body["input"])), questions=tuple(questions))
 
 
-def _parse_decisions_question(where: str, value: object) -> Question:
-    if not isinstance(value, Mapping):
-        raise BadRequest(f"Invalid value for '{where}': expected an object.")
-    name = value.get("name")
-    if name is not None and not isinstance(name, str):
-        raise BadRequest(f"Invalid value for '{where}.name': expected a string.")
-    asked = _parts(f"{where}.instructions", value.get("instructions"))
-    match value.get("type"):
-        case "predicate":
-            known = QuestionKind.NOUL
-            options = make_noul_options(where, None)
-        case "choice":
-            known = QuestionKind.CHOICE
-            rows = _objects(f"{where}.choices", value.get("choices"), "value", len(LETTERS))
-            options = tuple(_decisions_option(row, "value") for row in rows)
-        case "score":
-            known = QuestionKind.SCORE
-            rows = _objects(f"{where}.levels", value.get("levels"), "label", MAX_LEVELS)
-            options = tuple(_decisions_option(row, "label") for row in rows)
-        case other:
-            raise BadRequest(
-                f"Invalid value for '{where}.type': {other!r:.80}. Supported values are: "
-                "'predicate', 'choice' and 'score'."
-            )
-    return Question(kind=known, name=name, instructions=asked, options=options)
-
-
-def _objects(where: str, rows: object, field: str, most: int) -> list[Mapping[str, Any]]:
-    """Return objects that have a `field` which is text, or true or false where that may be."""
-    given = rows if isinstance(rows, list) else []
-    check_options(where, len(given), most)
-    allowed = (str, bool) if field == "value" else (str,)
-    for number, row in enumerate(given):
-        if not isinstance(row, Mapping) or not isinstance(row.get(field), allowed):
-            raise BadRequest(f"Missing required parameter: '{where}[{number}].{field}'.")
-    return given
-
-
-def _decisions_option(row: Mapping[str, Any], field: str) -> Option:
-    value = row[field]
-    word = value if isinstance(value, str) else str(value).lower()
-    return Option(value=value, text=describe_option(word, read_text(field, row.get("description"))))
+def _read_question(given: Predicate) -> Question:
+    match given:
+        case ChoiceOfOne():
+            kind = QuestionKind.CHOICE
+            options = tuple(Option.describe(x.value, x.value, x.description) for x in given.choices)
+        case ScoreOfLevels():
+            kind = QuestionKind.SCORE
+            options = tuple(Option.describe(x.label, x.label, x.description) for x in given.levels)
+        case _:
+            kind, options = QuestionKind.NOUL, make_noul_options({})
+    asked = given.instructions
+    if not isinstance(asked, str):
+        asked = "\n".join(
+            x.text if isinstance(x, TextPart) else encode_json(x.data).decode() for x in asked
+        )
+    return Question(kind=kind, name=given.name, instructions=asked, options=options)
 
 
 def write_decisions(
@@ -120,82 +163,92 @@ def _decisions_answer(question: Question, found: Distribution) -> dict[str, Any]
     return answer | {"probabilities": rows, "confidence": found.confidence}
 
 
-def _parts(where: str, value: object) -> str:
-    """Return instructions of `/v1/decisions`: text, or parts of text and JSON."""
-    if isinstance(value, str) and value:
-        return value
-    texts: list[str] = []
-    for number, part in enumerate(value if isinstance(value, list) else ()):
-        match part:
-            case {"type": "input_text", "text": str(text)}:
-                texts.append(text)
-            case {"type": "input_json", "data": Mapping() | list() as data}:
-                texts.append(encode_json(data).decode())
-            case _:
-                raise BadRequest(f"Invalid value for '{where}[{number}]': expected text or JSON.")
-    if not texts:
-        raise BadRequest(f"Missing required parameter: '{where}'.")
-    return "\n".join(texts)
+# -- System One ------------------------------------------------------------------------------
+
+
+_Content: TypeAlias = str | dict[str, Any] | list[Any]
+
+
+class NoulQuestion(Struct, kw_only=True, tag="noul"):
+    """The question whether something is true; the criteria may describe both answers."""
+
+    instructions: Annotated[_Content | None, says(required=True, minLength=1)] = None
+    criteria: (
+        Annotated[
+            dict[Literal["true", "false"], str | None],
+            says(propertyNames={"enum": ["true", "false"]}),
+        ]
+        | None
+    ) = None
+
+
+class ChoiceQuestion(Struct, kw_only=True, tag="choice"):
+    """The question which option is the right one; the criteria describe each."""
+
+    instructions: Annotated[_Content, says(minLength=1)]
+    criteria: Annotated[dict[str, str | None], Meta(min_length=2, max_length=len(LETTERS))]
+
+
+class ScoreQuestion(Struct, kw_only=True, tag="score"):
+    """The question how high something is; the criteria describe the levels from 0."""
+
+    instructions: Annotated[_Content, says(minLength=1)]
+    criteria: Annotated[list[str | None], Meta(min_length=2, max_length=MAX_LEVELS)]
+
+
+_SystemQuestion: TypeAlias = NoulQuestion | ChoiceQuestion | ScoreQuestion
+
+
+class SystemOneBody(Struct):
+    """`POST /v1/systemone`."""
+
+    model: Model
+    state: Annotated[_Content | None, says("the subject of the questions")]
+    questions: Annotated[
+        dict[str, _SystemQuestion],
+        says("the questions by their names"),
+        Meta(min_length=1, max_length=MAX_QUESTIONS),
+    ]
 
 
 def parse_systemone(body: Mapping[str, Any]) -> Decision:
     """Parse a decoded body of `/v1/systemone`. Raises BadRequest."""
+    state, questions = body.get("state"), body.get("questions")
     if "state" not in body:
         raise BadRequest("state is required")
+    if not isinstance(state, str | dict | list | None):
+        raise BadRequest(f"state must be text, an object or an array, but is {name_type(state)}")
     for name in ("images", "videos"):
         if body.get(name):
             raise BadRequest(f"cannot use '{name}': a state is text or JSON here")
-    questions = body.get("questions")
-    if not isinstance(questions, Mapping) or not questions:
-        raise BadRequest("questions must be an object that is not empty")
-    check_count(questions)
-    parsed = [_parse_systemone_question(str(name), value) for name, value in questions.items()]
-    state = {"role": "user", "content": _content("state", body["state"])}
-    return Decision(messages=(state,), questions=tuple(parsed))
+    if not isinstance(questions, dict) or not 1 <= len(questions) <= MAX_QUESTIONS:
+        raise BadRequest(f"questions must be an object with 1 to {MAX_QUESTIONS} questions")
+    parsed = [_parse_question(name, value) for name, value in questions.items()]
+    message = {"role": "user", "content": _write_content(state)}
+    return Decision(messages=(message,), questions=tuple(parsed))
 
 
-def _parse_systemone_question(name: str, value: object) -> Question:
-    where = f"questions.{name}"
-    if not isinstance(value, Mapping):
-        raise BadRequest(f"{where} must be an object, but is {name_type(value)}")
-    criteria, instructions = value.get("criteria"), value.get("instructions")
-    asked = _content(f"{where}.instructions", instructions) if instructions is not None else ""
-    match value.get("type"):
-        case "noul":
-            options = make_noul_options(where, criteria)
-            if not asked and not criteria:
-                raise BadRequest(f"{where}.instructions is required")
-            return Question(
-                kind=QuestionKind.NOUL,
-                name=name,
-                instructions=asked or "Which of the two is the case?",
-                options=options,
-            )
-        case "choice":
-            given = criteria if isinstance(criteria, Mapping) else {}
+def _parse_question(name: str, value: object) -> Question:
+    if problem := find_error(value, _SystemQuestion):
+        raise BadRequest(f"cannot read the question '{name}': {problem}")
+    given: _SystemQuestion = convert(value, _SystemQuestion)
+    asked, criteria = _write_content(given.instructions), given.criteria
+    match given:
+        case NoulQuestion():
+            kind, options = QuestionKind.NOUL, make_noul_options(given.criteria or {})
+            if criteria:
+                asked = asked or "Which of the two is the case?"
+        case ChoiceQuestion():
+            kind = QuestionKind.CHOICE
+            options = tuple(Option.describe(x, x, text) for x, text in given.criteria.items())
+        case ScoreQuestion():
+            kind = QuestionKind.SCORE
             options = tuple(
-                Option(
-                    value=key, text=describe_option(key, read_text(f"{where}.criteria.{key}", text))
-                )
-                for key, text in given.items()
+                Option(value=x, text=text or str(x)) for x, text in enumerate(given.criteria)
             )
-            check_options(f"{where}.criteria", len(options), len(LETTERS))
-        case "score":
-            levels = criteria if isinstance(criteria, list) else []
-            options = tuple(
-                Option(
-                    value=number, text=read_text(f"{where}.criteria[{number}]", text) or str(number)
-                )
-                for number, text in enumerate(levels)
-            )
-            check_options(f"{where}.criteria", len(options), MAX_LEVELS)
-        case other:
-            raise BadRequest(f"{where}.type must be choice, noul or score, but is {other!r:.80}")
     if not asked:
-        raise BadRequest(f"{where}.instructions is required")
-    return Question(
-        kind=QuestionKind(value["type"]), name=name, instructions=asked, options=options
-    )
+        raise BadRequest(f"cannot read the question '{name}': its instructions are missing")
+    return Question(kind=kind, name=name, instructions=asked, options=options)
 
 
 def write_systemone(
@@ -227,10 +280,8 @@ def _systemone_answer(question: Question, found: Distribution) -> dict[str, Any]
     }
 
 
-def _content(where: str, value: object) -> str:
+def _write_content(value: _Content | None) -> str:
     """Return text as it is, and JSON as text."""
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, Mapping | list):
-        return "" if value is None else encode_json(value).decode()
-    raise BadRequest(f"{where} must be text, an object or an array, but is {name_type(value)}")
+    if value is None or isinstance(value, str):
+        return value or ""
+    return encode_json(value).decode()

@@ -1,9 +1,8 @@
-"""Typed questions about a state, and their answers as probabilities: System One, and Decisions.
+"""Typed questions about a state, and their answers as probabilities.
 
-The same questions have two forms: `POST /v1/systemone` (TypeSafe's, in Ollama since 0.35, also of
-vLLM and llama.cpp) and `POST /v1/decisions` (OpenAI's). Each becomes a `Question`, whose options
-stand under letters in a prompt; the probabilities are those of the letters as the next token. The
-expected value and the confidence are derived from them as TypeSafe does.
+The options of a `Question` stand under letters in a prompt; the probabilities are those of the
+letters as the next token. The expected value and the confidence are derived from them as TypeSafe
+does. `forms` has the bodies in which clients ask.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import BadRequest
-from vllama.chat.bodies import name_type
 
 LETTERS = string.ascii_uppercase
 MAX_LEVELS = 10
@@ -41,6 +39,14 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     value: Any
     text: str
+
+    @classmethod
+    def describe(cls, value: Any, word: str | bool, description: str | None) -> Option:
+        """Return an option that the model reads as a word with its description."""
+        text = word if isinstance(word, str) else str(word).lower()
+        if description and description != text:
+            text = f"{text}: {description}"
+        return cls(value=value, text=text)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,39 +141,12 @@ def read_distribution(question: Question, tokens: Sequence[Mapping[str, Any]]) -
     return Distribution(tuple(share / total for share in shares.values()))
 
 
-def make_noul_options(where: str, criteria: object) -> tuple[Option, ...]:
-    """Return the two options of a noul; `criteria` may describe them."""
-    given = {} if criteria is None else criteria
-    if not isinstance(given, Mapping) or not set(given) <= {"true", "false"}:
-        raise BadRequest(f"{where}.criteria may have 'true' and 'false' only")
-    return tuple(
-        Option(
-            value=value,
-            text=describe_option(word, read_text(f"{where}.criteria.{key}", given.get(key))),
-        )
-        for value, word, key in ((True, "yes", "true"), (False, "no", "false"))
+def make_noul_options(criteria: Mapping[Any, str | None]) -> tuple[Option, ...]:
+    """Return the two options of a noul, which `criteria` may describe."""
+    return (
+        Option.describe(True, "yes", criteria.get("true")),
+        Option.describe(False, "no", criteria.get("false")),
     )
-
-
-def read_text(where: str, value: object) -> str:
-    """Return a description, which may be missing."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise BadRequest(f"{where} must be text, but is {name_type(value)}")
-
-
-def describe_option(word: str, description: str) -> str:
-    return f"{word}: {description}" if description and description != word else word
-
-
-def check_options(where: str, count: int, most: int) -> None:
-    if not 2 <= count <= most:
-        raise BadRequest(f"{where} must have 2 to {most} options, but has {count}")
-
-
-def check_count(questions: Mapping[str, Any] | list[Any]) -> None:
-    if len(questions) > MAX_QUESTIONS:
-        raise BadRequest(f"questions must be at most {MAX_QUESTIONS}, but are {len(questions)}")
 
 
 def _name(question: Question) -> str:

@@ -19,13 +19,7 @@ from vllama.chat.request import LoadOptions, Sampling
 
 N = TypeVar("N", int, float)
 
-_INTEGERS = {
-    "top_k": "top_k",
-    "repeat_last_n": "repeat_last_n",
-    "seed": "seed",
-    "num_predict": "max_tokens",
-    "num_keep": "num_keep",
-}
+_INTEGERS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_keep")
 OPTION_FIELDS = {"num_predict": "max_tokens"}
 """Options that have another name in `Sampling`."""
 _FLOATS = (
@@ -84,9 +78,9 @@ def resolve_options(
         if value is not None
     }
     sampling: dict[str, Any] = {}
-    for name, target in _INTEGERS.items():
+    for name in _INTEGERS:
         if name in merged:
-            sampling[target] = _number(name, merged[name], int, "integer")
+            sampling[OPTION_FIELDS.get(name, name)] = _number(name, merged[name], int, "integer")
     for name in _FLOATS:
         if name in merged:
             sampling[name] = _number(name, merged[name], float, "float32")

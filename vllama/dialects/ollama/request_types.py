@@ -33,7 +33,7 @@ _MAX_FLOAT32 = 3.4028235677973366e38  # what rounds to more is no float32
 Model: TypeAlias = Annotated[str, says(format="model", required=True)]
 PulledModel: TypeAlias = Annotated[str, says(format="pulled-model", required=True)]
 NewModel: TypeAlias = Annotated[str, says(format="new-model", required=True)]
-"""Names of models: `routes.describe.names` has the pattern and the sentence of each format."""
+"""Names of models: `routes.describe.schemas` has the pattern and the sentence of each format."""
 AT_MOST = msgspec.Meta(le=MAX_INT)
 """The limit of integers of which the least is checked later."""
 Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INT, le=MAX_INT)]
@@ -182,12 +182,12 @@ KEEP_ALIVE = says(
     "how long the model stays loaded: `10m`, seconds, `-1` forever, `0` not at all",
     anyOf=[{"type": "number"}, {"type": "string", "pattern": DURATION}],
 )
-THINK = says(
-    "whether the model thinks first, or how much",
-    anyOf=[{"type": "boolean"}, make_word(*THINK_LEVELS)],
-)
-TRUNCATE = says("false: a prompt longer than the context is refused, not cut", type="boolean")
-SHIFT = says("false: the response ends when the context is full", type="boolean")
+Think: TypeAlias = Annotated[
+    bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None,
+    says("whether the model thinks first, or how much"),
+]
+TRUNCATE = says("false: a prompt longer than the context is refused, not cut")
+SHIFT = says("false: the response ends when the context is full")
 INSPECT = says(
     "what to collect inside the model, and how to steer it",
     **{"$ref": "#/components/schemas/Inspect"},
@@ -199,17 +199,14 @@ _TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 
 
 class OwnFields(Body, kw_only=True):
-    """Ollama's fields in requests of the other APIs, which check them where they read them.
+    """Ollama's fields in requests of the other APIs; `kw_only` has them listed last."""
 
-    `kw_only` has them listed last.
-    """
-
-    options: Annotated[Any, OPTIONS] = None
-    num_ctx: Annotated[Any, says("the context length in tokens", type="number")] = None
-    keep_alive: Annotated[Any, KEEP_ALIVE] = None
-    think: Annotated[Any, THINK] = None
-    truncate: Annotated[Any, TRUNCATE] = None
-    shift: Annotated[Any, SHIFT] = None
+    options: Annotated[Options, OPTIONS] | None = None
+    num_ctx: Annotated[float | None, says("the context length in tokens")] = None
+    keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
+    think: Think = None
+    truncate: Annotated[bool | None, TRUNCATE] = None
+    shift: Annotated[bool | None, SHIFT] = None
 
 
 class TextFields(OwnFields, kw_only=True):
@@ -226,7 +223,7 @@ class InferenceBody(Body):
     format: Annotated[Any, says("`json`, or a JSON schema of the response", **_FORMAT)] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
-    think: Annotated[bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None, THINK] = None
+    think: Think = None
     truncate: Annotated[bool, TRUNCATE] = True
     shift: Annotated[bool, SHIFT] = True
     debug_render_only: Annotated[bool, RENDER_ONLY] = msgspec.field(
@@ -292,11 +289,17 @@ Uploads: TypeAlias = Annotated[
 ]
 
 
-class CreateBody(Body):
+class NamedBody(Body):
+    """A body that names a model."""
+
+    model: Model = ""
+    name: Annotated[str, says("the older word for `model`")] = ""
+
+
+class CreateBody(NamedBody):
     """`POST /api/create`."""
 
     model: NewModel = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     stream: bool = True
     quantize: Annotated[str, says("the quantization to convert to, such as `q4_K_M`")] = ""
     quantization: Annotated[str, says("the older word for `quantize`")] = ""
@@ -319,11 +322,9 @@ class CreateBody(Body):
     info: Annotated[dict[str, Any], says("metadata for the model file")] = {}
 
 
-class ShowBody(Body):
+class ShowBody(NamedBody):
     """`POST /api/show`; `plan` is our own."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     system: str = ""
     template: str = ""
     verbose: Annotated[bool, says("with the long arrays of the model file")] = False
@@ -338,19 +339,15 @@ class CopyBody(Body):
     destination: NewModel = ""
 
 
-class DeleteBody(Body):
+class DeleteBody(NamedBody):
     """`DELETE /api/delete`; `force` is our own."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     force: Annotated[bool, says("also delete files that other programs share")] = False
 
 
-class PushBody(Body):
+class PushBody(NamedBody):
     """`POST /api/push`."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     insecure: Annotated[bool, says("allow plain HTTP to a registry")] = False
     username: Annotated[str, says("ignored")] = ""
     password: Annotated[str, says("ignored")] = ""
@@ -370,11 +367,9 @@ class PullBody(PushBody):
 LEAST = {"context_length": 1, "gpu_layers": -1}
 
 
-class PlanBody(Body):
+class PlanBody(NamedBody):
     """`POST /api/plan`."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     engine: str = ""
     context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
     gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
@@ -384,11 +379,9 @@ class PlanBody(Body):
 Token: TypeAlias = Annotated[int, says(**make_integer(0))]
 
 
-class TokenizeBody(Body):
+class TokenizeBody(NamedBody):
     """`POST /api/tokenize`; a text has one of three names."""
 
-    model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
     text: Annotated[str | None, says(required=True)] = None
     content: str | None = None
     prompt: str | None = None

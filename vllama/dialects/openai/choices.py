@@ -11,26 +11,14 @@ from typing import Any
 
 import msgspec
 
-from vllama.base.errors import BadRequest
 from vllama.chat.bodies import decode_value
 from vllama.chat.engine.events import Chunk
 from vllama.chat.engine.fields import mask_seed
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai.extras import read_integer
 
 MAX_CHOICES = 128
 """OpenAI's own limit of `n`."""
-
-
-def parse_n(value: object) -> int:
-    """Return how many choices are wanted; None is one. Raises BadRequest."""
-    if value is None:
-        return 1
-    number = read_integer("n", value)
-    if not 1 <= number <= MAX_CHOICES:
-        raise BadRequest(f"Invalid 'n': expected 1 to {MAX_CHOICES}, but got {number}.")
-    return number
 
 
 def reseed(call: Call, traits: Traits, number: int) -> Call:

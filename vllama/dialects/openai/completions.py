@@ -22,14 +22,8 @@ from vllama.chat.logprobs import MAX_LOGPROBS, convert_completion_logprobs
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
 from vllama.dialects.errors import make_openai_error
-from vllama.dialects.openai.choices import MAX_CHOICES, Part, parse_n
-from vllama.dialects.openai.extras import (
-    NOTHING,
-    Extras,
-    read_boolean,
-    read_integer,
-    refuse_type,
-)
+from vllama.dialects.openai.choices import MAX_CHOICES, Part
+from vllama.dialects.openai.extras import NOTHING, Extras, refuse_type
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.write import FINGERPRINT
 
@@ -47,7 +41,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit. `raw`: the prompt is not put into the model's template.
     """
 
-    model: object
+    model: str
     prompts: tuple[str, ...]
     fields: Mapping[str, Any]
     suffix: str = ""
@@ -88,7 +82,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Parse a decoded body. Raises BadRequest."""
     data = {name: value for name, value in body.items() if value is not None}
-    given, n = data.get("prompt", ""), parse_n(data.get("n"))
+    given, n = data.get("prompt", ""), int(data.get("n", 1))
     prompts = (given,) if isinstance(given, str) else tuple(given)
     if (logprobs := data.get("logprobs")) is not None and not 0 <= logprobs <= MAX_LOGPROBS:
         raise BadRequest(
@@ -104,18 +98,16 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         if not isinstance(item, str):
             refuse_type(f"stop[{number}]", "a string", item)
     limit = data.get("max_completion_tokens", data.get("max_tokens"))
-    if limit is not None:
-        limit = read_integer("max_tokens", limit)
     return CompletionRequest(
-        model=data.get("model"),
+        model=data.get("model", ""),
         prompts=prompts,
         fields={name: value for name, value in data.items() if name not in _OURS},
         suffix=data.get("suffix", ""),
         echo=data.get("echo") is True,
-        raw=read_boolean("raw", data.get("raw", False)),
+        raw=data.get("raw", False),
         n=n,
         logprobs=None if logprobs is None else int(logprobs),
-        max_tokens=None if limit is None or limit < 0 else limit,
+        max_tokens=None if limit is None or limit < 0 else int(limit),
         stream=data.get("stream", False),
         include_usage=data.get("stream_options", {}).get("include_usage") is True,
         ignored=("best_of",) if data.get("best_of", n) != n else (),

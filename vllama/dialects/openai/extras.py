@@ -34,20 +34,6 @@ _NAMES = frozenset((
 ))  # fmt: skip
 
 
-def read_integer(name: str, value: object) -> int:
-    """Return an integer; `3.0` is one, as in JSON Schema. Raises BadRequest."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        refuse_type(name, "an integer", value)
-    return value
-
-
-def read_boolean(name: str, value: object) -> bool:
-    """Return a boolean. Raises BadRequest."""
-    return value if isinstance(value, bool) else refuse_type(name, "a boolean", value)
-
-
 def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
     """Raise BadRequest for a value of the wrong type."""
     raise BadRequest(say_wrong(name, f"expected {wanted}, got {name_type(value)}"))
@@ -72,34 +58,27 @@ NOTHING = Extras()
 
 
 def take_extras(body: Mapping[str, Any]) -> tuple[dict[str, Any], Extras]:
-    """Return the body without these fields, and what they said. Raises BadRequest."""
+    """Return the body without these fields, whose types are right, and what they said.
+
+    Raises BadRequest.
+    """
     rest = dict(body)
     if _NAMES.isdisjoint(body):
         return rest, NOTHING
-    options = rest.pop("options", None)
-    if options is None:
-        options = {}
-    if not isinstance(options, dict):
-        refuse_type("options", "an object", options)
-    num_ctx = rest.pop("num_ctx", None)
-    if num_ctx is not None:
-        options = {"num_ctx": num_ctx} | options
-    try:
-        keep_alive = parse_keep_alive(rest.pop("keep_alive", None))
-    except ValueError as error:
-        raise BadRequest(say_wrong("keep_alive", str(error))) from None
-    think = read_think(rest.pop("think", None))
-    truncate, shift = _flag(rest, "truncate"), _flag(rest, "shift")
+    given = {name: rest.pop(name, None) for name in _NAMES}
+    options = given["options"] or {}
+    if given["num_ctx"] is not None:
+        options = {"num_ctx": given["num_ctx"]} | options
     for name in _FORCED:
-        if rest.get(name) is None and options.get(name) is not None:
-            rest[name] = options[name]
+        if rest.get(name) is None and isinstance(options.get(name), int | float):
+            rest[name] = options[name]  # what is no number is refused with all options
     return rest, Extras(
         options=options,
-        keep_alive=keep_alive,
-        think=think,
-        truncate=truncate,
-        shift=shift is not False,
-        inspect=read_inspect(rest.pop("inspect", None)),
+        keep_alive=parse_keep_alive(given["keep_alive"]),
+        think=read_think(given["think"]),
+        truncate=given["truncate"],
+        shift=given["shift"] is not False,
+        inspect=read_inspect(given["inspect"]),
     )
 
 
@@ -130,8 +109,3 @@ def add_effort(body: dict[str, Any], think: Think) -> dict[str, Any]:
     if think is None or think is True or read_effort(body) is not None:
         return body
     return body | {"reasoning_effort": think or "none"}
-
-
-def _flag(rest: dict[str, Any], name: str) -> bool | None:
-    value = rest.pop(name, None)
-    return None if value is None else read_boolean(name, value)

@@ -1,6 +1,6 @@
 """Bodies of OpenAI's form: bytes to a `ChatRequest`, or BadRequest with OpenAI's words.
 
-The fields of `request_types` have their types when they are read, the others are checked here. What
+The fields of `request_types` have their types when they are read; `3.0` is an integer. What
 a model or an engine cannot take is found out when the engine's body is built.
 
 The bodies of Anthropic's messages and of the Responses API get this form first. Nothing here
@@ -23,13 +23,11 @@ from vllama.chat.parsers.call_values import ToolCall, object_of
 from vllama.chat.request import MAX_TOOLS, ChatRequest, Message
 from vllama.dialects.ollama.read import make_format_error
 from vllama.dialects.ollama.request_types import is_base64
-from vllama.dialects.openai.choices import parse_n
 from vllama.dialects.openai.extras import (
     NOTHING,
     Extras,
     parse_effort,
     read_effort,
-    read_integer,
     refuse_type,
 )
 from vllama.dialects.openai.request_types import IMAGE_URI, OpenAIBody
@@ -89,11 +87,9 @@ def read_chat(
     if not isinstance(rest.get("user", ""), str):  # of no use to anybody, and engines refuse it
         del rest["user"]
     if "min_tokens" in rest:
-        rest["min_tokens"] = max(0, read_integer("min_tokens", rest["min_tokens"]))
-    if "logit_bias" in rest and not isinstance(rest["logit_bias"], dict):
-        refuse_type("logit_bias", "an object", rest["logit_bias"])
+        rest["min_tokens"] = max(0, int(rest["min_tokens"]))
     return ChatRequest(
-        model=str(rest.pop("model", "")),
+        model=rest.pop("model", ""),
         messages=messages,
         stream=rest.pop("stream", False),
         include_usage=rest.pop("stream_options", {}).get("include_usage") is True,
@@ -103,7 +99,7 @@ def read_chat(
         parallel_tool_calls=rest.pop("parallel_tool_calls", None),
         logprobs=logprobs,
         top_logprobs=top_logprobs if logprobs else 0,
-        n=parse_n(rest.pop("n", None)),
+        n=int(rest.pop("n", 1)),
         think=extras.think if effort is None else effort,
         parameters=_parameters(rest),
         assumed=assumed,
@@ -153,15 +149,15 @@ def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name in _NUMBERS:
         if name in rest:
-            given[_OURS.get(name, name)] = _number(name, rest.pop(name))
+            given[_OURS.get(name, name)] = rest.pop(name)
     for name in _INTEGERS:
         if name in rest:
-            given[name] = read_integer(name, rest.pop(name))
+            given[name] = int(rest.pop(name))
     if stop := _stop(rest.pop("stop", None)):
         given["stop"] = stop
     for name in ("max_tokens", "max_completion_tokens"):  # the newer name wins
         if name in rest:
-            limit = read_integer(name, rest.pop(name))
+            limit = int(rest.pop(name))
             given["max_tokens"] = None if limit < 0 else limit
     return given
 
@@ -171,12 +167,6 @@ def _stop(value: object) -> tuple[str, ...]:
         return ()
     texts = value if isinstance(value, list) else [value]
     return tuple(text for text in texts if isinstance(text, str) and text)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse_type(name, "a decimal", value)
-    return value
 
 
 _READ = frozenset(

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 
 from vllama.base.meaning import TEXT, Schema, make_array, make_integer, make_object, make_word, says
-from vllama.chat.bodies import Body
 from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
 from vllama.dialects.ollama.embeddings import ENCODINGS
 from vllama.dialects.ollama.request_types import (
@@ -112,23 +111,35 @@ class ReasoningOptions(Struct):
     effort: Annotated[str | None, says("as in `reasoning_effort`")] = None
 
 
-class OpenAIBody(Body):
-    """A body of which only the model is checked."""
+class OpenAIBody(OwnFields):
+    """A body of which only the model and Ollama's fields are checked."""
 
     model: str | None = None
 
 
 class SamplingFields(TextFields, kw_only=True):
-    """The fields that chats and completions share, beside those that Ollama knows."""
+    """The fields that chats and completions share."""
 
-    n: Annotated[Any, says("how many choices to make", **make_integer(1, MAX_CHOICES))] = None
-    top_k: Annotated[Any, says("the next token is one of so many", **make_integer())] = None
-    min_p: Annotated[Any, says("the lowest probability, relatively", type="number")] = None
-    typical_p: Annotated[Any, says("locally typical sampling; 1: off", type="number")] = None
-    repeat_penalty: Annotated[Any, says("1: no penalty", type="number")] = None
-    repeat_last_n: Annotated[Any, says("how many tokens back it looks", **make_integer())] = None
-    num_keep: Annotated[Any, says("tokens kept of a prompt that is cut", **make_integer())] = None
-    max_completion_tokens: Annotated[Any, says("newer than `max_tokens`", **make_integer())] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Int | None = None
+    max_completion_tokens: Annotated[Int | None, says("newer than `max_tokens`")] = None
+    min_tokens: Annotated[Int | None, says("the response does not end before")] = None
+    seed: Int | None = None
+    n: (
+        Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES), says("how many choices to make")] | None
+    ) = None
+    top_k: Annotated[Int | None, says("the next token is one of so many")] = None
+    min_p: Annotated[float | None, says("the lowest probability, relatively")] = None
+    typical_p: Annotated[float | None, says("locally typical sampling; 1: off")] = None
+    repeat_penalty: Annotated[float | None, says("1: no penalty")] = None
+    repetition_penalty: Annotated[float | None, says("another name of `repeat_penalty`")] = None
+    repeat_last_n: Annotated[Int | None, says("how many tokens back it looks")] = None
+    num_keep: Annotated[Int | None, says("tokens kept of a prompt that is cut")] = None
+    logit_bias: Annotated[dict[str, Any] | None, says("how much likelier tokens become")] = None
+    debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
+        name="_debug_render_only", default=None
+    )
 
 
 class ChatCompletionBody(SamplingFields):
@@ -140,10 +151,6 @@ class ChatCompletionBody(SamplingFields):
         says("the conversation so far, the oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Int | None = None
-    seed: Int | None = None
     stop: Annotated[Any, says("texts that end the response")] = None
     temperature: float | None = None
     frequency_penalty: float | None = None
@@ -160,12 +167,8 @@ class ChatCompletionBody(SamplingFields):
     parallel_tool_calls: Any = None
     reasoning: ReasoningOptions | None = None
     reasoning_effort: Annotated[str | None, says(enum=["none", *EFFORTS, ""])] = None
-    logit_bias: Annotated[Any, says("how much likelier tokens become", type="object")] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
-    debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
-        name="_debug_render_only", default=None
-    )
 
 
 Texts: TypeAlias = Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -177,22 +180,15 @@ class CompletionBody(SamplingFields):
     model: Model = ""
     prompt: Annotated[str | Texts | None, says("a text, or several")] = None
     frequency_penalty: Float32 | None = None
-    max_tokens: Int | None = None
     presence_penalty: Float32 | None = None
-    seed: Int | None = None
     # what is no list is ignored, as with Ollama
     stop: Annotated[Any, says("texts that end the response", items=TEXT)] = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     temperature: Float32 | None = None
     top_p: Float32 | None = None
     suffix: Annotated[str | None, says("the text after the response")] = None
     logprobs: Annotated[int | None, TOP_LOGPROBS] = None
     echo: Annotated[Any, says("the response begins with the prompt", type="boolean")] = None
-    raw: Annotated[Any, says("send the prompt without a template", type="boolean")] = None
-    debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
-        name="_debug_render_only", default=None
-    )
+    raw: Annotated[bool | None, says("send the prompt without a template")] = None
 
 
 class EmbeddingBody(OwnFields):

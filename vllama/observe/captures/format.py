@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from vllama.base.errors import ConfigError
+from vllama.base.log_context import Outcome
 from vllama.base.meaning import says
-from vllama.base.outcome import Outcome
 
 VERSION = 1
 """Of the form; it changes only if programs that read the old one would misread the new one."""

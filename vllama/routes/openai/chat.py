@@ -108,7 +108,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if asked.loads or texts[0].sampling.max_tokens == 0:
-            answer = answer_without_engine(asked, str(asked.model), now_ns(), request.number)
+            answer = answer_without_engine(asked, asked.model, now_ns(), request.number)
             kind = EVENT_STREAM.encode() if asked.stream else JSON
             request.respond(200, answer, kind)
             return

@@ -173,18 +173,18 @@ def make_seed(request: Request) -> str:
     return hashlib.blake2b(request.number.encode(), digest_size=12).hexdigest()
 
 
-async def find_v1_model(gateway: Gateway, name: object) -> Entry:
+async def find_v1_model(gateway: Gateway, name: str | None) -> Entry:
     """Return the model that a body names. Raises BadRequest, ModelNotFound."""
-    if not isinstance(name, str) or not name:
+    if not name:
         raise BadRequest("model is required")
     return await find_model(gateway.catalog, name)
 
 
 async def find_text_model(
-    gateway: Gateway, name: object, text: str = "model '{}' not found"
+    gateway: Gateway, name: str | None, text: str = "model '{}' not found"
 ) -> Entry:
     """Return the model of a completion or of vectors; `text` says that there is none of a name."""
-    if not isinstance(name, str) or not name:
+    if not name:
         raise ModelNotFound("", message="model '' not found")
     return await find_model(gateway.catalog, name, text)
 

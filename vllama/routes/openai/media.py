@@ -99,7 +99,7 @@ async def read_form(request: Request) -> list[Part]:
 async def pass_on(
     gateway: Gateway,
     request: Request,
-    model: object,
+    model: str | None,
     what: str,
     find_path: Callable[[Traits], str | None],
     given: Mapping[str, Any] | Sequence[Part],

@@ -16,13 +16,14 @@ from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.request import Call, guess_tokens
 from vllama.dialects.decisions.forms import (
+    DecisionsBody,
+    SystemOneBody,
     parse_decisions,
     parse_systemone,
     write_decisions,
     write_systemone,
 )
 from vllama.dialects.decisions.questions import Counts, Decision, Distribution, read_distribution
-from vllama.dialects.decisions.request_types import DecisionsBody, SystemOneBody
 from vllama.dialects.openai.answer_types import (
     Decisions,
     RankedText,
@@ -69,9 +70,9 @@ async def rerank(gateway: Gateway, request: Request) -> None:
 
     With `texts` in place of `documents` the answer is a bare array.
     """
-    body, extras = take_extras(parse_openai(await request.body()))
+    body, extras = take_extras(parse_openai(await request.body(), RerankBody))
     entry = await find_v1_model(gateway, body.get("model"))
-    name, asked = str(body["model"]), parse_rerank(body)
+    name, asked = body["model"], parse_rerank(body)
     comparison = (asked.query, asked.documents)
     scores, tokens = await score_all(
         gateway, request, entry, name, [comparison], asked.fields, extras, "rerank"
@@ -85,7 +86,7 @@ async def score(gateway: Gateway, request: Request) -> None:
     """Compare pairs of texts."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
-    name, asked = str(body["model"]), parse_score(body)
+    name, asked = body["model"], parse_score(body)
     scores, tokens = await score_all(
         gateway, request, entry, name, list(asked.comparisons()), asked.fields, extras, "score"
     )
@@ -170,7 +171,7 @@ LIKELIEST = 20
 async def systemone(gateway: Gateway, request: Request) -> None:
     """Answer typed questions about a state, in System One's form."""
     body, extras = take_extras(parse_openai(await request.body()))
-    name = read_model(body)
+    name = body.get("model") or ""
     entry, asked = await find_v1_model(gateway, name), parse_systemone(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_systemone(asked, found, model=name, counts=counts))
@@ -179,16 +180,10 @@ async def systemone(gateway: Gateway, request: Request) -> None:
 async def decisions(gateway: Gateway, request: Request) -> None:
     """Answer typed questions with probabilities."""
     body, extras = take_extras(parse_openai(await request.body(), DecisionsBody))
-    name = read_model(body)
+    name = body.get("model") or ""
     entry, asked = await find_v1_model(gateway, name), parse_decisions(body)
     found, counts = await decide(gateway, request, entry, name, asked, extras)
     request.json(200, write_decisions(asked, found, model=name, counts=counts))
-
-
-def read_model(body: Mapping[str, Any]) -> str:
-    """Return the model's name; "" is none, which `find_v1_model` refuses."""
-    name = body.get("model")
-    return name if isinstance(name, str) else ""
 
 
 async def decide(

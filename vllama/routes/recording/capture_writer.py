@@ -19,7 +19,7 @@ import msgspec
 from vllama import __version__
 from vllama.base import executors
 from vllama.base.clock import now_ns, wait_for
-from vllama.base.outcome import Outcome
+from vllama.base.log_context import Outcome
 from vllama.base.units import rfc3339_utc
 from vllama.chat.bodies import decode_value
 from vllama.chat.request import Call

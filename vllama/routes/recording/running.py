@@ -13,7 +13,7 @@ from vllama.accounts.keys.key import Key
 from vllama.accounts.usage.entries import Amounts
 from vllama.base import log_context
 from vllama.base.errors import ModelNotFound, RequestEnded
-from vllama.base.outcome import Outcome
+from vllama.base.log_context import Outcome
 from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
 from vllama.dialects.events import EndedRow, RequestRow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vllama.base.clock import EPOCH_NS, now_ns
 from vllama.base.errors import EngineStartFailed, ModelNotFound, VllamaError
-from vllama.base.outcome import Outcome
+from vllama.base.log_context import Outcome
 from vllama.observe.tracing import setup
 from vllama.routes.route import Dialect, Route
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Struct
 
-from vllama.base import executors, removed
+from vllama.base import executors
 from vllama.base.errors import BadRequest, ConfigError, Forbidden
 from vllama.base.meaning import says
 from vllama.base.spelling import suggest
-from vllama.config import SETTINGS, Config, named_file
+from vllama.config import SETTINGS, Config, named_file, removed
 from vllama.config.edit import NEW_FILE, read_text, save_text, set_values
 from vllama.config.report import Settings
 from vllama.net.http.request import Request
