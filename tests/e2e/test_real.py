@@ -107,14 +107,17 @@ FORM = {
 }
 
 
-@pytest.mark.parametrize(
-    "more", [{"raw": True}, {"template": "Q: {{ .Prompt }} A:"}, {"context": [504, 253]}]
-)
-def test_a_finished_prompt_takes_no_format(real, more):
+@pytest.mark.other_engines
+def test_llama_cpp_python_takes_no_format_with_a_finished_prompt(tmp_path):
+    find_engine("llama-cpp-python")
+    arguments = ("--engine", "llama-cpp-python", "--model", MODEL)
     body = {"model": MODEL, "prompt": "A person as JSON:", "stream": False, "format": FORM}
-    status, reply = real.post("/api/generate", body | more)
-    assert status == 400
-    assert "'format'" in reply["error"] and "llama-server" in reply["error"]
+    with Server(tmp_path, *arguments, fake=False) as server:
+        server.wait_for("ready: http")
+        for more in ({"raw": True}, {"template": "Q: {{ .Prompt }} A:"}, {"context": [504, 253]}):
+            status, reply = server.post("/api/generate", body | more)
+            assert status == 400
+            assert "'format'" in reply["error"] and "llama-server" in reply["error"]
 
 
 def test_a_prompt_that_the_engine_renders_keeps_to_its_format(real):
