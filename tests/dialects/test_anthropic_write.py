@@ -12,6 +12,8 @@ from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.answers import FAILURES
+from tests.dialects.answers import read_named_events as events
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply, ReplyOptions
@@ -41,16 +43,6 @@ def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     options = {name: more.pop(name) for name in own if name in more}
     writer = MessagesWriter(asked, seed="5eed", **options)
     return openai_reply(writer, traits, tools=tools, max_tokens=limit, stops=stops, **more)
-
-
-def events(data: bytes) -> list[Any]:
-    out = []
-    for frame in data.decode().split("\n\n")[:-1]:
-        name, payload = frame.split("\n")
-        value = json.loads(payload.removeprefix("data: "))
-        assert name == f"event: {value['type']}"
-        out.append(value)
-    return out
 
 
 def shape(got: list[Any]) -> list[str]:
@@ -361,16 +353,7 @@ def test_an_empty_answer() -> None:
     assert final["content"] == [] and final["stop_reason"] == "end_turn"
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (streams.VLLM_ABORT, EngineCrashed),
-        (streams.VLLM_ERROR, UpstreamError),
-        (streams.CUT, EngineCrashed),
-        (b"", EngineCrashed),
-        (b"data: {\n\n", UpstreamError),
-    ],
-)
+@pytest.mark.parametrize(("data", "error"), FAILURES)
 def test_failures(data: bytes, error: type[Exception]) -> None:
     for stream in (True, False):
         for reads in ways(data) if data else [[b""]]:

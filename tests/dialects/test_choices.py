@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from tests.chat.bodies import parse
 from tests.chat.cuts import ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.answers import read_events as events
 from tests.dialects.test_anthropic_write import passage
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.request import Call, Usage
@@ -30,14 +30,6 @@ def test_n(value: object, n: int) -> None:
 def test_no_n(value: object) -> None:
     with pytest.raises(BadRequest, match="'n'"):
         parse({"messages": HI, "n": value}, ChatCompletionBody)
-
-
-def events(data: bytes) -> list[Any]:
-    *frames, end = data.decode().split("\n\n")
-    assert end == ""
-    payloads = [frame.removeprefix("data: ") for frame in frames]
-    assert payloads[-1] == "[DONE]" and payloads.count("[DONE]") == 1
-    return [json.loads(payload) for payload in payloads[:-1]]
 
 
 @pytest.mark.parametrize("usage", [True, False])

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -13,8 +12,11 @@ from tests.chat.bodies import parse as typed
 from tests.chat.cuts import run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.answers import FAILURES
+from tests.dialects.answers import make_openai_client as client
+from tests.dialects.answers import read_events as events
 from tests.dialects.test_anthropic_write import passage
-from vllama.base.errors import BadRequest, EngineCrashed, UpstreamError
+from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
 from vllama.chat.request import Message
@@ -25,9 +27,6 @@ from vllama.dialects.openai.completions import (
     parse_completion,
 )
 from vllama.dialects.openai.request_types import CompletionBody
-
-if TYPE_CHECKING:
-    from openai import OpenAI
 
 pytestmark = pytest.mark.usefixtures("official_clients")
 
@@ -116,20 +115,6 @@ def reply(traits: Traits = LCP, *, stream: bool = True, **more: Any) -> Reply:
     return openai_reply(TextWriter(asked, **options), traits, max_tokens=6, **more)
 
 
-def events(data: bytes) -> list[Any]:
-    payloads = [frame.removeprefix("data: ") for frame in data.decode().split("\n\n")[:-1]]
-    assert payloads[-1] == "[DONE]"
-    return [json.loads(payload) for payload in payloads[:-1]]
-
-
-def client(data: bytes, kind: str) -> OpenAI:
-    from openai import OpenAI  # a second of reading: only where these tests are run
-
-    headers = {"content-type": kind}
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
-    return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))
-
-
 CASES: list[tuple[bytes, Traits, dict[str, Any], str, str]] = [
     (streams.CHAT, LCP, {}, "I'm glad you're here", "length"),
     (streams.CHAT, LCP, {"echo": "Hi: "}, "Hi: I'm glad you're here", "length"),
@@ -193,10 +178,7 @@ def test_logprobs_of_both_forms(data: bytes) -> None:
     assert none["top_logprobs"] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [(streams.VLLM_ABORT, EngineCrashed), (streams.CUT, EngineCrashed), (b"", EngineCrashed)],
-)
+@pytest.mark.parametrize(("data", "error"), FAILURES)
 def test_failures(data: bytes, error: type[Exception]) -> None:
     for stream in (True, False):
         with pytest.raises(error):

@@ -11,8 +11,8 @@ from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.answers import read_events as events
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
-from vllama.chat.framing import SseReader
 from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Usage
 
@@ -22,12 +22,6 @@ ALIAS = ReplyOptions(kind="chat", stream=True, include_usage=False, model='a"b')
 USAGE = ReplyOptions(kind="chat", stream=True, include_usage=True, model="m")
 TOOLS = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m")
 TEXT = ReplyOptions(kind="completion", stream=True, include_usage=True, model="m")
-
-
-def events(data: bytes) -> list[Any]:
-    payloads = SseReader().feed(data)
-    assert payloads[-1] == b"[DONE]" and payloads.count(b"[DONE]") == 1
-    return [json.loads(payload) for payload in payloads[:-1]]
 
 
 def deltas(got: list[Any], name: str) -> str:

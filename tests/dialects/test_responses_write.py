@@ -1,26 +1,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
 from tests.chat.replies import openai_reply
 from tests.chat.test_engine_request import LCP, VLLM
+from tests.dialects.answers import FAILURES, read_named_events
+from tests.dialects.answers import make_openai_client as client
 from tests.dialects.test_anthropic_write import chunk, passage, piece
-from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
+from vllama.base.errors import ContextOverflow, UpstreamError
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
 from vllama.chat.tool_calls import MAX_CALLS
 from vllama.dialects.blocks import Block
 from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
-
-if TYPE_CHECKING:
-    from openai import OpenAI
 
 pytestmark = pytest.mark.usefixtures("official_clients")
 
@@ -40,13 +38,9 @@ def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
 
 
 def events(data: bytes) -> list[Any]:
-    out = []
-    for number, frame in enumerate(data.decode().split("\n\n")[:-1]):
-        name, payload = frame.split("\n")
-        value = json.loads(payload.removeprefix("data: "))
-        assert name == f"event: {value['type']}" and value["sequence_number"] == number
-        out.append(value)
-    return out
+    got = read_named_events(data)
+    assert [one["sequence_number"] for one in got] == [*range(len(got))]
+    return got
 
 
 def shape(got: list[Any]) -> list[str]:
@@ -57,15 +51,6 @@ def shape(got: list[Any]) -> list[str]:
         if not out or out[-1] != name or not name.endswith("delta"):
             out.append(name)
     return out
-
-
-def client(data: bytes, kind: str) -> OpenAI:
-    """Return the official client, behind which `data` is all that a server says."""
-    from openai import OpenAI  # a second of reading: only where these tests are run
-
-    headers = {"content-type": kind}
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, content=data))
-    return OpenAI(api_key="x", base_url="http://t", http_client=httpx.Client(transport=transport))
 
 
 def final(data: bytes) -> dict[str, Any]:
@@ -264,15 +249,7 @@ def test_a_call_cut_by_its_length() -> None:
     assert item["arguments"] == '{"city": "Par'
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (streams.VLLM_ABORT, EngineCrashed),
-        (streams.VLLM_ERROR, UpstreamError),
-        (streams.CUT, EngineCrashed),
-        (b"", EngineCrashed),
-    ],
-)
+@pytest.mark.parametrize(("data", "error"), FAILURES)
 def test_failures(data: bytes, error: type[Exception]) -> None:
     for stream in (True, False):
         for reads in ways(data) if data else [[b""]]:

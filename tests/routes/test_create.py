@@ -150,7 +150,7 @@ def test_from_an_uploaded_file(server, client, tmp_path):
         ({"model": "x", "files": {}}, 400, "unknown type"),
         ({"model": "x", "from": 3}, 400, "Invalid value for 'from': expected a string"),
         ({"model": "x", "from": "plain", "parameters": {"top_k": "a"}}, 400, 'option "top_k"'),
-        ({"model": "x", "from": "plain", "messages": ["a"]}, 400, "'messages[0]': expected an"),
+        ({"model": "x", "from": "plain", "messages": ["a"]}, 400, "Invalid value for 'messages"),
         ({"model": "x", "from": "plain", "license": [3]}, 400, "Invalid value for 'license[0]'"),
         ({"model": "x", "from": "plain", "quantize": "Q"}, 400, 'unsupported quantization "Q"'),
         ({"model": "x", "from": "plain", "adapters": {"a": "sha256:0"}}, 400, "invalid digest"),

@@ -297,7 +297,7 @@ def test_other_encodings():
             {"model": "plain", "input": [{"type": "x"}]},
             400,
             "invalid_request_error",
-            "unknown input item type",
+            "unknown type 'x'",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def test_nothing(server):
 def test_bad_requests(server, path, body, status, text):
     got, reply = server.post(path, body)
     assert got == status
-    assert reply["error"].startswith(text)
+    assert text in reply["error"]
 
 
 def test_rerank_says_that_it_cannot(server):
