@@ -11,16 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import openai
-import psutil
 import pytest
 
 from tests.e2e.conftest import COUNTS, MODEL, engine_at, weights
-from tests.e2e.counting import NUMBERS, WIDTH, write_counting_gguf
-from tests.e2e.test_templates_real import OUT, check_prefill, check_recognised
-from tests.e2e.test_tools import ASK, ROOM, TOOLS, check_call
+from tests.e2e.counting import NUMBERS, write_counting_gguf
+from tests.e2e.test_tools import ROOM
 from tests.routes.test_ollama_chat import until
-from tests.server_process import LIMIT_S, Server
-from tests.tiny import write_tiny_gguf, write_tiny_lora
+from tests.server_process import Server
+from tests.tiny import write_tiny_gguf
 from vllama.plan.draft_model import TRIAL_TOKENS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -126,24 +124,6 @@ def test_as_many_requests_at_once_as_there_are_slots(native):
     assert [reply["response"] for reply in answers] == ["".join(NUMBERS) * 2] * (PARALLEL + 1)
 
 
-def test_an_answer_that_was_begun_is_continued(native):
-    check_prefill(native)
-
-
-def test_a_template_is_recognised_by_its_tokens(native):
-    check_recognised(native)
-
-
-def test_streamed_and_whole_are_the_same(native):
-    body = {"model": COUNTS, "messages": HI, "options": {"num_predict": 10}}
-    whole = ask(native, body, "/api/chat")
-    lines = native.lines("/api/chat", body)
-    assert "".join(line["message"]["content"] for line in lines) == whole["message"]["content"]
-    assert whole["message"]["content"].split() == "".join(NUMBERS).split()
-    assert lines[-1]["prompt_eval_count"] == whole["prompt_eval_count"] > 10
-    assert lines[-1]["eval_count"] == whole["eval_count"] == 10
-
-
 @pytest.mark.parametrize(
     "prompt",
     [
@@ -230,25 +210,6 @@ def test_more_choices_than_there_are_slots(client):
     assert seen == set(range(count))
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {
-    "name": "get_weather"}}])  # fmt: skip
-def test_a_forced_call(client, choice):
-    reply = client.chat.completions.create(
-        model=MODEL, messages=ASK, tools=TOOLS, tool_choice=choice, max_tokens=ROOM
-    )
-    (call,) = reply.choices[0].message.tool_calls
-    check_call(call.function.name, call.function.arguments)
-
-
-def test_vectors(native):
-    status, reply = native.post("/api/embed", {"model": MODEL, "input": ["a cat", "a stock"]})
-    assert status == 200
-    assert len(reply["embeddings"]) == 2
-    for vector in reply["embeddings"]:
-        assert sum(value * value for value in vector) == pytest.approx(1, abs=1e-3)
-    assert reply["prompt_eval_count"] > 2
-
-
 @pytest.mark.parametrize("grammar", ["root ::= (", 'root ::= root "a"', "root ::= foo"])
 def test_a_bad_grammar_is_the_clients_fault(native, client, grammar):
     before = {process.pid for process in native.tree()}
@@ -315,25 +276,6 @@ def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
     assert (status, reply["error"]) == (400, "the input length exceeds the context length")
 
 
-def test_adapters(serve, counting, tmp_path):
-    with serve(tmp_path, "--ctx", "256") as server:
-        server.take(counting)
-        lora = write_tiny_lora(tmp_path / "lora.gguf", n_embd=WIDTH, tensor=OUT, scale=4.0)
-        digest = digest_of(lora)
-        status, _, _ = server.request("POST", f"/api/blobs/{digest}", lora.read_bytes())
-        assert status == 201
-        files = {"lora.gguf": digest}
-        status, reply = server.post(
-            "/api/create",
-            {"model": "tuned", "from": COUNTS, "adapters": files, "stream": False},
-        )
-        assert status == 200, reply
-        body = {"prompt": "a", "raw": True, "options": {"num_predict": 8}}
-        plain, tuned = (ask(server, {"model": name, **body}) for name in (COUNTS, "tuned"))
-        assert plain["response"] == "".join(NUMBERS[:8]) != tuned["response"]
-        assert "--lora" in server.engine("tuned").cmdline()
-
-
 def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
     with serve(tmp_path, "--ctx", "256") as server:
         whole = write_tiny_gguf(tmp_path / "whole.gguf", tokens=("<x>",)).read_bytes()
@@ -356,18 +298,6 @@ def test_drafts_by_further_arguments(serve, counting, tmp_path):
                                  "options": {"num_predict": 8}})  # fmt: skip
             assert reply["response"] == "".join(NUMBERS[2:])
             assert "--model-draft" in server.engine(row["name"]).cmdline()
-
-
-@pytest.mark.parametrize("when", ["loading", "serving"])
-def test_sigkill_leaves_no_engine(serve, tmp_path, when):
-    with serve(tmp_path, "--model", MODEL) as server:
-        until(server.tree)
-        if when == "serving":
-            server.wait_for("ready: http")
-        tree = server.tree()
-        server.process.kill()
-        server.process.wait()
-        assert not psutil.wait_procs(tree, timeout=LIMIT_S)[1]
 
 
 @pytest.mark.parametrize(

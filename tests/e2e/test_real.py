@@ -143,6 +143,10 @@ def test_no_grammar_of_a_format_ends_the_engine(real):
         {"type": "object", "properties": names, "required": ["é", "("]},
         {"type": "string", "pattern": "^[^a-]+.*x{2,}$"},
         {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 200},
+        {"type": "object", "properties": {"x": {"type": "string", "pattern": '^\\S(a|)*?"$'}}},
+        {"enum": ['say "hi"', "back\\slash", "line\nbreak", "😀"]},
+        {"type": "string", "maxLength": 1_000_000},
+        {"type": "object", "properties": {"": {"type": "integer"}, 'a"b': {}}},
     ):
         status, reply = real.post("/api/generate", body | {"stream": False, "format": schema})
         assert (status, reply["done"]) == (200, True), schema

@@ -181,7 +181,7 @@ def count_input(message):
     return usage["input_tokens"] + (usage.get("cache_read_input_tokens") or 0)
 
 
-def check_prefill(server):
+def test_an_answer_that_was_begun_is_continued(real):
     """Check on every chat route that an answer which was begun is continued.
 
     Only what the prompt has is looked at: its tokens, against those of the same text as one prompt.
@@ -197,24 +197,20 @@ def check_prefill(server):
         ([""], ""),
     ):
         raw = {"model": MODEL, "prompt": system + opened + end, "raw": True, "stream": False}
-        status, reply = server.post("/api/generate", raw | {"options": {"num_predict": 1}})
+        status, reply = real.post("/api/generate", raw | {"options": {"num_predict": 1}})
         assert status == 200, reply
         expected = reply["prompt_eval_count"]
         turns = [ask, *({"role": "assistant", "content": text} for text in answers)]
         body = {"model": MODEL, "messages": turns, "max_tokens": 1, "stream": False}
-        status, chat = server.post("/api/chat", body | {"options": {"num_predict": 1}})
+        status, chat = real.post("/api/chat", body | {"options": {"num_predict": 1}})
         assert (status, chat.get("prompt_eval_count")) == (200, expected), (answers, chat)
         for more in ({}, {"logprobs": True}, {"response_format": {"type": "json_object"}}):
-            status, chat = server.post("/v1/chat/completions", body | more)
+            status, chat = real.post("/v1/chat/completions", body | more)
             assert (status, chat["usage"]["prompt_tokens"]) == (200, expected), (answers, chat)
-        status, chat = server.post("/v1/messages", body)
+        status, chat = real.post("/v1/messages", body)
         assert (status, count_input(chat)) == (200, expected), (answers, chat)
-        counted = server.post("/v1/messages/count_tokens", {"model": MODEL, "messages": turns})
+        counted = real.post("/v1/messages/count_tokens", {"model": MODEL, "messages": turns})
         assert counted == (200, {"input_tokens": expected}), answers
-
-
-def test_an_answer_that_was_begun_is_continued(real):
-    check_prefill(real)
 
 
 def test_the_developer_is_the_system(real):
@@ -228,16 +224,16 @@ def test_the_developer_is_the_system(real):
     assert counts[0] == counts[1]
 
 
-def check_recognised(server):
+def test_a_template_is_recognised_by_its_tokens(real):
     """Check a file without a template on every chat route: what is sent, and where it ends.
 
     llama.cpp does not know by itself that this token ends a turn.
     """
     tokens = ("<|header_start|>", "<|header_end|>", "<|eot|>")
-    write_tiny_gguf(server.models / "unlabelled.gguf", template=None, tokens=tokens)
+    write_tiny_gguf(real.models / "unlabelled.gguf", template=None, tokens=tokens)
     ends = {"logit_bias": {str(354 + len(tokens)): 100}}
     name = "unlabelled"
-    shown = server.post("/api/show", {"model": name, "plan": True})[1]
+    shown = real.post("/api/show", {"model": name, "plan": True})[1]
     assert shown["vllama"]["template"] == "llama 4, recognised by its tokens"
     assert "template: llama 4, recognised by its tokens" in shown["vllama"]["reasons"]
     assert shown["capabilities"] == ["completion"]
@@ -245,19 +241,19 @@ def check_recognised(server):
         "<|header_start|>user<|header_end|>\n\nHi<|eot|><|header_start|>assistant<|header_end|>\n\n"
     )
     raw = {"model": name, "prompt": text, "raw": True, "stream": False}
-    expected = server.post("/api/generate", raw | {"options": {"num_predict": 1}})[1]
+    expected = real.post("/api/generate", raw | {"options": {"num_predict": 1}})[1]
     expected = expected["prompt_eval_count"]
     body = {"model": name, "stream": False, "max_tokens": 3}
     body |= {"messages": [{"role": "user", "content": "Hi"}]}
-    chat = server.post("/api/chat", body | {"options": {"num_predict": 3}})[1]
+    chat = real.post("/api/chat", body | {"options": {"num_predict": 3}})[1]
     assert chat["prompt_eval_count"] == expected, chat
-    said = server.post("/api/generate", {
+    said = real.post("/api/generate", {
         "model": name, "prompt": "Hi", "stream": False, "options": {"num_predict": 1},
     })[1]  # fmt: skip
     assert said["prompt_eval_count"] == expected, said
-    assert count_input(server.post("/v1/messages", body)[1]) == expected
+    assert count_input(real.post("/v1/messages", body)[1]) == expected
     for more in ({}, {"logprobs": True}, {"stop": ["never"]}):
-        status, chat = server.post("/v1/chat/completions", body | more | ends)
+        status, chat = real.post("/v1/chat/completions", body | more | ends)
         assert (status, chat["usage"]["prompt_tokens"]) == (200, expected), chat
         assert (chat["choices"][0]["finish_reason"], chat["usage"]["completion_tokens"] <= 1) == (
             "stop",
@@ -265,13 +261,9 @@ def check_recognised(server):
         ), chat
         assert chat["choices"][0]["message"]["content"] == ""
     letters = {"logit_bias": {str(260 + ord("a") - ord(" ")): 100}}  # no parts of characters
-    unmarked = server.post("/v1/chat/completions", body | letters)[1]
+    unmarked = real.post("/v1/chat/completions", body | letters)[1]
     assert unmarked["usage"]["completion_tokens"] == 3
     assert unmarked["choices"][0]["message"]["content"] == "aaa"
-
-
-def test_a_template_is_recognised_by_its_tokens(real):
-    check_recognised(real)
 
 
 def test_bare_text_is_warned_of(real):

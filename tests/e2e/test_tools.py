@@ -143,24 +143,6 @@ def test_simple_patterns_are_kept_to(real, pattern, expected):
     assert re.fullmatch(expected, json.loads(reply["message"]["content"])["x"])
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "object", "properties": {"x": {"type": "string", "pattern": '^\\S(a|)*?"$'}}},
-        {"enum": ['say "hi"', "back\\slash", "line\nbreak", "😀"]},
-        {"type": "string", "maxLength": 1_000_000},
-        {"type": "object", "properties": {"": {"type": "integer"}, 'a"b': {}}},
-    ],
-)
-def test_no_format_ends_the_engine(real, schema):
-    before = {row["name"] for row in real.get("/api/ps")["models"]}
-    body = {"model": MODEL, "messages": ASK, "format": schema, "stream": False,
-            "options": {"temperature": 0, "num_predict": 10}}  # fmt: skip
-    status, reply = real.post("/api/chat", body)
-    assert (status, reply["done"]) == (200, True)
-    assert {row["name"] for row in real.get("/api/ps")["models"]} == before
-
-
 def test_a_history_without_tools_that_may_be_called(client):
     history = [
         *ASK,

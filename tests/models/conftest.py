@@ -14,6 +14,14 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.types import PullEvent
 
 
+def open_offline(home: Path, **settings: object) -> Library:
+    """Return a library below `home` that asks no hub and looks at no packages."""
+    folders = {"hf_cache_dir": home / "hub", "data_dir": home / "data"}
+    return open_library(
+        ModelsSettings(**folders, package_dirs=(), hf_offline=True, **settings)  # type: ignore[arg-type]
+    )
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GGUF, to be read only."""

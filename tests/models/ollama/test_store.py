@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.models.conftest import open_offline
 from tests.registry import PARAMS, OllamaModel, store
 from tests.registry.models import CONFIG, IMAGE
 from tests.tiny import write_tiny_gguf, write_tiny_lora
 from vllama.base.errors import BadModelFile, BadRequest, ModelNotFound, VllamaError
-from vllama.models.library import Library, open_library
+from vllama.models.library import Library
 from vllama.models.names.ref import ModelRef
 from vllama.models.ollama.layout import OllamaModels, find_target
 from vllama.models.ollama.manifest import find_digests, parse_manifest
-from vllama.models.settings import ModelsSettings
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.types import Capability, Format
 
@@ -33,15 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def library(tmp_path: Path, root: Path) -> Library:
-    return open_library(
-        ModelsSettings(
-            hf_cache_dir=tmp_path / "hub",
-            data_dir=tmp_path / "data",
-            package_dirs=(),
-            ollama_dirs=(root,),
-            hf_offline=True,
-        )
-    )
+    return open_offline(tmp_path, ollama_dirs=(root,))
 
 
 def blobs(root: Path) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import Fault, StandInHub
+from tests.models.test_info import CONFIG
 from tests.tiny import make_weights, write_tiny_gguf
 from vllama.base.errors import AuthRequired, BadModelFile, Offline, SourceError
 from vllama.models.headers.gguf.parser import LongArray
@@ -84,18 +85,6 @@ def test_shards_and_a_projector(hub: StandInHub, settings: ModelsSettings, tmp_p
     info = remote(hub, settings, files, Format.GGUF)
     assert info.parameter_count == 2 * 119_488  # and not the projector's
     assert "vision" in info.capabilities
-
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 3,
-    "max_position_embeddings": 4096,
-    "vocab_size": 1000,
-}
 
 
 def test_safetensors(hub: StandInHub, settings: ModelsSettings, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.conftest import Events
+from tests.models.conftest import Events, open_offline
 from tests.tiny import make_weights
 from vllama.base.errors import BadRequest, ModelNotFound
-from vllama.models.library import Library, open_library
-from vllama.models.settings import ModelsSettings
+from vllama.models.library import Library
 from vllama.models.stores.folder import LMStudioStore
 from vllama.models.types import Format
 
@@ -23,15 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def library(tmp_path: Path, root: Path) -> Library:
-    return open_library(
-        ModelsSettings(
-            hf_cache_dir=tmp_path / "hub",
-            data_dir=tmp_path / "data",
-            package_dirs=(),
-            lmstudio_dirs=(tmp_path / "older", root),
-            hf_offline=True,
-        )
-    )
+    return open_offline(tmp_path, lmstudio_dirs=(tmp_path / "older", root))
 
 
 def put(root: Path, path: str, content: bytes) -> Path:

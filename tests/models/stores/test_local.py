@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.conftest import open_offline
 from tests.tiny import TEMPLATE, write_tiny_gguf
 from vllama.base.errors import BadModelFile, BadRequest, DiskFull, InvalidModelRef
 from vllama.models.create import Recipe, check_new_name, choose_quant, copy, create, make_bundle
@@ -30,15 +31,7 @@ def home(tmp_path: Path, tiny: Path) -> Path:
 
 @pytest.fixture
 def library(home: Path) -> Library:
-    return open_library(
-        ModelsSettings(
-            hf_cache_dir=home / "hub",
-            data_dir=home / "data",
-            folders=(home / "own",),
-            package_dirs=(),
-            hf_offline=True,
-        )
-    )
+    return open_offline(home, folders=(home / "own",))
 
 
 def make(library: Library, name: str, base: str = "tiny", **settings):

@@ -8,24 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.models.conftest import open_offline
 from tests.models.stores.test_local import make
-from vllama.models.library import Library, open_library
-from vllama.models.settings import ModelsSettings
+from vllama.models.library import Library
 
 ROUNDS = 300
 
 
 def opened(home: Path) -> Library:
     (home / "own").mkdir(exist_ok=True)
-    return open_library(
-        ModelsSettings(
-            hf_cache_dir=home / "hub",
-            data_dir=home / "data",
-            folders=(home / "own",),
-            package_dirs=(),
-            hf_offline=True,
-        )
-    )
+    return open_offline(home, folders=(home / "own",))
 
 
 @contextmanager
