@@ -288,7 +288,7 @@ def test_the_guide_pushes_the_image_that_the_chart_pulls(tmp_path: Path) -> None
     found = read(render(write(tmp_path, {"image": {"repository": repository}})))
     (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert f"podman push {container['image']}" in GUIDE.read_text()
-    assert f"--set image.repository={repository}" in GUIDE.read_text()
+    assert f"image: {{repository: {repository}, " in GUIDE.read_text()
 
 
 def test_nodes_are_behind_the_head_and_nothing_else() -> None:

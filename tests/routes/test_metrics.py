@@ -101,7 +101,7 @@ def test_failures_are_counted_where_they_happen(server):
         ("POST", "/api/chat", {"model": "vectors", **user(tools=[{}])}, None, "400", None),
         ("GET", "/nowhere", None, "", "404", "status_404"),
         ("PATCH", "/api/chat", None, "", "405", "status_405"),
-        ("DELETE", "/api/requests/none", None, "", "404", "unknown_request"),
+        ("DELETE", "/api/requests/none", None, "", "404", "not_found"),
     ]
     for method, path, body, model, status, reason in cases:
         before = Scrape(server)
