@@ -179,7 +179,7 @@ DAMAGE = {
     "one byte more": lambda path: path.write_bytes(path.read_bytes() + b"x"),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
-    "noise": lambda path: path.write_bytes(path.read_bytes()[:60] + b"!" + path.read_bytes()[61:]),
+    "noise": lambda path: path.write_bytes(bytes(b ^ 1 for b in path.read_bytes())),
     "zeros": lambda path: path.write_bytes(bytes(100)),
 }
 
