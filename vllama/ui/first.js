@@ -3,6 +3,7 @@
 (async () => {
   const PATIENCE_MS = 1000; // a server that starts may take longer to list its models
   const key = sessionStorage.getItem("vllama-key");
+  /** @type {Record<string, string>} */
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   const answer = fetch("../api/tags", { headers, cache: "no-store" });
   globalThis.early = { path: "api/tags", answer: answer.then((response) => response.clone()) };
@@ -12,7 +13,7 @@
     const patience = new Promise((resolve) => setTimeout(resolve, PATIENCE_MS));
     await Promise.race([showNames(), patience]).catch(() => {});
   }
-  for (const { localName, attributes } of document.getElementById("later").content.children) {
+  for (const { localName, attributes } of /** @type {HTMLTemplateElement} */ (document.getElementById("later")).content.children) {
     const made = document.createElement(localName); // a copy of a script would not run
     for (const { name, value } of attributes) made.setAttribute(name, value);
     document.head.append(made);
@@ -20,6 +21,7 @@
 
   async function showNames() {
     const kept = (key ? sessionStorage : localStorage).getItem("models"); // see live/library.js
+    /** @type {{ models: LocalModel[] }} */
     const { models } = kept ? JSON.parse(kept) : await (await answer).json();
     const list = document.createElement("ul");
     list.className = "first";

@@ -13,7 +13,7 @@ import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
 /** The pages: index.html has their links, so that these are there before this file is. */
-const PAGES = [...document.querySelectorAll('app-shell nav a[href^="#/"]')].map((link) => {
+const PAGES = [.../** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('app-shell nav a[href^="#/"]'))].map((link) => {
   const name = link.hash.slice(2);
   return { name, title: link.textContent, load: () => import(`./${name}/${name}-page.js`) };
 });
@@ -22,19 +22,22 @@ const THEMES = ["system", "light", "dark"];
 class AppShell extends View {
   static topics = ["connection", "requests", "notices"];
 
+  /** @type {typeof PAGES[number] | null} */ current = null;
+  /** @type {HTMLElement | null} */ page = null;
+
   enter() {
     this.replaceChildren();
     this.page = document.createElement("div");
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
     this.every(1000, () => state.connection.status === "lost" && this.update());
     this.open(false);
-    loadOthers(this.current);
+    loadOthers(/** @type {typeof PAGES[number]} */ (this.current));
     setKeyPrompt(askForKey);
     refreshLibrary().catch(showError); // before all others: first.js has sent this request
     follow();
   }
 
-  /** Show the page that the address names; `moved` if the user went there from another. */
+  /** Show the page that the address names; `moved` if the user went there from another. @param {boolean} moved */
   open(moved) {
     const { page: name } = readRoute();
     const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
@@ -70,6 +73,7 @@ class AppShell extends View {
     `;
   }
 
+  /** @param {typeof PAGES[number]} page */
   link(page) {
     const running = page.name === "activity" ? state.requests.size : 0;
     return html`<a href="#/${page.name}" aria-current=${page === this.current ? "page" : "false"}
@@ -95,7 +99,7 @@ class AppShell extends View {
   }
 
   banner() {
-    const { status, reason, retryAt } = state.connection;
+    const { status, reason = "", retryAt = 0 } = state.connection;
     if (status === "locked") {
       return html`<div class="banner calm">
         <span>This server requires a key.</span>
@@ -117,16 +121,17 @@ class AppShell extends View {
     </div>`;
   }
 
-  /** Move between the links of the navigation with the arrow keys. */
+  /** Move between the links of the navigation with the arrow keys. @param {FieldEvent} event */
   moveFocus(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const links = [...event.currentTarget.querySelectorAll("a")];
-    const next = links.indexOf(document.activeElement) + step;
+    const next = links.indexOf(/** @type {HTMLAnchorElement} */ (document.activeElement)) + step;
     links[(next + links.length) % links.length].focus();
     event.preventDefault();
   }
 
+  /** @param {string} theme */
   setTheme(theme) {
     if (theme !== "system") {
       document.documentElement.dataset.theme = theme;
@@ -140,7 +145,7 @@ class AppShell extends View {
   }
 }
 
-/** Load the other pages after the first one, so that a click waits neither for them nor for the server. */
+/** Load the other pages after the first one, so that a click waits neither for them nor for the server. @param {typeof PAGES[number]} first */
 async function loadOthers(first) {
   try {
     await first.load();

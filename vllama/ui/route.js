@@ -7,9 +7,9 @@ export function readRoute() {
   return { page, parts, query: new URLSearchParams(query) };
 }
 
-/** Return the address of a page; `query` leaves out what is undefined. */
+/** Return the address of a page; `query` leaves out what is undefined. @param {string} page @param {string} [part] @param {Record<string, string | undefined>} query */
 export function linkTo(page, part, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined);
+  const given = /** @type {[string, string][]} */ (Object.entries(query).filter(([, value]) => value !== undefined));
   const path = part === undefined ? page : `${page}/${encodeURIComponent(part)}`;
   return `#/${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 }

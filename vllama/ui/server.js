@@ -8,12 +8,16 @@
 export const BASE = new URL("../", document.baseURI);
 const KEY = "vllama-key"; // in sessionStorage: it is forgotten with the tab
 
+/** @type {(wasRefused: boolean) => Promise<string | null>} */
 let promptForKey = async () => null;
+/** @type {Promise<string | null> | null} */
 let prompting = null;
+/** @type {Promise<Response> | null} */
 let first = null; // the first request without a key: what others wait for, because it may ask for one
 
 /** An answer with a status of 400 or more, or an error within a stream. */
 export class ServerError extends Error {
+  /** @param {string} message */
   constructor(message, status = 0) {
     super(message);
     this.status = status;
@@ -23,18 +27,18 @@ export class ServerError extends Error {
 /** Return the key that the user has given, null if there is none. */
 export const readKey = () => sessionStorage.getItem(KEY);
 
-/** Keep a key for the requests of this tab; an empty one is forgotten. */
+/** Keep a key for the requests of this tab; an empty one is forgotten. @param {string} key */
 export function storeKey(key) {
   if (key) sessionStorage.setItem(KEY, key);
   else sessionStorage.removeItem(KEY);
 }
 
-/** Set the function that asks the user for a key; it is told whether one was refused. */
+/** Set the function that asks the user for a key; it is told whether one was refused. @param {typeof promptForKey} prompt */
 export function setKeyPrompt(prompt) {
   promptForKey = prompt;
 }
 
-/** Send a request and return the Response. Throws ServerError, or TypeError without a connection. */
+/** Send a request and return the Response. Throws ServerError, or TypeError without a connection. @param {string} path @param {RequestOptions} options */
 export async function send(path, options = {}) {
   if (readKey()) return exchange(path, options);
   if (!first) {
@@ -51,9 +55,11 @@ export async function send(path, options = {}) {
   return exchange(path, options);
 }
 
+/** @param {string} path @param {RequestOptions} options @returns {Promise<Response>} */
 async function exchange(path, { method = "GET", body, signal } = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
+    /** @type {Record<string, string>} */
     const headers = {};
     if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";
@@ -70,7 +76,7 @@ async function exchange(path, { method = "GET", body, signal } = {}) {
   }
 }
 
-/** Return the answer to the request that first.js has sent, once. */
+/** Return the answer to the request that first.js has sent, once. @param {string} path */
 function takeEarly(path) {
   const { early } = globalThis;
   if (early?.path !== path) return undefined;
@@ -78,24 +84,28 @@ function takeEarly(path) {
   return early.answer;
 }
 
-/** GET, or POST `body`, and return the JSON of the answer. */
+/**
+ * GET, or POST `body`, and return the JSON of the answer.
+ * @template {string} Path @param {Path} path @param {unknown} [body] @param {RequestOptions} options
+ * @returns {Promise<Answer<Path>>}
+ */
 export async function ask(path, body, options = {}) {
   const method = body === undefined ? "GET" : "POST";
   const response = await send(path, { method, body, ...options });
   const text = await response.text();
-  return text ? JSON.parse(text) : {};
+  return JSON.parse(text || "{}");
 }
 
-/** Yield the lines of an answer as they arrive. */
+/** Yield the lines of an answer as they arrive. @param {Response} response @returns {AsyncGenerator<string>} */
 export async function* readLines(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
       const lines = (rest + value).split("\n");
-      rest = lines.pop();
+      rest = /** @type {string} */ (lines.pop());
       yield* lines;
     }
     if (rest) yield rest;
@@ -104,7 +114,7 @@ export async function* readLines(response) {
   }
 }
 
-/** Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. */
+/** Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. @param {Response} response */
 export async function* readObjects(response) {
   for await (const line of readLines(response)) {
     if (!line.trim()) continue;
@@ -114,13 +124,13 @@ export async function* readObjects(response) {
   }
 }
 
-/** Tell whether the user has given no key, though the server wants one. */
+/** Tell whether the user has given no key, though the server wants one. @param {unknown} error */
 export const isLocked = (error) => error instanceof ServerError && error.status === 401;
 
-/** Tell whether the server knows the key, and its scopes do not allow what was asked. */
+/** Tell whether the server knows the key, and its scopes do not allow what was asked. @param {unknown} error */
 export const isForbidden = (error) => error instanceof ServerError && error.status === 403;
 
-/** Return what to show of something that was thrown. */
+/** Return what to show of something that was thrown. @param {any} error */
 export function explain(error) {
   if (isLocked(error)) return "the server requires a key";
   if (error instanceof ServerError) return error.message;
@@ -129,7 +139,7 @@ export function explain(error) {
   return error?.message ?? String(error);
 }
 
-/** Ask for a key, together with all other requests that were refused. False: none was given. */
+/** Ask for a key, together with all other requests that were refused. False: none was given. @param {string | null} refused */
 async function renewKey(refused) {
   if (refused !== sessionStorage.getItem(KEY)) return true; // another request has renewed it
   prompting ??= promptForKey(Boolean(refused)).finally(() => {
@@ -141,14 +151,14 @@ async function renewKey(refused) {
   return true;
 }
 
-/** Tell whether a hint names commands, flags or variables: it is for whoever uses the terminal. */
+/** Tell whether a hint names commands, flags or variables: it is for whoever uses the terminal. @param {string} hint */
 export const isForTerminal = (hint) => /\b(vllama|pip|sudo|chmod) [a-z]|--[a-z]|\b[A-Z]+_[A-Z_]+/.test(hint);
 
-/** Return a message of the server's without the hints in it that are for the terminal. */
+/** Return a message of the server's without the hints in it that are for the terminal. @param {string} text */
 export const forBrowser = (text) =>
   text.split("; ").filter((part, index) => index === 0 || !isForTerminal(part)).join("; ");
 
-/** Return the text of an error that the server has answered. */
+/** Return the text of an error that the server has answered. @param {string} text @param {number} [status] */
 function readError(text, status) {
   try {
     const { error } = JSON.parse(text);

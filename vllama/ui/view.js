@@ -4,27 +4,41 @@ import { changes } from "./live/state.js";
 import { render } from "./vendor/lit-html/lit-html.js";
 
 export class View extends HTMLElement {
-  /** The topics of `changes` that the view shows. */
+  /** The topics of `changes` that the view shows. @type {string[]} */
   static topics = [];
+
+  leaving = new AbortController(); // of the listeners, when the view is removed
+  pending = false;
 
   connectedCallback() {
     this.leaving = new AbortController();
-    for (const topic of this.constructor.topics) this.listen(topic, () => this.update());
-    this.enter?.();
+    for (const topic of /** @type {typeof View} */ (this.constructor).topics) this.listen(topic, () => this.update());
+    this.enter();
     this.update();
   }
 
   disconnectedCallback() {
     this.leaving.abort();
-    this.leave?.();
+    this.leave();
   }
 
-  /** Call `listener` for a topic while the view is shown. */
+  enter() {}
+
+  leave() {}
+
+  rendered() {}
+
+  /** @returns {Renderable} */
+  template() {
+    return undefined;
+  }
+
+  /** Call `listener` for a topic while the view is shown. @param {string} topic @param {() => void} listener */
   listen(topic, listener) {
     changes.addEventListener(topic, listener, { signal: this.leaving.signal });
   }
 
-  /** Call `listener` every so often while the view is shown and visible. */
+  /** Call `listener` every so often while the view is shown and visible. @param {number} milliseconds @param {() => unknown} listener */
   every(milliseconds, listener) {
     const timer = setInterval(() => document.hidden || listener(), milliseconds);
     this.leaving.signal.addEventListener("abort", () => clearInterval(timer));
@@ -38,7 +52,7 @@ export class View extends HTMLElement {
       this.pending = false;
       if (!this.isConnected) return;
       render(this.template(), this, { host: this }); // listeners have it as their `this`
-      this.rendered?.();
+      this.rendered();
     });
   }
 }

@@ -18,15 +18,17 @@ const PAGE = 50;
 class ActivityPage extends View {
   static topics = ["requests", "models", "connection"];
 
-  filter = {};
+  /** @type {Filter} */ filter = readFilter();
+  reading = false;
   start = 0; // of the rows that are shown
 
   enter() {
     this.filter = readFilter();
     addEventListener("hashchange", () => this.setFilter(readFilter()), { signal: this.leaving.signal });
+    /** @param {Event & { key?: string }} event */
     const close = (event) => {
-      const menu = this.querySelector(".columns[open]");
-      if (menu && (event.key === "Escape" || (!event.key && !menu.contains(event.target)))) menu.open = false;
+      const menu = /** @type {HTMLDetailsElement | null} */ (this.querySelector(".columns[open]"));
+      if (menu && (event.key === "Escape" || (!event.key && !menu.contains(/** @type {Node} */ (event.target))))) menu.open = false;
     };
     for (const kind of ["click", "keydown"]) addEventListener(kind, close, { signal: this.leaving.signal });
     this.every(1000, () => state.requests.size && this.update()); // the seconds of each request
@@ -55,6 +57,7 @@ class ActivityPage extends View {
     `;
   }
 
+  /** @param {EndedRow[]} rows */
   ended(rows) {
     if (!rows.length && !isFiltered(this.filter)) return nothing;
     const found = filterRows(rows, this.filter);
@@ -69,7 +72,7 @@ class ActivityPage extends View {
     </section>`;
   }
 
-  /** Return the steps to newer and older rows. */
+  /** Return the steps to newer and older rows. @param {number} number */
   pages(number) {
     const last = Math.min(this.start + PAGE, number);
     const isLast = last >= number && !hasMore();
@@ -80,6 +83,7 @@ class ActivityPage extends View {
     </nav>`;
   }
 
+  /** @param {number} step */
   async turn(step) {
     const start = Math.max(0, this.start + step);
     const count = () => filterRows(listEnded(), this.filter).length;
@@ -92,7 +96,7 @@ class ActivityPage extends View {
     this.update();
   }
 
-  /** Show what a filter leaves; `written`: it is to stand in the address. */
+  /** Show what a filter leaves; `written`: it is to stand in the address. @param {Partial<Filter>} filter */
   setFilter(filter, written = false) {
     if (written) writeFilter(filter);
     this.filter = readFilter();

@@ -2,23 +2,24 @@
 
 import { showDialog } from "../parts/dialogs.js";
 import { showError } from "../parts/notices.js";
-import { ask } from "../server.js";
+import { ask, ServerError } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import "./replay.js";
 
 const gone = new Set(); // ids of captures that were removed to make room for newer ones
 
-/** Tell whether a capture was found to be gone. */
+/** Tell whether a capture was found to be gone. @param {string} id */
 export const isGone = (id) => gone.has(id);
 
-/** Show a capture, by its id: what the answer says, and on demand how it was sent. */
+/** Show a capture, by its id: what the answer says, and on demand how it was sent. @param {string} id @param {() => void} update */
 export async function showCapture(id, update) {
   let capture;
   try {
     capture = await ask(`api/captures/${encodeURIComponent(id)}`);
   } catch (error) {
-    if (error.status === 404) gone.add(id);
-    showError(error.status === 404 ? Object.assign(error, { message: "Its capture has been removed to make room for newer ones." }) : error);
+    const isMissing = error instanceof ServerError && error.status === 404;
+    if (isMissing) gone.add(id);
+    showError(isMissing ? Object.assign(error, { message: "Its capture has been removed to make room for newer ones." }) : error);
     update();
     return;
   }
@@ -48,16 +49,18 @@ export async function showCapture(id, update) {
   );
 }
 
+/** @param {{ encoding: string, data: string, cut?: boolean }} body */
 function readBody({ encoding, data, cut }) {
   if (encoding !== "utf-8") return "(it is no text)";
   return cut ? `${data}\n(the rest was not kept)` : data;
 }
 
+/** @param {Capture["answer"]} answer */
 function readAnswer({ encoding, parts, cut }) {
   return readBody({ encoding, data: parts.map(([, data]) => data).join(""), cut });
 }
 
-/** Return JSON in lines that can be read, and any other text unchanged. */
+/** Return JSON in lines that can be read, and any other text unchanged. @param {string} text */
 function indent(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

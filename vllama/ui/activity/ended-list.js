@@ -7,9 +7,11 @@ const MOST = 1000; // the server keeps no more
 const STEP = 200;
 const TOLD = 100; // in a snapshot of the stream
 
+/** @type {EndedRow[]} */
 let rows = []; // newest first
 let more = true; // whether the server may have older ones
 
+/** @param {EndedRow} row */
 const identify = (row) => `${row.id} ${row.started_at}`; // clients may use an id twice
 
 /** Return all that are known, newest first. */

@@ -10,6 +10,7 @@ import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
 const FEW = ["started", "took", "tokens", "rate", "first", "client"];
+/** @type {Column[]} */
 const COLUMNS = [
   { name: "started", label: "Started", number: true, show: (row) => clock(row.started_at) },
   { name: "took", label: "Took", number: true, show: (row) => duration(row.seconds) },
@@ -25,7 +26,7 @@ const COLUMNS = [
 let chosen = readChosen();
 const opened = new Set();
 
-/** Return the table of `rows`; `update` draws it again. */
+/** Return the table of `rows`; `update` draws it again. @param {EndedRow[]} rows @param {() => void} update */
 export function endedTable(rows, update) {
   const columns = COLUMNS.filter(({ name }) => chosen.includes(name));
   const captured = rows.some((row) => row.capture && !isGone(row.capture));
@@ -45,8 +46,9 @@ export function endedTable(rows, update) {
   </table>`;
 }
 
-/** Return the choice of columns. */
+/** Return the choice of columns. @param {() => void} update */
 export function columnChoice(update) {
+  /** @param {string} name @param {boolean} isShown */
   const set = (name, isShown) => {
     chosen = COLUMNS.map((column) => column.name).filter((one) => (one === name ? isShown : chosen.includes(one)));
     localStorage.setItem(STORED, JSON.stringify(chosen));
@@ -66,8 +68,10 @@ export function columnChoice(update) {
   </details>`;
 }
 
+/** @param {EndedRow} row */
 const identify = (row) => `${row.id} ${row.started_at}`;
 
+/** @param {EndedRow} row @param {{ columns: Column[], captured: boolean, width: number, update: () => void }} table */
 function endedRow(row, { columns, captured, width, update }) {
   const id = identify(row);
   const isOpen = opened.has(id);
@@ -89,13 +93,15 @@ function endedRow(row, { columns, captured, width, update }) {
     ${isOpen ? html`<tr class="details"><td colspan=${width}>${facts(row)}</td></tr>` : nothing}`;
 }
 
+/** @param {EndedRow} row @param {() => void} update */
 function captureButton(row, update) {
   if (!row.capture || isGone(row.capture)) return nothing;
+  const { capture } = row;
   const name = `Open the capture of ${nameModel(row) || row.path}, ${clock(row.started_at)}`;
-  return html`<button aria-label=${name} @click=${() => showCapture(row.capture, update)}>Open</button>`;
+  return html`<button aria-label=${name} @click=${() => showCapture(capture, update)}>Open</button>`;
 }
 
-/** Return all that is known of a request. */
+/** Return all that is known of a request. @param {EndedRow} row */
 function facts(row) {
   const known = [
     ["Route", `${row.method} ${row.path}`],
@@ -110,9 +116,10 @@ function facts(row) {
     <dl class="facts">${known.map(([label, value]) => html`<div><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
+/** @returns {string[]} */
 function readChosen() {
   try {
-    const stored = JSON.parse(localStorage.getItem(STORED));
+    const stored = JSON.parse(localStorage.getItem(STORED) ?? "null");
     return Array.isArray(stored) ? stored : FEW;
   } catch {
     return FEW;

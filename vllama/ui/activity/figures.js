@@ -5,7 +5,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 const WINDOW_S = 300;
 
-/** Return the line of figures; `isWhole`: `rows` are all requests of the window, if there are older ones. */
+/** Return the line of figures; `isWhole`: `rows` are all requests of the window, if there are older ones. @param {EndedRow[]} rows @param {boolean} isWhole */
 export function figures(rows, isWhole) {
   const { number, minutes, perMinute, first50, first95, tokensPerS } = measure(rows, isWhole);
   if (!number) return nothing;
@@ -21,17 +21,20 @@ export function figures(rows, isWhole) {
   </section>`;
 }
 
+/** @param {string} label @param {string} value */
 const figure = (label, value) => html`<div><dt>${label}</dt><dd>${value}</dd></div>`;
 
-/** Tell whether rows go back to the beginning of the window. */
-export const coversWindow = (rows, now = Date.now() / 1000) => rows.length > 0 && endOf(rows.at(-1)) < now - WINDOW_S;
+/** Tell whether rows go back to the beginning of the window. @param {EndedRow[]} rows */
+export const coversWindow = (rows, now = Date.now() / 1000) => rows.length > 0 && endOf(/** @type {EndedRow} */ (rows.at(-1))) < now - WINDOW_S;
 
+/** @param {EndedRow} row */
 const endOf = (row) => Date.parse(row.started_at) / 1000 + row.seconds;
 
-/** Return the figures of the requests that ended within the window. */
+/** Return the figures of the requests that ended within the window. @param {EndedRow[]} rows @param {boolean} isWhole */
 export function measure(rows, isWhole, now = Date.now() / 1000) {
   const recent = rows.filter((row) => row.model && endOf(row) > now - WINDOW_S);
-  const oldest = rows.length ? endOf(rows.at(-1)) : now;
+  const last = rows.at(-1);
+  const oldest = last ? endOf(last) : now;
   const covered = isWhole ? WINDOW_S : Math.min(WINDOW_S, Math.max(1, now - oldest));
   const firsts = recent.map((row) => row.first_token_s);
   return {
@@ -44,7 +47,7 @@ export function measure(rows, isWhole, now = Date.now() / 1000) {
   };
 }
 
-/** Return the smallest value that so large a part of the known values does not exceed. */
+/** Return the smallest value that so large a part of the known values does not exceed. @param {(number | null)[]} values @param {number} part */
 export function quantile(values, part) {
   const known = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
   return known.length ? known[Math.max(0, Math.ceil(known.length * part) - 1)] : null;

@@ -3,28 +3,29 @@
 import { linkTo, readRoute } from "../route.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
+/** @type {(keyof Filter)[]} */
 const NAMES = ["text", "model", "key", "errors"];
 const NO_KEY = "no key";
 
-/** Return the model of a request, also of one that is not there. */
+/** Return the model of a request, also of one that is not there. @param {{ model: string, requested?: string }} row */
 export const nameModel = (row) => row.model || row.requested || "";
 
-/** Return what the address filters by; "" where it does not. */
+/** Return what the address filters by; "" where it does not. @returns {Filter} */
 export function readFilter() {
   const { query } = readRoute();
-  return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
+  return /** @type {any} */ (Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""])));
 }
 
-/** Put a filter into the address, without a step in the history. */
+/** Put a filter into the address, without a step in the history. @param {Partial<Filter>} filter */
 export function writeFilter(filter) {
   const query = Object.fromEntries(NAMES.map((name) => [name, filter[name] || undefined]));
   history.replaceState(null, "", linkTo("activity", undefined, query));
 }
 
-/** Tell whether a filter leaves anything out. */
+/** Tell whether a filter leaves anything out. @param {Filter} filter */
 export const isFiltered = (filter) => NAMES.some((name) => filter[name]);
 
-/** Return the rows that a filter leaves. */
+/** Return the rows that a filter leaves. @param {EndedRow[]} rows @param {Filter} filter */
 export function filterRows(rows, { text, model, key, errors }) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
@@ -38,9 +39,14 @@ export function filterRows(rows, { text, model, key, errors }) {
   });
 }
 
-/** Return the form; `change` is called with what has changed: more may have since this was drawn. */
+/**
+ * Return the form; `change` is called with what has changed: more may have since this was drawn.
+ * @param {EndedRow[]} rows @param {Filter} filter @param {(changed: Partial<Filter>) => void} change
+ */
 export function filterForm(rows, filter, change) {
+  /** @param {keyof Filter} name @param {string} value */
   const set = (name, value) => change({ [name]: value });
+  /** @param {string[]} values */
   const list = (values) => [...new Set(values)].filter(Boolean).sort();
   return html`<form class="filters row" role="search" aria-label="Filter the requests" @submit=${(event) => event.preventDefault()}>
     <input
@@ -59,6 +65,10 @@ export function filterForm(rows, filter, change) {
   </form>`;
 }
 
+/**
+ * @param {string} label @param {string} all @param {string[]} names @param {string} chosen
+ * @param {(value: string) => void} change
+ */
 function choice(label, all, names, chosen, change) {
   const listed = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
   return html`<select aria-label=${label} @change=${(event) => change(event.target.value)}>

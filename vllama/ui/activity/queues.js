@@ -16,7 +16,7 @@ export function queues() {
   </section>`;
 }
 
-/** Return the waiting requests in groups that wait for the same. */
+/** Return the waiting requests in groups that wait for the same. @returns {Map<string, RequestRow[]>} */
 function groupWaiting() {
   const groups = new Map();
   for (const row of state.requests.values()) {
@@ -27,6 +27,7 @@ function groupWaiting() {
   return groups;
 }
 
+/** @param {RequestRow[]} waiting */
 function queue(waiting) {
   const names = [...new Set(waiting.map((row) => row.model))];
   const longest = Math.max(...waiting.map((row) => -secondsUntil(row.started_at)));
@@ -41,7 +42,7 @@ function queue(waiting) {
   </div>`;
 }
 
-/** Say who holds up the requests, and what can be done. */
+/** Say who holds up the requests, and what can be done. @param {ModelRow | undefined} live @param {string} reason @param {number} number */
 function explainWait(live, reason, number) {
   const blocking = listBlocking(live, reason);
   const log = live?.log && live.state !== "ready" ? html` <a href=${linkTo("logs", live.log)}>See its log</a>.` : nothing;
@@ -55,7 +56,7 @@ function explainWait(live, reason, number) {
     It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped below.${log}`;
 }
 
-/** Return the running requests that others wait for: of the same engine, or of models that are named. */
+/** Return the running requests that others wait for: of the same engine, or of models that are named. @param {ModelRow | undefined} live @param {string} reason */
 function listBlocking(live, reason) {
   const names = listSharing(live);
   return [...state.requests.values()].filter(
@@ -63,6 +64,7 @@ function listBlocking(live, reason) {
   );
 }
 
+/** @param {number} slots @param {number} running */
 function describeSlots(slots, running) {
   if (slots === 1) return "Its only slot is";
   return running < slots ? `${running} of its ${slots} slots are` : `All its ${slots} slots are`;

@@ -6,11 +6,12 @@ import { badge } from "../parts/badge.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 
-/** Return who has sent a request: the address, and what may be shown of the key. */
+/** Return who has sent a request: the address, and what may be shown of the key. @param {RequestRow} row */
 export const describeClient = ({ client, key }) => (key ? `${client} (key ${key})` : client);
 
-/** Return the table of the given rows of the event stream. */
+/** Return the table of the given rows of the event stream. @param {RequestRow[]} requests */
 export function requestTable(requests) {
+  /** @param {RequestRow} row */
   const order = (row) => (row.state === "running" ? 0 : (row.queue_place ?? 1));
   const sorted = [...requests].sort((a, b) => order(a) - order(b) || a.started_at.localeCompare(b.started_at));
   return html`<table class="cards running">
@@ -33,13 +34,14 @@ export function requestTable(requests) {
   </table>`;
 }
 
-/** Return the tokens per second since the first token; undefined before there are some. */
+/** Return the tokens per second since the first token; undefined before there are some. @param {RequestRow} row */
 function measureRate({ started_at: started, first_token_s: first, generated_tokens: tokens }) {
   if (!tokens || first === null) return undefined;
   const seconds = -secondsUntil(started) - first;
   return seconds > 1 ? (tokens - 1) / seconds : undefined;
 }
 
+/** @param {RequestRow} row */
 function requestRow(row) {
   return html`<tr>
     <th scope="row">${row.model}</th>

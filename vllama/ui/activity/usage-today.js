@@ -8,7 +8,7 @@ import { View } from "../view.js";
 const REFRESH_MS = 10_000;
 
 class UsageToday extends View {
-  rows = [];
+  /** @type {UsageRow[]} */ rows = [];
 
   enter() {
     this.load();

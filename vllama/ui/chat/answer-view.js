@@ -11,12 +11,16 @@ import { isFailure } from "./answer.js";
 import { copyText } from "./code-block.js";
 import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
 
+/** @type {Record<string, string>} */
 const ENDS = {
   stopped: "Stopped.",
   broken: "This answer broke off: its tab was closed.",
 };
 
-/** Return the template of an answer; `versions`: all answers of its place, `isLast`: nothing follows it. */
+/**
+ * Return the template of an answer; `versions`: all answers of its place, `isLast`: nothing follows it.
+ * @param {AnswerRecord} answer @param {{ versions: string[], isLast: boolean }} place
+ */
 export function answerTemplate(answer, { versions, isLast }) {
   const { id, model, messages, state, error } = answer;
   const writing = isWriting(id);
@@ -40,18 +44,23 @@ export function answerTemplate(answer, { versions, isLast }) {
   </article>`;
 }
 
-/** Return arrows between versions; `ids` of all, `show` is called with another one. */
+/**
+ * Return arrows between versions; `ids` of all, `show` is called with another one.
+ * @param {string[]} ids @param {string} id @param {(id: string) => Promise<unknown>} show @param {string} what
+ */
 export function versionArrows(ids, id, show, what) {
   if (ids.length < 2) return nothing;
   const place = ids.indexOf(id);
+  /** @param {string} name @param {string} words @param {string | undefined} target */
   const arrow = (name, words, target) =>
     html`<button class="quiet" aria-label="${words} version of ${what}" title="${words} version" ?disabled=${!target}
-      @click=${() => attempt(show(target))}>${icon(name)}</button>`;
+      @click=${() => attempt(show(String(target)))}>${icon(name)}</button>`;
   return html`<span class="versions">
     ${arrow("left", "Earlier", ids[place - 1])}<span>${place + 1} of ${ids.length}</span>${arrow("right", "Later", ids[place + 1])}
   </span>`;
 }
 
+/** @param {AnswerRecord} answer @param {string[]} versions @param {ToolCall[]} calls */
 function footer(answer, versions, calls) {
   const { id, messages, state } = answer;
   const last = messages.at(-1);
@@ -68,6 +77,7 @@ function footer(answer, versions, calls) {
   </footer>`;
 }
 
+/** @param {Message} message @param {boolean | string} writing */
 function part({ content, thinking, tool_calls: calls = [], stats: known = {} }, writing) {
   return html`
     ${thinking ? thoughts(thinking, known.thinkingS, writing && !content) : nothing}
@@ -76,6 +86,7 @@ function part({ content, thinking, tool_calls: calls = [], stats: known = {} }, 
   `;
 }
 
+/** @param {string} model */
 function waiting(model) {
   const load = findLive(model)?.load;
   return load
@@ -83,6 +94,7 @@ function waiting(model) {
     : html`<p class="muted waiting">Waiting for the first token …</p>`;
 }
 
+/** @param {string} text @param {number | undefined} seconds @param {boolean | string} ongoing */
 function thoughts(text, seconds, ongoing) {
   const words = ongoing ? "Thinking …" : `Thinking${seconds ? ` (${duration(seconds)})` : ""}`;
   return html`<details class="thinking">
@@ -91,6 +103,7 @@ function thoughts(text, seconds, ongoing) {
   </details>`;
 }
 
+/** @param {ToolCall} call */
 function toolCall({ function: { name, arguments: given } }) {
   return html`<details class="tool" open>
     <summary>Calls <code>${name}</code></summary>
@@ -98,6 +111,7 @@ function toolCall({ function: { name, arguments: given } }) {
   </details>`;
 }
 
+/** @param {Message} message */
 function toolResult({ tool_name: name, content }) {
   return html`<details class="tool">
     <summary>Result of <code>${name}</code></summary>
@@ -105,12 +119,13 @@ function toolResult({ tool_name: name, content }) {
   </details>`;
 }
 
-/** Ask the user for the results of tool calls: the page runs no tools itself. */
+/** Ask the user for the results of tool calls: the page runs no tools itself. @param {ToolCall[]} calls @param {string} id */
 function resultForm(calls, id) {
+  /** @param {FormEvent} event */
   const submit = (event) => {
     event.preventDefault();
     const contents = new FormData(event.target).getAll("result");
-    const results = calls.map((call, index) => ({ name: call.function.name, content: contents[index] }));
+    const results = calls.map((call, index) => ({ name: call.function.name, content: String(contents[index]) }));
     attempt(answerTools(id, results));
   };
   return html`<form class="tool-results" @submit=${submit}>
@@ -123,7 +138,8 @@ function resultForm(calls, id) {
   </form>`;
 }
 
-function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS }) {
+/** @param {Stats} stats */
+function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS = 0 }) {
   const facts = [
     tokensPerS && `${rate(tokensPerS)} tokens/s`,
     firstTokenS !== undefined && `first token ${duration(firstTokenS)}`,
@@ -134,12 +150,13 @@ function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS }) {
   return html`<span class="stats">${facts.filter(Boolean).join(" · ")}</span>`;
 }
 
+/** @param {Message[]} messages */
 async function copy(messages) {
   await copyText(messages.map((message) => message.content).filter(Boolean).join("\n\n"));
   showSuccess("The answer is copied.");
 }
 
-/** Wait for an action of the session, and show why it failed. */
+/** Wait for an action of the session, and show why it failed. @param {unknown} work */
 export async function attempt(work) {
   try {
     await work;

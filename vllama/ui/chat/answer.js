@@ -3,7 +3,7 @@
 import { explain, readObjects, send } from "../server.js";
 import { encodePicture, joinTexts } from "./attachments.js";
 
-/** Return an empty message of a model. */
+/** Return an empty message of a model. @returns {GrowingMessage} */
 export const makeMessage = () => ({ role: "assistant", content: "", thinking: "", tool_calls: [], stats: {} });
 
 /**
@@ -11,6 +11,8 @@ export const makeMessage = () => ({ role: "assistant", content: "", thinking: ""
  * whenever it has grown.
  *
  * Returns how it ended: `{state: done, stopped or failed, error}`. Never throws.
+ * @param {() => Promise<object>} makeBody @param {GrowingMessage} message
+ * @param {{ signal: AbortSignal, onChange: () => void }} options
  */
 export async function streamAnswer(makeBody, message, { signal, onChange }) {
   const started = performance.now();
@@ -36,6 +38,7 @@ class BrokenOff extends Error {
   message = "the answer broke off: the server closed the connection";
 }
 
+/** @param {GrowingMessage} message @param {Partial<ChatPart>} part @param {() => number} seconds */
 function take(message, part, seconds) {
   const { content = "", thinking = "", tool_calls: calls = [] } = part.message ?? {};
   if ((content || thinking || calls.length) && message.stats.firstTokenS === undefined) {
@@ -48,15 +51,17 @@ function take(message, part, seconds) {
   if (part.done) Object.assign(message.stats, readStats(part));
 }
 
+/** @param {Partial<ChatPart>} part @returns {Stats} */
 function readStats(part) {
-  const evaluated = part.eval_duration / 1e9;
+  const { eval_duration: duration = 0, eval_count: tokens = 0, load_duration: loading = 0 } = part;
+  const evaluated = duration / 1e9;
   return {
     done: true,
     reason: part.done_reason,
     promptTokens: part.prompt_eval_count,
-    tokens: part.eval_count,
-    tokensPerS: evaluated > 0 ? part.eval_count / evaluated : null,
-    loadS: part.load_duration / 1e9,
+    tokens,
+    tokensPerS: evaluated > 0 ? tokens / evaluated : null,
+    loadS: loading / 1e9,
   };
 }
 
@@ -65,23 +70,26 @@ function readStats(part) {
  *
  * `history` is what its pane has seen (see `listHistory`), `files` a Map of the attached files. The
  * answer to the last turn, if there is one, is what the model goes on from.
+ * @param {ChatValues} values @param {string} model @param {Exchange[]} history @param {Map<string, StoredFile>} files
  */
 export async function makeRequest({ system, think, tools, options }, model, history, files) {
+  /** @type {Message[]} */
   const messages = system ? [{ role: "system", content: system }] : [];
   for (const { turn, answer } of history) {
     if (!answer || isFailure(answer)) continue;
-    const attached = turn.files.map((id) => files.get(id)).filter(Boolean);
-    const pictures = attached.filter(({ kind }) => kind === "image");
-    const content = joinTexts(turn.text, attached.filter(({ kind }) => kind === "text"));
+    const attached = turn.files.map((id) => files.get(id)).filter((file) => file !== undefined);
+    const pictures = attached.filter((file) => file.kind === "image");
+    const content = joinTexts(turn.text, attached.filter((file) => file.kind === "text"));
     const images = await Promise.all(pictures.map(encodePicture));
     messages.push({ role: "user", content, ...(images.length && { images }) });
     messages.push(...answer.messages.filter(isUsable).map(strip));
   }
   // thinking that was broken off goes on where it stands (docs/reference/api.md#continuing-a-response)
-  const last = history.at(-1).answer.messages.at(-1);
-  if (!isUsable(last) && last.thinking) messages.push({ role: "assistant", content: `<think>\n${last.thinking}` });
+  const last = history.at(-1)?.answer?.messages.at(-1);
+  if (last && !isUsable(last) && last.thinking) messages.push({ role: "assistant", content: `<think>\n${last.thinking}` });
+  /** @type {Record<string, unknown>} */
   const body = { model, messages };
-  if (think !== "") body.think = { yes: true, no: false }[think] ?? think;
+  if (think !== "") body.think = /** @type {Record<string, boolean>} */ ({ yes: true, no: false })[think] ?? think;
   if (tools) body.tools = JSON.parse(tools);
   if (Object.keys(options ?? {}).length) body.options = options;
   return body;
@@ -90,12 +98,15 @@ export async function makeRequest({ system, think, tools, options }, model, hist
 /**
  * Tell whether an answer failed before there was anything of it. Such a turn is left out of later
  * requests: what made it fail, say an image for a model that sees none, would make them fail too.
+ * @param {AnswerRecord} answer
  */
 export const isFailure = ({ error, messages }) => Boolean(error) && !messages.some(isUsable);
 
+/** @param {Message} message */
 const isUsable = ({ role, content, tool_calls: calls }) =>
-  role === "tool" || Boolean(content) || calls?.length > 0;
+  role === "tool" || Boolean(content) || Boolean(calls?.length);
 
+/** @param {Message} message */
 function strip({ role, content, tool_calls: calls, tool_name: name }) {
   return { role, content, ...(calls?.length && { tool_calls: calls }), ...(name && { tool_name: name }) };
 }

@@ -2,25 +2,27 @@
 
 const MOST_TEXT_BYTES = 512 * 1024; // some 150,000 tokens, more than most contexts hold
 
+/** @type {WeakMap<object, string>} */
 const urls = new WeakMap(); // file → address
 
 /**
  * Return a file as `{kind: "image", name, blob}` or `{kind: "text", name, text}`.
  *
  * Throws an error with a reason for the user if it is neither a picture nor a text.
+ * @param {File} file @returns {Promise<Attachment>}
  */
 export async function readFile(file) {
   if (isPicture(file)) return { kind: "image", name: file.name, blob: file };
   return { kind: "text", name: file.name, text: await readText(file) };
 }
 
-/** Return an address by which a picture can be shown. */
+/** Return an address by which a picture can be shown. @param {{ blob: Blob }} file */
 export function pictureUrl(file) {
   if (!urls.has(file)) urls.set(file, URL.createObjectURL(file.blob));
   return urls.get(file);
 }
 
-/** Return a picture as base64. */
+/** Return a picture as base64. @param {{ blob: Blob }} file */
 export async function encodePicture({ blob }) {
   const bytes = new Uint8Array(await blob.arrayBuffer());
   const parts = [];
@@ -30,7 +32,7 @@ export async function encodePicture({ blob }) {
   return btoa(parts.join(""));
 }
 
-/** Return a message with its texts after it, each as a code block under its name. */
+/** Return a message with its texts after it, each as a code block under its name. @param {string} message @param {{ name: string, text: string }[]} texts */
 export function joinTexts(message, texts = []) {
   const blocks = texts.map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
@@ -40,9 +42,12 @@ export function joinTexts(message, texts = []) {
 }
 
 // an SVG is a text that describes a picture, and models read it as such
+/** @param {File} file */
 const isPicture = ({ type }) => type.startsWith("image/") && !type.startsWith("image/svg");
 
+/** @param {File} file */
 async function readText(file) {
+  /** @param {string} reason */
   const refuse = (reason) => new Error(`cannot attach “${file.name}”: ${reason}`);
   if (file.size > MOST_TEXT_BYTES) throw refuse("it has more than 512 KiB, too much for a message");
   let text;

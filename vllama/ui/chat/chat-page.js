@@ -19,7 +19,7 @@ import { change, isWriting, openConversation, say, session, stop } from "./sessi
 const NEAR_END_PX = 60;
 const narrow = matchMedia("(max-width: 799px)");
 
-/** Return what a screen reader is told of the last answers: being written, or how they ended. */
+/** Return what a screen reader is told of the last answers: being written, or how they ended. @param {Step} step */
 function describeEnd({ answers }) {
   const states = answers.map(({ state }) => state);
   if (states.includes("writing")) return "The answer is being written.";
@@ -31,6 +31,11 @@ function describeEnd({ answers }) {
 class ChatPage extends View {
   static topics = ["chat", "library", "models"];
 
+  /** @type {string | undefined} */ sought; // the turn to be scrolled to
+  /** @type {Element | null} */ column = null;
+  growing = new ResizeObserver(() => this.followEnd());
+  opening = false;
+  top = 0;
   panel = ""; // "list" or "settings": what lies beside the conversation, or on a phone over it
   atEnd = true;
 
@@ -38,12 +43,11 @@ class ChatPage extends View {
     this.openAddress();
     const { signal } = this.leaving;
     addEventListener("hashchange", () => this.openAddress().then(() => this.goOn()), { signal });
-    addEventListener("keydown", (event) => this.press(event), { signal });
+    addEventListener("keydown", (event) => this.press(/** @type {FieldEvent} */ (event)), { signal });
     narrow.addEventListener("change", () => this.update(), { signal });
     this.listen("library", () => this.chooseModel());
     // the time that a load takes
     this.every(1000, () => this.isBusy && this.querySelectorAll("chat-turn").forEach((turn) => turn.wasWriting && turn.update()));
-    this.growing = new ResizeObserver(() => this.followEnd());
     if (library.loaded) this.chooseModel();
     else refreshLibrary().catch(showError);
   }
@@ -71,7 +75,7 @@ class ChatPage extends View {
   /** Put the user who has begun a conversation into the composer; a phone would cover half of the page. */
   goOn() {
     if (session.path.length || narrow.matches) return;
-    this.querySelector("message-form").focus();
+    this.querySelector("message-form")?.focus();
   }
 
   /** The answers that are being written, here or in another tab. */
@@ -107,13 +111,13 @@ class ChatPage extends View {
           <div class="end">
             <button class="newest" ?hidden=${this.atEnd || isEmpty} @click=${this.goToEnd}>${icon("down")} Newest</button>
           </div>
-          <p class="hidden" role="status">${isEmpty ? "" : describeEnd(path.at(-1))}</p>
+          <p class="hidden" role="status">${isEmpty ? "" : describeEnd(/** @type {Step} */ (path.at(-1)))}</p>
           <message-form
             @message=${({ detail }) => this.send(detail)}
             @editlast=${() => [...this.querySelectorAll("chat-turn")].at(-1)?.beginEdit()}
             @stop=${this.stop}
           ></message-form>
-          ${isEmpty ? suggestions(conversation.models, (text) => this.querySelector("message-form").fill(text)) : nothing}
+          ${isEmpty ? suggestions(conversation.models, (text) => this.querySelector("message-form")?.fill(text)) : nothing}
         </section>
         ${covered ? html`<div class="backdrop" @click=${() => this.toggle("")}></div>` : nothing}
         ${this.panel === "settings"
@@ -123,20 +127,23 @@ class ChatPage extends View {
     `;
   }
 
+  /** @param {Step} step @param {number} index @returns {TurnItem} */
   makeItem({ turn, answers, siblings, versions }, index) {
-    const files = turn.files.map((id) => session.files.get(id)).filter(Boolean);
+    const files = turn.files.map((id) => session.files.get(id)).filter((file) => file !== undefined);
     return { turn, answers, siblings, versions, files, isLast: index === session.path.length - 1 };
   }
 
+  /** @param {Conversation} conversation */
   bar({ models }) {
     const two = models.length > 1;
     const other = listNames().find((name) => name !== models[0]);
+    /** @param {string} name @param {string} shape @param {string} words */
     const toggle = (name, shape, words) => html`<button class="quiet toggle-${name}" aria-label=${words} title=${words}
       aria-expanded=${this.panel === name} @click=${() => this.toggle(this.panel === name ? "" : name)}>${icon(shape)}<span class="words">${words}</span></button>`;
     return html`<div class="bar">
       ${toggle("list", "menu", "Conversations")}
       ${models.map((_, pane) => this.modelChoice(models, pane))}
-      <button class="quiet" title=${two ? "One model" : "Compare two models"} aria-label=${two ? "One model" : "Compare two models"} ?disabled=${!two && !other} @click=${() => attempt(change({ models: two ? [models[0]] : [models[0], other] }))}>
+      <button class="quiet" title=${two ? "One model" : "Compare two models"} aria-label=${two ? "One model" : "Compare two models"} ?disabled=${!two && !other} @click=${() => attempt(change({ models: two ? [models[0]] : [models[0], String(other)] }))}>
         ${icon("columns")}<span class="words">${two ? "One model" : "Compare"}</span>
       </button>
       <span class="grow"></span>
@@ -144,10 +151,12 @@ class ChatPage extends View {
     </div>`;
   }
 
+  /** @param {string[]} models @param {number} pane */
   modelChoice(models, pane) {
     const names = listNames();
     const chosen = models[pane];
     const offered = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
+    /** @param {FieldEvent} event */
     const pick = (event) => attempt(change({ models: models.with(pane, event.target.value) }));
     return html`<label
       ><span class="hidden">${models.length > 1 ? `Model ${pane + 1}` : "Model"}</span>
@@ -166,7 +175,7 @@ class ChatPage extends View {
   rendered() {
     const { conversation, path } = session;
     const column = this.querySelector(".column");
-    if (column !== this.column) this.growing.observe(column);
+    if (column && column !== this.column) this.growing.observe(column);
     this.column = column;
     this.followEnd();
     if (this.sought) {
@@ -176,7 +185,7 @@ class ChatPage extends View {
     const blind = conversation.models.filter(
       (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
     );
-    this.querySelector("message-form").show({
+    this.querySelector("message-form")?.show({
       conversation: path.length ? conversation.id : "",
       busy: this.isBusy,
       blind: blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "",
@@ -188,7 +197,7 @@ class ChatPage extends View {
     }
   }
 
-  /** Return how many tokens of the context the conversation takes, and how many there are. */
+  /** Return how many tokens of the context the conversation takes, and how many there are. @returns {FormState["used"]} */
   measureContext() {
     const [answer] = session.path.at(-1)?.answers ?? [];
     const { promptTokens, tokens } = answer?.messages.at(-1)?.stats ?? {};
@@ -216,22 +225,23 @@ class ChatPage extends View {
   }
 
   get log() {
-    return this.querySelector(".messages");
+    return /** @type {HTMLElement} */ (this.querySelector(".messages"));
   }
 
+  /** @param {FieldEvent} event */
   press(event) {
     const isInside = narrow.matches || event.target === document.body || event.target.closest?.("chat-settings");
     if (event.key !== "Escape" || !this.panel || !isInside || document.querySelector("dialog")) return;
-    document.activeElement.blur(); // a field takes what was written into it
+    /** @type {HTMLElement} */ (document.activeElement).blur(); // a field takes what was written into it
     this.toggle("");
   }
 
-  /** Open a panel and go there (the settings do so themselves), or close it and go back to its button. */
+  /** Open a panel and go there (the settings do so themselves), or close it and go back to its button. @param {string} panel */
   toggle(panel) {
-    const target = { "": `.toggle-${this.panel}`, list: "conversation-list a" }[panel];
+    const target = /** @type {Record<string, string>} */ ({ "": `.toggle-${this.panel}`, list: "conversation-list a" })[panel];
     this.panel = panel;
     this.update();
-    if (target) requestAnimationFrame(() => this.querySelector(target)?.focus());
+    if (target) requestAnimationFrame(() => /** @type {HTMLElement | null} */ (this.querySelector(target))?.focus());
   }
 
   /** Give a new conversation a model that is there: the last one that was used may be gone. */
@@ -247,6 +257,7 @@ class ChatPage extends View {
     attempt(change({ models: [chats.includes(tagged) ? tagged : chats[0]] }));
   }
 
+  /** @param {{ text: string, files: Attachment[] }} message */
   send(message) {
     this.atEnd = true;
     attempt(say(message));

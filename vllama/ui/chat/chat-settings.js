@@ -10,6 +10,7 @@ import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
 
+/** @type {[string, string, number | undefined, number | undefined, number][]} */
 const SAMPLING = [
   // name, label, least, most, step
   ["temperature", "Temperature", 0, 2, 0.1],
@@ -22,24 +23,24 @@ const SAMPLING = [
   ["num_ctx", "Context length", 1, undefined, 1],
 ];
 const THINKING = [["", "model default"], ["yes", "yes"], ["no", "no"], ["low", "low"], ["medium", "medium"], ["high", "high"]];
-const PRESET_FIELDS = ["system", "think", "tools", "options"];
 
 class ChatSettings extends View {
   static topics = ["chat", "models"];
 
   toolsError = ""; // why what the user has written there is not used
-  presets = [];
+  /** @type {Preset[]} */ presets = [];
   preset = ""; // the id of the one that was applied
   naming = false;
-  defaults = {}; // of the model: option → text
+  /** @type {Record<string, string>} */ defaults = {}; // of the model: option → text
   asked = "";
+  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
 
   enter() {
     this.listen("presets", () => this.readPresets());
     this.listen("chat", () => this.readDefaults());
     this.readPresets();
     this.readDefaults();
-    this.afterwards = () => this.querySelector("select").focus();
+    this.afterwards = () => this.querySelector("select")?.focus();
   }
 
   template() {
@@ -47,6 +48,7 @@ class ChatSettings extends View {
     return html`${repeat([session.conversation], ({ id }) => id, (conversation) => this.fields(conversation))}`;
   }
 
+  /** @param {Conversation} conversation */
   fields({ system, think, tools, options = {} }) {
     return html`
       <header class="row">
@@ -94,6 +96,7 @@ class ChatSettings extends View {
     </div>`;
   }
 
+  /** @param {typeof SAMPLING[number]} field @param {ChatOptions} options */
   number([name, label, least, most, step], options) {
     const value = options[name];
     return html`<label><span>${label}</span>
@@ -102,18 +105,21 @@ class ChatSettings extends View {
         @change=${(event) => this.setOption(name, event.target)} /></label>`;
   }
 
+  /** @param {number} [wanted] */
   reloadNote(wanted) {
-    const reloaded = session.conversation.models.filter((name) => findLive(name)?.context_length < wanted);
+    const reloaded = session.conversation.models.filter((name) => Number(findLive(name)?.context_length) < Number(wanted));
     return reloaded.map(
-      (name) => html`<p class="muted">The next message loads ${name} again: its context is now ${count(findLive(name).context_length)} tokens.</p>`,
+      (name) => html`<p class="muted">The next message loads ${name} again: its context is now ${count(findLive(name)?.context_length)} tokens.</p>`,
     );
   }
 
+  /** @param {Partial<ChatValues>} fields */
   set(fields) {
     this.preset = "";
     attempt(change(fields));
   }
 
+  /** @param {string} name @param {HTMLInputElement} field */
   setOption(name, field) {
     if (!field.reportValidity()) return;
     const { [name]: _, ...options } = session.conversation.options ?? {};
@@ -121,6 +127,7 @@ class ChatSettings extends View {
     this.set({ options });
   }
 
+  /** @param {FieldEvent} event */
   setStops(event) {
     const { stop: _, ...options } = session.conversation.options ?? {};
     const stop = event.target.value.split("\n").filter(Boolean);
@@ -128,6 +135,7 @@ class ChatSettings extends View {
     this.set({ options });
   }
 
+  /** @param {FieldEvent} event */
   setTools(event) {
     const { value } = event.target;
     try {
@@ -135,15 +143,16 @@ class ChatSettings extends View {
       this.toolsError = "";
       this.set({ tools: value.trim() });
     } catch (error) {
-      this.toolsError = `cannot read the tools: ${error.message}`;
+      this.toolsError = `cannot read the tools: ${/** @type {Error} */ (error).message}`;
       this.update();
     }
   }
 
+  /** @param {boolean} naming */
   name(naming) {
     this.naming = naming;
     this.update();
-    this.afterwards = () => this.querySelector(naming ? "[name=name]" : "select").focus();
+    this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(naming ? "[name=name]" : "select"))?.focus();
   }
 
   rendered() {
@@ -151,19 +160,21 @@ class ChatSettings extends View {
     this.afterwards = null;
   }
 
+  /** @param {FormEvent} event */
   async savePreset(event) {
     event.preventDefault();
-    const name = event.target.name.value.trim();
-    const values = Object.fromEntries(PRESET_FIELDS.map((field) => [field, session.conversation[field]]));
+    const name = String(new FormData(event.target).get("name")).trim();
+    const values = pick(session.conversation);
     await attempt(savePreset({ name, ...values }).then(({ id }) => (this.preset = id)));
     this.name(false);
   }
 
+  /** @param {string} id */
   apply(id) {
     const preset = this.presets.find((one) => one.id === id);
     this.preset = id;
     this.toolsError = "";
-    if (preset) attempt(change(Object.fromEntries(PRESET_FIELDS.map((field) => [field, preset[field]]))));
+    if (preset) attempt(change(pick(preset)));
     this.update();
   }
 
@@ -183,16 +194,19 @@ class ChatSettings extends View {
     const [model] = session.conversation.models;
     if (!model || model === this.asked) return;
     this.asked = model;
-    const { parameters } = await ask("api/show", { model }).catch(() => ({}));
+    const { parameters } = await ask("api/show", { model }).catch(() => ({ parameters: "" }));
     if (model !== this.asked) return;
     this.defaults = readParameters(parameters);
     this.update();
   }
 }
 
-/** Return the parameters of a model, which are lines of a name and a value. */
+/** Return what a preset has of these values. @param {ChatValues} values @returns {ChatValues} */
+const pick = ({ system, think, tools, options }) => ({ system, think, tools, options });
+
+/** Return the parameters of a model, which are lines of a name and a value. @returns {Record<string, string>} */
 function readParameters(text = "") {
-  return Object.fromEntries(text.split("\n").map((line) => /^(\S+)\s+(.*)$/.exec(line)?.slice(1)).filter(Boolean));
+  return Object.fromEntries(text.split("\n").map((line) => /^(\S+)\s+(.*)$/.exec(line)?.slice(1)).filter((found) => found !== undefined));
 }
 
 customElements.define("chat-settings", ChatSettings);

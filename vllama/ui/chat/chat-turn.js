@@ -10,13 +10,15 @@ import { copyText } from "./code-block.js";
 import { edit, isWriting, showTurn } from "./session.js";
 
 class ChatTurn extends View {
-  #item = null;
+  /** @type {TurnItem | null} */ #item = null;
+  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
   editing = false;
   wasWriting = false;
 
   /**
    * Show `{ turn, answers, siblings, versions, files, isLast }`. A turn of which nothing has changed
    * is not rendered again: a conversation may have hundreds, and a token comes many times a second.
+   * @param {TurnItem} item
    */
   set item(item) {
     const writing = item.answers.some(({ id }) => isWriting(id));
@@ -27,7 +29,7 @@ class ChatTurn extends View {
   }
 
   template() {
-    const { turn, answers, siblings, versions, files, isLast } = this.#item;
+    const { turn, answers, siblings, versions, files, isLast } = /** @type {TurnItem} */ (this.#item);
     return html`
       <article class="message user" aria-label="Your message">
         <h2 class="hidden">You</h2>
@@ -49,8 +51,9 @@ class ChatTurn extends View {
     `;
   }
 
+  /** @param {Turn} turn */
   editor(turn) {
-    return html`<form class="editor" @submit=${(event) => this.send(event, turn)}>
+    return html`<form class="editor" @submit=${(/** @type {FormEvent} */ event) => this.send(event, turn)}>
       <textarea name="text" aria-label="Edit the message" .value=${turn.text} @keydown=${this.press}></textarea>
       <div class="row">
         <small class="grow">The message before stays as an earlier version.</small>
@@ -64,7 +67,7 @@ class ChatTurn extends View {
     this.editing = true;
     this.update();
     this.afterwards = () => {
-      const area = this.querySelector(".editor textarea");
+      const area = /** @type {HTMLTextAreaElement} */ (this.querySelector(".editor textarea"));
       area.focus();
       area.setSelectionRange(area.value.length, area.value.length);
     };
@@ -73,7 +76,7 @@ class ChatTurn extends View {
   endEdit() {
     this.editing = false;
     this.update();
-    this.afterwards = () => this.querySelector(".edit").focus();
+    this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(".edit"))?.focus();
   }
 
   rendered() {
@@ -81,15 +84,17 @@ class ChatTurn extends View {
     this.afterwards = null;
   }
 
+  /** @param {FieldEvent} event */
   press(event) {
     if (event.key === "Escape") {
       this.endEdit();
     } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
       event.preventDefault();
-      event.target.form.requestSubmit();
+      event.target.form?.requestSubmit();
     }
   }
 
+  /** @param {FormEvent} event @param {Turn} turn */
   send(event, turn) {
     event.preventDefault();
     const text = event.target.text.value;
@@ -100,12 +105,14 @@ class ChatTurn extends View {
     attempt(edit(turn.id, { text, files: turn.files }));
   }
 
+  /** @param {string} text */
   async copy(text) {
     await copyText(text);
     showSuccess("The message is copied.");
   }
 }
 
+/** @param {Attachment} file */
 function attached(file) {
   if (file.kind === "image") return html`<img src=${pictureUrl(file)} alt=${file.name || "attached image"} />`;
   return html`<details class="tool">
@@ -114,13 +121,15 @@ function attached(file) {
   </details>`;
 }
 
+/** @param {TurnItem} a @param {TurnItem} b */
 const isSame = (a, b) =>
   a.turn === b.turn &&
   a.isLast === b.isLast &&
-  ["answers", "siblings", "versions", "files"].every(
+  /** @type {const} */ (["answers", "siblings", "versions", "files"]).every(
     (name) => a[name].length === b[name].length && a[name].every((one, index) => isAlike(one, b[name][index])),
   );
 
-const isAlike = (a, b) => a === b || (Array.isArray(a) && a.join() === b.join());
+/** @param {unknown} a @param {unknown} b */
+const isAlike = (a, b) => a === b || (Array.isArray(a) && Array.isArray(b) && a.join() === b.join());
 
 customElements.define("chat-turn", ChatTurn);

@@ -1,8 +1,8 @@
-/** Blocks of code: their language, "Copy", and colours, for which highlight.js is loaded when one comes into view. */
+/** Blocks of code: their language, "Copy", and colors, for which highlight.js is loaded when one comes into view. */
 
 const MOST_CHARACTERS = 100_000; // more takes longer than one notices
 const NEAR_PX = 600;
-/** Languages beside highlight.js's common ones, with other names that they go by. */
+/** Languages beside highlight.js's common ones, with other names that they go by. @type {Record<string, string[]>} */
 const FURTHER = {
   clojure: ["clj", "edn"],
   cmake: [],
@@ -35,13 +35,13 @@ const nearing = new IntersectionObserver(
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) continue;
       nearing.unobserve(target);
-      colour(target).catch(() => {}); // without the library it stays as it is
+      color(target).catch(() => {}); // without the library it stays as it is
     }
   },
   { rootMargin: `${NEAR_PX}px` },
 );
 
-/** Give a `pre` of Markdown its bar. */
+/** Give a `pre` of Markdown its bar. @param {HTMLPreElement} pre */
 export function addBar(pre) {
   const text = pre.textContent;
   const box = document.createElement("div");
@@ -66,16 +66,18 @@ export function addBar(pre) {
   box.append(bar, pre);
 }
 
-/** Colour the blocks within `root` that are complete, each when it comes near the view. */
-export function colourBlocks(root) {
+/** Color the blocks within `root` that are complete, each when it comes near the view. @param {HTMLElement} root */
+export function colorBlocks(root) {
   for (const code of root.querySelectorAll(".code > pre > code")) {
     if (findLanguage(code) && code.textContent.length < MOST_CHARACTERS) nearing.observe(code);
   }
 }
 
+/** @param {Element | null} code */
 const findLanguage = (code) => /(?:^|\s)language-(\S+)/.exec(code?.className ?? "")?.[1].toLowerCase() ?? "";
 
-async function colour(code) {
+/** @param {Element} code */
+async function color(code) {
   const { default: highlighter } = await import("../vendor/highlight/highlight.min.js");
   const language = await learn(highlighter, findLanguage(code));
   const text = code.textContent;
@@ -89,7 +91,7 @@ async function colour(code) {
   if (made.textContent === text) code.replaceChildren(made);
 }
 
-/** Return the highlighter's name for a language, after loading it if need be; empty if it has none. */
+/** Return the highlighter's name for a language, after loading it if need be; empty if it has none. @param {Highlighter} highlighter @param {string} name */
 async function learn(highlighter, name) {
   if (highlighter.getLanguage(name)) return name;
   const further = Object.keys(FURTHER).find((one) => one === name || FURTHER[one].includes(name));
@@ -99,13 +101,13 @@ async function learn(highlighter, name) {
   return further;
 }
 
-/** Copy text, also where the page has no `navigator.clipboard` because it came over plain http. */
+/** Copy text, also where the page has no `navigator.clipboard` because it came over plain http. @param {string} text */
 export async function copyText(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
     return;
   }
-  const focused = document.activeElement;
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
   const area = document.createElement("textarea");
   area.value = text;
   document.body.append(area);

@@ -18,10 +18,11 @@ class ConversationList extends View {
   static topics = ["chat"];
 
   words = "";
-  found = null; // ids of conversations whose texts have the words → the branch that has them
+  /** @type {Map<string, string> | null} */ found = null; // ids of conversations whose texts have the words → the branch that has them
   open = ""; // the conversation whose actions are shown
   renaming = "";
-  searching = null;
+  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
+  /** @type {AbortController | null} */ searching = null;
 
   template() {
     const shown = this.filter();
@@ -42,11 +43,12 @@ class ConversationList extends View {
     `;
   }
 
+  /** @param {Conversation} row */
   row(row) {
     const { id, title } = row;
     const current = id === session.conversation?.id;
     if (id === this.renaming) {
-      return html`<li class="current"><form class="grow" @submit=${(event) => this.rename(event, id)}>
+      return html`<li class="current"><form class="grow" @submit=${(/** @type {FormEvent} */ event) => this.rename(event, id)}>
         <input name="title" aria-label="Title" maxlength="120" required .value=${title}
           @keydown=${(event) => event.key === "Escape" && this.endRenaming(id)}
           @blur=${(event) => event.target.form?.requestSubmit()} />
@@ -62,7 +64,7 @@ class ConversationList extends View {
             <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
             <button class="quiet" title="Export as Markdown" @click=${() => this.attempt(exportMarkdown(id))}>Markdown</button>
             <button class="quiet" title="Export as JSON" @click=${() => this.attempt(exportOne(id))}>JSON</button>
-            <button class="quiet bad" @click=${() => this.remove([id], `“${title}”`)}>Delete</button>
+            <button class="quiet bad" @click=${() => this.discard([id], `“${title}”`)}>Delete</button>
           </div>`
         : nothing}
     </li>`;
@@ -75,7 +77,7 @@ class ConversationList extends View {
       <label class="button">Import<input class="hidden" type="file" accept=".json" @change=${this.import} /></label>
       ${list.length
         ? html`<button @click=${() => this.attempt(exportAll())}>Export all</button>
-            <button class="danger" @click=${() => this.remove(list.map(({ id }) => id), plural(list.length, "conversation"))}>Delete all</button>`
+            <button class="danger" @click=${() => this.discard(list.map(({ id }) => id), plural(list.length, "conversation"))}>Delete all</button>`
         : nothing}
     </details>`;
   }
@@ -86,7 +88,7 @@ class ConversationList extends View {
     return session.list.filter(({ id, title }) => title.toLowerCase().includes(words) || this.found?.has(id));
   }
 
-  /** Filter by title at once; the texts follow when the user rests. */
+  /** Filter by title at once; the texts follow when the user rests. @param {FieldEvent} event */
   search(event) {
     this.words = event.target.value;
     this.found = null;
@@ -100,6 +102,7 @@ class ConversationList extends View {
     this.update();
   }
 
+  /** @param {AbortController} searching */
   async searchTexts(searching) {
     if (searching.signal.aborted) return;
     try {
@@ -113,21 +116,24 @@ class ConversationList extends View {
     this.update();
   }
 
+  /** @param {string} id */
   toggle(id) {
     this.open = this.open === id ? "" : id;
     this.update();
   }
 
+  /** @param {string} id */
   beginRenaming(id) {
     this.renaming = id;
     this.update();
-    this.afterwards = () => this.querySelector("[name=title]")?.select();
+    this.afterwards = () => /** @type {HTMLInputElement | null} */ (this.querySelector("[name=title]"))?.select();
   }
 
+  /** @param {string} id */
   endRenaming(id) {
     this.renaming = "";
     this.update();
-    this.afterwards = () => this.querySelector(`[data-id="${id}"]`)?.focus();
+    this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-id="${id}"]`))?.focus();
   }
 
   rendered() {
@@ -135,21 +141,24 @@ class ConversationList extends View {
     this.afterwards = null;
   }
 
+  /** @param {FormEvent} event @param {string} id */
   rename(event, id) {
     event.preventDefault();
-    const title = event.target.title.value.trim();
+    const title = String(new FormData(event.target).get("title")).trim();
     if (this.renaming !== id || !title) return;
     this.endRenaming(id);
     this.attempt(rename(id, title));
   }
 
+  /** @param {FieldEvent} event */
   async import(event) {
-    const [file] = event.target.files;
+    const [file] = event.target.files ?? [];
     event.target.value = "";
     if (file) await this.attempt(importFile(file).then((number) => showSuccess(`${plural(number, "conversation")} imported.`)));
   }
 
-  async remove(ids, what) {
+  /** @param {string[]} ids @param {string} what */
+  async discard(ids, what) {
     const sure = await confirm({
       title: `Delete ${what}?`,
       text: "Conversations are kept in this browser only, so they cannot be restored.",
@@ -158,6 +167,7 @@ class ConversationList extends View {
     if (sure) await this.attempt(remove(ids));
   }
 
+  /** @param {Promise<unknown>} work */
   async attempt(work) {
     try {
       await work;
@@ -167,10 +177,10 @@ class ConversationList extends View {
   }
 }
 
-/** Return the conversations, newest first, as groups with the name of their time. */
+/** Return the conversations, newest first, as groups with the name of their time. @param {Conversation[]} rows */
 function groupByDay(rows) {
   const today = new Date().setHours(0, 0, 0, 0);
-  const groups = Map.groupBy(rows, ({ updated }) => {
+  const groups = Map.groupBy(rows, ({ updated = 0 }) => {
     if (updated >= today) return "Today";
     if (updated >= today - DAY_MS) return "Yesterday";
     if (updated >= today - 6 * DAY_MS) return "Last 7 days";

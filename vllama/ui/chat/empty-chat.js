@@ -9,7 +9,7 @@ const SUGGESTIONS = [
   ["Check a text", "Correct this text, and say what you changed:\n\n"],
 ];
 
-/** Return what stands above the composer. */
+/** Return what stands above the composer. @param {string[]} models */
 export function greeting(models) {
   const [model] = models;
   if (model) return html`<h2 class="greeting">What can ${models.join(" and ")} help with?</h2>`;
@@ -18,7 +18,7 @@ export function greeting(models) {
     <p class="muted"><a href="#/models">Add one on the page Models</a>, then come back to talk to it.</p>`;
 }
 
-/** Return what stands below the composer; `choose` is given the text of a suggestion. */
+/** Return what stands below the composer; `choose` is given the text of a suggestion. @param {string[]} models @param {(text: string) => void} choose */
 export function suggestions(models, choose) {
   if (!models[0]) return nothing;
   return html`<ul class="suggestions" aria-label="Suggestions">

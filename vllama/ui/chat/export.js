@@ -11,11 +11,12 @@ const FORMAT = 2; // 1 had no branches, and its pictures as data URLs
 
 export const exportAll = () => save(session.list.map(({ id }) => id), "conversations");
 
+/** @param {string} id */
 export const exportOne = (id) => save([id], findTitle(id));
 
-/** Save the branch of a conversation that is shown. */
+/** Save the branch of a conversation that is shown. @param {string} id */
 export async function exportMarkdown(id) {
-  const found = await readConversation(id);
+  const found = /** @type {Stored} */ (await readConversation(id));
   const path = listPath(makeTree(found), found.conversation.head);
   const parts = path.flatMap(({ turn, answers }) => [
     `## You\n\n${turn.text}`,
@@ -24,14 +25,15 @@ export async function exportMarkdown(id) {
   download(`# ${found.conversation.title}\n\n${parts.join("\n\n")}\n`, "text/markdown", `${findTitle(id)}.md`);
 }
 
-/** Add the conversations of a file to those that are here; return how many were not here. */
+/** Add the conversations of a file to those that are here; return how many were not here. @param {File} file */
 export async function importFile(file) {
   const read = await file.text().then(JSON.parse).catch(() => null);
   if (!Array.isArray(read?.conversations)) throw new Error(`cannot import “${file.name}”: it is no export of conversations`);
   const known = new Set((await listConversations()).map(({ id }) => id));
-  const added = read.conversations.filter(({ id }) => !known.has(id));
+  /** @type {Exported[]} */
+  const added = read.conversations.filter((/** @type {Place} */ { id }) => !known.has(id));
   for (const one of added) {
-    const { conversation, ...parts } = read.format === FORMAT ? decode(one) : convert(one, newId);
+    const { conversation, ...parts } = read.format === FORMAT ? decode(one) : convert(/** @type {any} */ (one), newId);
     await keep(conversation.id, { patch: conversation, ...parts });
     replaceRow(conversation);
   }
@@ -39,27 +41,34 @@ export async function importFile(file) {
   return added.length;
 }
 
+/** @param {string[]} ids @param {string} name */
 async function save(ids, name) {
   const conversations = [];
   for (const id of ids) {
-    const { conversation, turns, answers } = await readConversation(id);
+    const { conversation, turns, answers } = /** @type {Stored} */ (await readConversation(id));
     const files = await readFiles(turns.flatMap((turn) => turn.files));
     conversations.push({ ...conversation, turns, answers, files: await Promise.all(files.map(encode)) });
   }
   download(JSON.stringify({ format: FORMAT, conversations }, null, 2), "application/json", `${name}.json`);
 }
 
-async function encode({ blob, ...file }) {
-  return blob ? { ...file, data: `data:${blob.type};base64,${await encodePicture({ blob })}` } : file;
+/** @param {StoredFile} stored */
+async function encode(stored) {
+  if (stored.kind === "text") return stored;
+  const { blob, ...file } = stored;
+  return { ...file, data: `data:${blob.type};base64,${await encodePicture({ blob })}` };
 }
 
+/** @param {Exported} exported */
 function decode({ turns, answers, files, ...conversation }) {
   const whole = files.map(({ data, ...file }) => (data ? { ...file, blob: makeBlob(data) } : file));
   return { conversation, turns, answers, files: whole };
 }
 
+/** @param {string} id */
 const findTitle = (id) => session.list.find((row) => row.id === id)?.title ?? "conversation";
 
+/** @param {string} text @param {string} type @param {string} name */
 function download(text, type, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type }));

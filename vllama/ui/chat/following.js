@@ -9,7 +9,7 @@ import { isWrittenElsewhere, listenToTabs } from "./tabs.js";
 
 const LOOK_MS = 5000; // at answers of other tabs, which may have crashed
 
-/** Take over what another tab has stored. */
+/** Take over what another tab has stored. @param {{ conversation: string, turns: string[], answers: string[] }} changed */
 async function takeOver({ conversation: id, turns, answers }) {
   const found = await readRecords(id, turns, answers);
   if (!found.conversation) return;
@@ -26,7 +26,7 @@ async function takeOver({ conversation: id, turns, answers }) {
     if (!running.has(answer.id)) session.tree.answers.set(answer.id, answer);
   }
   const ours = session.conversation;
-  const isOlder = found.conversation.updated < ours.updated; // it was read before ours was stored
+  const isOlder = Number(found.conversation.updated) < Number(ours.updated); // it was read before ours was stored
   const { head, updated } = isOlder ? ours : found.conversation;
   session.conversation = { ...found.conversation, head: staysHere() ? ours.head : head, updated };
   refresh();

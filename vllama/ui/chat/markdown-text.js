@@ -5,7 +5,7 @@
 
 import "../vendor/dompurify/purify.min.js"; // sets globalThis.DOMPurify
 import { Marked } from "../vendor/marked/marked.esm.js";
-import { addBar, colourBlocks } from "./code-block.js";
+import { addBar, colorBlocks } from "./code-block.js";
 import { drawMathematics } from "./mathematics.js";
 import { mathematics } from "./math-syntax.js";
 
@@ -13,6 +13,7 @@ const FIRST_HEADING = 3; // h1 is the page, h2 the message
 const HARMLESS = /^<\/?(b|br|em|i|kbd|mark|strong|sub|sup|u)\s*\/?>$/i;
 const REST = 4; // spend at most a fifth of the time on rendering a growing text
 
+/** @param {string} text */
 const escape = (text) =>
   text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 
@@ -33,11 +34,12 @@ const marked = new Marked(mathematics, {
   },
 });
 
+/** @param {string} href @param {string} content */
 function link(href, content) {
   return `<a href="${escape(href)}" target="_blank" rel="noopener noreferrer">${content}</a>`;
 }
 
-/** Return the elements of a block of Markdown, which hold nothing that could run. */
+/** Return the elements of a block of Markdown, which hold nothing that could run. @param {import("marked").Token} token */
 function make(token) {
   const block = document.createElement("div");
   block.append(
@@ -60,19 +62,19 @@ function make(token) {
 class MarkdownText extends HTMLElement {
   #wanted = "";
   #growing = false;
-  #shown = null;
-  #blocks = []; // { raw, node, complete }
+  /** @type {string | null} */ #shown = null;
+  /** @type {{ raw: string, node: HTMLElement, complete: boolean }[]} */ #blocks = []; // { raw, node, complete }
   #links = "";
   #timer = 0;
   #cost = 0;
 
-  /** The text; it may be set often while it grows. */
+  /** The text; it may be set often while it grows. @param {string} value */
   set text(value) {
     this.#wanted = value;
     if (value !== this.#shown) this.#plan();
   }
 
-  /** Whether more may come: then the last block is not yet coloured. */
+  /** Whether more may come: then the last block is not yet colored. @param {boolean} value */
   set growing(value) {
     this.#growing = value;
     this.#plan();
@@ -88,12 +90,13 @@ class MarkdownText extends HTMLElement {
     if (this.#shown !== this.#wanted) this.#replace(marked.lexer(this.#wanted));
     this.#shown = this.#wanted;
     for (const block of this.#growing ? this.#blocks.slice(0, -1) : this.#blocks) {
-      if (!block.complete) colourBlocks(block.node);
+      if (!block.complete) colorBlocks(block.node);
       block.complete = true;
     }
     this.#cost = performance.now() - started;
   }
 
+  /** @param {import("marked").TokensList} tokens */
   #replace(tokens) {
     const links = JSON.stringify(tokens.links); // a definition below changes the text above
     const known = links === this.#links ? this.#blocks : [];
@@ -107,6 +110,7 @@ class MarkdownText extends HTMLElement {
   }
 }
 
+/** @param {HTMLTableElement} table */
 function letScroll(table) {
   const box = document.createElement("div");
   box.className = "scroll";

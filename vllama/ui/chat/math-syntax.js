@@ -12,12 +12,15 @@ const BRACKETS = /^\\\(((?:(?!\n[ \t]*\n)[\s\S])+?)\\\)/;
 const DOLLARS = /^\$(?!\s)((?:\\[^\n]|[^$\\\n`])+?)(?<!\s)\$(?!\w)/;
 const INLINE_START = /\$|\\[([]/;
 
+/** @param {string} text */
 const escape = (text) => text.replace(/[&<>]/g, (one) => `&#${one.charCodeAt(0)};`);
 
+/** @param {any} token */
 function renderer({ tex, display }) {
   return `<code class="math" data-display="${display}">${escape(tex)}</code>`;
 }
 
+/** @type {import("marked").MarkedExtension} */
 export const mathematics = {
   extensions: [
     {
@@ -26,7 +29,8 @@ export const mathematics = {
       start: (text) => (text.match(BLOCK_START)?.index ?? -2) + 1,
       tokenizer(text) {
         const found = BLOCK.exec(text);
-        return found && { type: "math-block", raw: found[0], tex: (found[1] ?? found[2]).trim(), display: true };
+        if (!found) return undefined;
+        return { type: "math-block", raw: found[0], tex: (found[1] ?? found[2]).trim(), display: true };
       },
       renderer: (token) => `<p>${renderer(token)}</p>`,
     },
@@ -37,11 +41,13 @@ export const mathematics = {
       tokenizer(text, before) {
         const setOff = SET_OFF.exec(text);
         const found = setOff ?? BRACKETS.exec(text) ?? (isWord(before.at(-1)) ? null : DOLLARS.exec(text));
-        return found && { type: "math", raw: found[0], tex: found[1] ?? found[2], display: Boolean(setOff) };
+        if (!found) return undefined;
+        return { type: "math", raw: found[0], tex: found[1] ?? found[2], display: Boolean(setOff) };
       },
       renderer,
     },
   ],
 };
 
+/** @param {import("marked").Token | undefined} token */
 const isWord = (token) => /[\w$]$/.test(token?.raw ?? "");

@@ -14,11 +14,12 @@ const OPTIONS = {
   maxExpand: 500,
 };
 
+/** @type {Promise<void> | null} */
 let loading = null;
 
-/** Draw the formulas within `root`: at once, or when KaTeX is there. */
+/** Draw the formulas within `root`: at once, or when KaTeX is there. @param {HTMLElement} root */
 export async function drawMathematics(root) {
-  const found = [...root.querySelectorAll("code.math")];
+  const found = [.../** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("code.math"))];
   if (!found.length) return;
   if (!globalThis.katex) {
     try {
@@ -35,25 +36,27 @@ export async function drawMathematics(root) {
 async function load() {
   const sheet = document.createElement("link");
   sheet.rel = "stylesheet";
-  sheet.href = new URL("katex.min.css", FOLDER);
+  sheet.href = new URL("katex.min.css", FOLDER).href;
   document.head.append(sheet);
   await import("../vendor/katex/katex.min.js"); // sets globalThis.katex
 }
 
+/** @param {HTMLElement} source */
 function draw(source) {
   const displayMode = source.dataset.display === "true";
-  const tree = globalThis.katex.__renderToDomTree(source.textContent, { ...OPTIONS, displayMode });
+  const katex = /** @type {NonNullable<typeof globalThis.katex>} */ (globalThis.katex);
+  const tree = katex.__renderToDomTree(source.textContent, { ...OPTIONS, displayMode });
   moveStyles(tree);
   const formula = tree.toNode();
   if (displayMode) formula.tabIndex = 0; // it may have to be scrolled with the keyboard
   source.replaceWith(formula);
 }
 
-/** Make properties of the styles that KaTeX would set as attributes: the policy of the page forbids those. */
+/** Make properties of the styles that KaTeX would set as attributes: the policy of the page forbids those. @param {FormulaNode} node */
 function moveStyles(node) {
   const style = node.attributes?.style;
   if (typeof style === "string") {
-    delete node.attributes.style;
+    delete node.attributes?.style;
     const make = node.toNode.bind(node);
     node.toNode = () => {
       const made = make();

@@ -9,13 +9,13 @@ import { pictureUrl, readFile } from "./attachments.js";
 const DRAFT = "draft-"; // in sessionStorage, by conversation: a reload loses no typed text
 
 class MessageForm extends View {
-  files = [];
+  /** @type {Attachment[]} */ files = [];
   problem = ""; // why a file is not attached
-  about = { conversation: null, busy: false, blind: "", used: null };
+  /** @type {FormState} */ about = { conversation: null, busy: false, blind: "", used: null };
 
   enter() {
     const { signal } = this.leaving;
-    this.addEventListener("paste", (event) => this.attach(event.clipboardData.files), { signal });
+    this.addEventListener("paste", (event) => this.attach(event.clipboardData?.files), { signal });
     this.addEventListener("dragover", (event) => event.preventDefault(), { signal });
     this.addEventListener("drop", (event) => this.drop(event), { signal });
   }
@@ -23,6 +23,7 @@ class MessageForm extends View {
   /**
    * `conversation`: its id; `busy`: an answer is being written, so that there is something to stop;
    * `blind`: which models see no images; `used`: the tokens of the context that are taken, and all.
+   * @param {FormState} about
    */
   show(about) {
     const changed = about.conversation !== this.about.conversation;
@@ -66,7 +67,7 @@ class MessageForm extends View {
   }
 
   get area() {
-    return this.querySelector("textarea");
+    return /** @type {HTMLTextAreaElement} */ (this.querySelector("textarea"));
   }
 
   focus() {
@@ -78,7 +79,7 @@ class MessageForm extends View {
     return !this.area?.value.trim() && !this.files.length;
   }
 
-  /** Put a text into the field, for the user to go on with. */
+  /** Put a text into the field, for the user to go on with. @param {string} text */
   fill(text) {
     this.area.value = text;
     this.keepDraft();
@@ -92,6 +93,7 @@ class MessageForm extends View {
     else sessionStorage.removeItem(DRAFT + this.about.conversation);
   }
 
+  /** @param {Attachment} file */
   preview(file) {
     const remove = () => {
       this.files = this.files.filter((one) => one !== file);
@@ -105,11 +107,12 @@ class MessageForm extends View {
     </span>`;
   }
 
+  /** @param {FieldEvent} event */
   press(event) {
     const composing = event.isComposing || event.keyCode === 229; // Safari tells by the code only
     if (event.key === "Enter" && !event.shiftKey && !composing) {
       event.preventDefault();
-      event.target.form.requestSubmit();
+      event.target.form?.requestSubmit();
     } else if (event.key === "Escape" && this.about.busy) {
       this.stop();
     } else if (event.key === "ArrowUp" && this.isEmpty && !composing) {
@@ -118,6 +121,7 @@ class MessageForm extends View {
     }
   }
 
+  /** @param {FormEvent} event */
   submit(event) {
     event.preventDefault();
     if (this.about.busy || this.isEmpty) return;
@@ -133,23 +137,26 @@ class MessageForm extends View {
     this.dispatchEvent(new Event("stop"));
   }
 
+  /** @param {FieldEvent} event */
   pick(event) {
     this.attach(event.target.files);
     event.target.value = "";
   }
 
+  /** @param {DragEvent} event */
   drop(event) {
     event.preventDefault();
-    this.attach(event.dataTransfer.files);
+    this.attach(event.dataTransfer?.files);
   }
 
+  /** @param {FileList | null | undefined} files */
   async attach(files) {
     const problems = [];
-    for (const file of [...files]) {
+    for (const file of [...(files ?? [])]) {
       try {
         this.files = [...this.files, await readFile(file)];
       } catch (error) {
-        problems.push(error.message);
+        problems.push(/** @type {Error} */ (error).message);
       }
     }
     this.problem = problems.join("; ");

@@ -8,6 +8,7 @@ import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
 const LEFT = "broken-answers"; // in sessionStorage, from one page of this tab to the next
+/** @type {Record<string, string>} */
 const TEXTS = {
   full: "This browser has no room left: what comes now is not kept. Export the conversation, or delete others.",
   none: "This browser keeps no conversations, as in a private window: they are lost with this tab.",
@@ -15,17 +16,23 @@ const TEXTS = {
   outdated: "This page was updated in another tab. Reload it: what comes now is not kept.",
 };
 
+/** @type {Map<string, Records>} */
 const waiting = new Map(); // conversation → records that are not stored yet
+/** @type {Map<AnswerRecord, (options: IDBTransactionOptions) => Promise<unknown>>} */
 const growing = new Map(); // answer → how to save it
+/** @type {(kind: string | null) => void} */
 let onTrouble = () => {};
 
-/** Call `listener` with `{kind, text}` of what keeps conversations from being stored, or null. */
+/** Call `listener` with `{kind, text}` of what keeps conversations from being stored, or null. @param {(trouble: Trouble | null) => void} listener */
 export function watchTrouble(listener) {
   onTrouble = (kind) => listener(kind ? { kind, text: TEXTS[kind] } : null);
   watchDatabase((kind) => onTrouble(kind === "open" ? null : kind));
 }
 
-/** Store records of a conversation (see `storeRecords`), and tell the other tabs. Throws Gone. */
+/**
+ * Store records of a conversation (see `storeRecords`), and tell the other tabs. Throws Gone.
+ * @param {string} id @param {Records} records @param {IDBTransactionOptions} [options]
+ */
 export async function keep(id, records, options) {
   const all = merge(waiting.get(id), records);
   waiting.set(id, all);
@@ -41,11 +48,12 @@ export async function keep(id, records, options) {
   }
   if (waiting.get(id) === all) waiting.delete(id);
   if (!waiting.size) onTrouble(null);
+  /** @param {"turns" | "answers"} name */
   const ids = (name) => (all[name] ?? []).map((record) => record.id);
   tell({ kind: "changed", conversation: id, turns: ids("turns"), answers: ids("answers") });
 }
 
-/** Delete conversations here and for the other tabs. */
+/** Delete conversations here and for the other tabs. @param {string[]} ids */
 export async function discard(ids) {
   await deleteConversations(ids);
   ids.forEach((id) => waiting.delete(id));
@@ -55,10 +63,12 @@ export async function discard(ids) {
 /**
  * Return how to save `answer` while it grows: `note()` after each change, `finish()` at its end.
  * `onGone` is called when its conversation was deleted.
+ * @param {AnswerRecord} answer @param {() => void} onGone
  */
 export function saveGrowing(answer, onGone) {
   let timer = 0;
   let begun = false;
+  /** @param {IDBTransactionOptions} options */
   const save = (options) => {
     clearTimeout(timer);
     timer = 0;
@@ -98,19 +108,23 @@ addEventListener("pageshow", (event) => event.persisted && sessionStorage.remove
 
 /** Store the answers that a reload has broken off. */
 export async function restoreLeft() {
+  /** @type {AnswerRecord[]} */
   const left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]");
   sessionStorage.removeItem(LEFT);
   await Promise.all(left.map((answer) => keep(answer.conversation, { answers: [answer] }).catch(() => {})));
 }
 
+/** @param {any} error */
 function nameTrouble(error) {
   if (error.name === "QuotaExceededError") return "full";
   return error.name === "InvalidStateError" ? "outdated" : "none";
 }
 
+/** @param {Records | undefined} before @param {Records} records @returns {Records} */
 function merge(before = {}, records) {
+  /** @type {any} */
   const merged = { patch: { ...before.patch, ...records.patch } };
-  for (const name of ["turns", "answers", "files"]) {
+  for (const name of /** @type {const} */ (["turns", "answers", "files"])) {
     const all = [...(before[name] ?? []), ...(records[name] ?? [])];
     merged[name] = [...new Map(all.map((record) => [record.id, record])).values()];
   }

@@ -14,10 +14,11 @@ export { isWriting, session } from "./shown.js";
 
 const TITLE_LENGTH = 60;
 
+/** @type {Promise<void> | null} */
 let loading = null;
 let opened = 0;
 
-/** Show a conversation, up to the newest branch with the turn `at`; without an id, a new one. */
+/** Show a conversation, up to the newest branch with the turn `at`; without an id, a new one. @param {string | null} id @param {{ model?: string, at?: string }} options */
 export async function openConversation(id, { model, at } = {}) {
   const turn = ++opened;
   loading ??= loadList();
@@ -42,7 +43,7 @@ export async function openConversation(id, { model, at } = {}) {
   look();
 }
 
-/** Send a message to the models of the conversation; `files` as `readFile` returns them. */
+/** Send a message to the models of the conversation; `files` as `readFile` returns them. @param {{ text: string, files: Attachment[] }} message */
 export async function say({ text, files }) {
   const { conversation } = session;
   const patch = {};
@@ -54,60 +55,61 @@ export async function say({ text, files }) {
   await addTurn({ text, files, after: conversation.head?.answers ?? [] }, patch);
 }
 
-/** Say something else in the place of a turn, which stays as an earlier version. `files`: their ids. */
-export const edit = (id, { text, files }) => addTurn({ text, files, after: session.tree.turns.get(id).after });
+/** Say something else in the place of a turn, which stays as an earlier version. `files`: their ids. @param {string} id @param {{ text: string, files: string[] }} message */
+export const edit = (id, { text, files }) => addTurn({ text, files, after: /** @type {Turn} */ (session.tree.turns.get(id)).after });
 
-/** Have an answer written again; the one before stays as an earlier version. */
+/** Have an answer written again; the one before stays as an earlier version. @param {string} id */
 export async function regenerate(id) {
-  const { turn, pane, model } = session.tree.answers.get(id);
+  const { turn, pane, model } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
   const answer = makeAnswer(turn, pane, session.conversation.models[pane] ?? model);
   session.tree.answers.set(answer.id, answer);
-  const shown = session.path.find((step) => step.turn.id === turn).answers;
+  const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
   const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
   await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), write(answer)]);
 }
 
-/** Have a model go on with an answer that was broken off. */
+/** Have a model go on with an answer that was broken off. @param {string} id */
 export const continueAnswer = (id) => goOn(id, []);
 
-/** Give the results of a model's tool calls, and let it go on. `results`: name and content. */
+/** Give the results of a model's tool calls, and let it go on. `results`: name and content. @param {string} id @param {{ name: string, content: string }[]} results */
 export const answerTools = (id, results) =>
   goOn(id, [...results.map(({ name, content }) => ({ role: "tool", tool_name: name, content })), makeMessage()]);
 
-/** Stop an answer, also one of another tab; without an id all that are shown. */
+/** Stop an answer, also one of another tab; without an id all that are shown. @param {string} [id] */
 export function stop(id) {
   const ids = id ? [id] : session.path.flatMap(({ answers }) => answers.map((answer) => answer.id));
   for (const one of ids) {
-    if (running.has(one)) running.get(one).abort.abort();
+    if (running.has(one)) running.get(one)?.abort.abort();
     else if (id) tell({ kind: "stop", id });
   }
 }
 
-/** Show the newest branch with a turn, or with an answer. */
+/** Show the newest branch with a turn, or with an answer. @param {string} id */
 export const showTurn = (id) => changeRecord({ head: descend(session.tree, endAt(session.tree, id)) });
 
+/** @param {string} id */
 export function showAnswer(id) {
-  const { turn, pane } = session.tree.answers.get(id);
-  const shown = session.path.find((step) => step.turn.id === turn).answers;
+  const { turn, pane } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
+  const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
   return changeRecord({ head: descend(session.tree, { turn, answers: shown.map((one) => (one.pane === pane ? id : one.id)) }) });
 }
 
-/** Change fields of the conversation: models, system, think, tools, options. */
+/** Change fields of the conversation: models, system, think, tools, options. @param {Partial<Conversation>} fields */
 export function change(fields) {
   if (fields.models) rememberModel(fields.models[0]);
   return changeRecord(fields);
 }
 
-/** Give a conversation a title of the user's. */
+/** Give a conversation a title of the user's. @param {string} id @param {string} title */
 export async function rename(id, title) {
   const fields = { title, titled: true };
   if (id === session.conversation.id) return changeRecord(fields);
-  replaceRow({ ...session.list.find((row) => row.id === id), ...fields });
+  replaceRow({ .../** @type {Conversation} */ (session.list.find((row) => row.id === id)), ...fields });
   announce();
   return keep(id, { patch: fields });
 }
 
-/** Delete conversations for good. */
+/** Delete conversations for good. @param {string[]} ids */
 export async function remove(ids) {
   await discard(ids);
   forget(ids);
@@ -117,7 +119,7 @@ export async function remove(ids) {
 export const find = store.findText;
 export const listPresets = store.listPresets;
 
-/** Store settings under a name, and return them with their id. */
+/** Store settings under a name, and return them with their id. @param {Omit<Preset, "id">} values @returns {Promise<Preset>} */
 export async function savePreset(values) {
   const preset = { ...values, id: store.newId() };
   await store.storePreset(preset);
@@ -125,11 +127,13 @@ export async function savePreset(values) {
   return preset;
 }
 
+/** @param {string} id */
 export async function removePreset(id) {
   await store.deletePreset(id);
   tellPresets();
 }
 
+/** @param {string} turn @param {number} pane @param {string} model @returns {AnswerRecord} */
 function makeAnswer(turn, pane, model) {
   const { id: conversation } = session.conversation;
   return { id: store.newId(), conversation, turn, pane, model, at: Date.now(), saved: 0, state: "writing", error: "", messages: [makeMessage()] };
@@ -147,7 +151,10 @@ async function loadList() {
   }
 }
 
-/** Add a turn with an answer of each model, and have the answers written. */
+/**
+ * Add a turn with an answer of each model, and have the answers written.
+ * @param {{ text: string, files: (Attachment | string)[], after: string[] }} message @param {Partial<Conversation>} patch
+ */
 async function addTurn({ text, files, after }, patch = {}) {
   const id = patch.id ?? session.conversation.id;
   const added = files.filter((file) => typeof file !== "string").map((file) => ({ ...file, id: store.newId(), conversation: id }));
@@ -163,20 +170,22 @@ async function addTurn({ text, files, after }, patch = {}) {
   await Promise.all([stored, ...answers.map(write)]);
 }
 
+/** @param {string} id @param {Message[]} messages */
 async function goOn(id, messages) {
-  const answer = { ...session.tree.answers.get(id), state: "writing", error: "" };
+  /** @type {AnswerRecord} */
+  const answer = { .../** @type {AnswerRecord} */ (session.tree.answers.get(id)), state: "writing", error: "" };
   answer.messages = [...answer.messages, ...messages];
   session.tree.answers.set(id, answer);
   refresh();
   await write(answer);
 }
 
-/** Have the last message of an answer written, and store it as it grows. */
+/** Have the last message of an answer written, and store it as it grows. @param {AnswerRecord} answer */
 async function write(answer) {
   const { conversation } = session;
   const step = session.path.findIndex(({ turn }) => turn.id === answer.turn);
   const history = listHistory(session.path.slice(0, step + 1), answer.pane);
-  history.at(-1).answer = answer;
+  /** @type {Exchange} */ (history.at(-1)).answer = answer;
   const abort = new AbortController();
   const saving = saveGrowing(answer, () => abort.abort());
   running.set(answer.id, { answer, abort });
@@ -185,7 +194,7 @@ async function write(answer) {
     saving.note();
     announce();
   };
-  const last = answer.messages.at(-1);
+  const last = /** @type {GrowingMessage} */ (answer.messages.at(-1));
   const makeBody = () => makeRequest(conversation, answer.model, history, session.files);
   const end = await streamAnswer(makeBody, last, { signal: abort.signal, onChange });
   Object.assign(answer, end);
@@ -195,7 +204,7 @@ async function write(answer) {
   await saving.finish();
 }
 
-/** Change fields of the conversation that is shown, and store them with new records. */
+/** Change fields of the conversation that is shown, and store them with new records. @param {Partial<Conversation>} fields @param {Records} records */
 async function changeRecord(fields, records = {}) {
   const { conversation } = session;
   session.conversation = { ...conversation, ...fields };

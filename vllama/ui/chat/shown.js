@@ -8,13 +8,14 @@ import { listPath, makeTree } from "./tree.js";
 
 const LAST_MODEL = "last-model";
 
-/** The answers that are written here: id → {answer, abort}. They go on when another page is shown. */
+/** The answers that are written here: id → {answer, abort}. They go on when another page is shown. @type {Map<string, { answer: AnswerRecord, abort: AbortController }>} */
 export const running = new Map();
 
 /**
  * `list` has all conversations, the latest first; `path` is the branch of `conversation` that is shown
  * (see tree.js), `files` what is attached to its turns. `trouble`: {kind, text} of what keeps
  * conversations from being stored.
+ * @type {Session}
  */
 export const session = {
   list: [],
@@ -25,16 +26,16 @@ export const session = {
   trouble: null,
 };
 
-/** Return a new conversation; it gets its id with its first message. */
+/** Return a new conversation; it gets its id with its first message. @param {string} [model] @returns {Conversation} */
 export function makeConversation(model) {
   const models = [model ?? localStorage.getItem(LAST_MODEL) ?? ""];
   return { id: "", title: "New conversation", titled: false, models, system: "", think: "", tools: "", options: {}, head: null };
 }
 
-/** Remember the model for new conversations. */
+/** Remember the model for new conversations. @param {string} model */
 export const rememberModel = (model) => localStorage.setItem(LAST_MODEL, model);
 
-/** Show a conversation. */
+/** Show a conversation. @param {Conversation} conversation @param {Tree} tree @param {StoredFile[]} files */
 export function show(conversation, tree = makeTree(), files = []) {
   session.conversation = conversation;
   session.tree = tree;
@@ -42,14 +43,14 @@ export function show(conversation, tree = makeTree(), files = []) {
   refresh();
 }
 
-/** Put a conversation's own record into the list. */
+/** Put a conversation's own record into the list. @param {Conversation} row */
 export function replaceRow(row) {
   if (!row.id) return;
   const others = session.list.filter(({ id }) => id !== row.id);
-  session.list = [row, ...others].sort((a, b) => b.updated - a.updated);
+  session.list = [row, ...others].sort((a, b) => Number(b.updated) - Number(a.updated));
 }
 
-/** Show conversations no more: they were deleted. */
+/** Show conversations no more: they were deleted. @param {string[]} ids */
 export function forget(ids) {
   session.list = session.list.filter(({ id }) => !ids.includes(id));
   for (const { answer, abort } of running.values()) {
@@ -69,7 +70,7 @@ export function announce() {
   changes.dispatchEvent(new Event("chat"));
 }
 
-/** Return whether an answer is being written: "here", "elsewhere" (in another tab), or "". */
+/** Return whether an answer is being written: "here", "elsewhere" (in another tab), or "". @param {string} id */
 export function isWriting(id) {
   if (running.has(id)) return "here";
   return session.tree.answers.get(id)?.state === "writing" ? "elsewhere" : "";

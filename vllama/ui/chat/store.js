@@ -20,13 +20,15 @@ const DATABASE = "vllama";
 const VERSION = 2;
 const PARTS = ["turns", "answers", "files"];
 
+/** @type {Promise<IDBDatabase> | null} */
 let opening = null;
+/** @type {(kind: string) => void} */
 let report = () => {};
 
 /** The conversation was deleted meanwhile. */
 export class Gone extends Error {}
 
-/** Call `listener` with "blocked", "outdated" or "open" when the state of the database changes. */
+/** Call `listener` with "blocked", "outdated" or "open" when the state of the database changes. @param {(kind: string) => void} listener */
 export function watchDatabase(listener) {
   report = listener;
 }
@@ -37,14 +39,14 @@ export function newId() {
   return Date.now().toString(36) + [...random].map((number) => number.toString(36).padStart(7, "0")).join("");
 }
 
-/** Return the conversations' own records, the latest first. */
+/** Return the conversations' own records, the latest first. @returns {Promise<Conversation[]>} */
 export const listConversations = () =>
   transact(["conversations"], "readonly", async (store) => {
     const rows = await settle(store("conversations").index("updated").getAll());
     return rows.reverse();
   });
 
-/** Return a conversation with its turns and answers; null if it is not there. */
+/** Return a conversation with its turns and answers; null if it is not there. @param {string} id @returns {Promise<Stored | null>} */
 export const readConversation = (id) =>
   transact(["conversations", "turns", "answers"], "readonly", async (store) => {
     const [conversation, turns, answers] = await Promise.all([
@@ -55,9 +57,14 @@ export const readConversation = (id) =>
     return conversation ? { conversation, turns, answers } : null;
   });
 
-/** Return some records of a conversation: its own, and those turns and answers. */
+/**
+ * Return some records of a conversation: its own, and those turns and answers.
+ * @param {string} id @param {string[]} turns @param {string[]} answers
+ * @returns {Promise<Partial<Stored> & Omit<Stored, "conversation">>}
+ */
 export const readRecords = (id, turns, answers) =>
   transact(["conversations", "turns", "answers"], "readonly", async (store) => {
+    /** @param {string} name @param {string[]} ids */
     const read = (name, ids) => Promise.all(ids.map((one) => settle(store(name).get(one))));
     const [conversation, ...parts] = await Promise.all([
       settle(store("conversations").get(id)),
@@ -68,7 +75,7 @@ export const readRecords = (id, turns, answers) =>
     return { conversation, turns: foundTurns, answers: foundAnswers };
   });
 
-/** Return files by their ids; what is not there is left out. */
+/** Return files by their ids; what is not there is left out. @param {string[]} ids @returns {Promise<StoredFile[]>} */
 export const readFiles = (ids) =>
   transact(["files"], "readonly", async (store) => {
     const found = await Promise.all(ids.map((id) => settle(store("files").get(id))));
@@ -78,12 +85,13 @@ export const readFiles = (ids) =>
 /**
  * Store records of a conversation. `patch` is merged into its own record; one with `created` makes
  * the conversation. Throws Gone if the conversation is not there.
+ * @param {string} id @param {Records} records @param {IDBTransactionOptions} [options]
  */
 export const storeRecords = (id, { patch = {}, turns = [], answers = [], files = [] }, options) =>
   transact(["conversations", ...PARTS], "readwrite", async (store) => {
     const stored = await settle(store("conversations").get(id));
     if (!stored && !patch.created) throw new Gone("the conversation was deleted");
-    const isOlder = patch.updated < stored?.updated; // another tab has gone on meanwhile
+    const isOlder = Number(patch.updated) < stored?.updated; // another tab has gone on meanwhile
     const { head, updated } = isOlder ? stored : { ...stored, ...patch };
     store("conversations").put({ ...stored, ...patch, head, updated, id });
     turns.forEach((turn) => store("turns").put(turn));
@@ -91,7 +99,10 @@ export const storeRecords = (id, { patch = {}, turns = [], answers = [], files =
     files.forEach((file) => store("files").put(file));
   }, options);
 
-/** Mark an answer as broken off, if nobody has saved it since `saved`; return its record. */
+/**
+ * Mark an answer as broken off, if nobody has saved it since `saved`; return its record.
+ * @param {string} id @param {number} saved @returns {Promise<AnswerRecord | undefined>}
+ */
 export const markBroken = (id, saved) =>
   transact(["answers"], "readwrite", async (store) => {
     const answer = await settle(store("answers").get(id));
@@ -101,7 +112,7 @@ export const markBroken = (id, saved) =>
     return broken;
   });
 
-/** Delete conversations with all that belongs to them. */
+/** Delete conversations with all that belongs to them. @param {string[]} ids */
 export const deleteConversations = (ids) =>
   transact(["conversations", ...PARTS], "readwrite", async (store) => {
     for (const id of ids) {
@@ -113,13 +124,15 @@ export const deleteConversations = (ids) =>
     }
   });
 
-/** Return `{conversation, turn}` of the newest turn of each conversation in which `words` occur. */
+/** Return `{conversation, turn}` of the newest turn of each conversation in which `words` occur. @param {string} words @param {AbortSignal} signal @returns {Promise<Hit[]>} */
 export async function findText(words, signal) {
   const wanted = words.toLowerCase();
+  /** @type {[Turn[], AnswerRecord[]]} */
   const [turns, answers] = await transact(["turns", "answers"], "readonly", (store) =>
     Promise.all([settle(store("turns").getAll()), settle(store("answers").getAll())]),
   );
   signal?.throwIfAborted();
+  /** @param {string} text */
   const has = (text) => text?.toLowerCase().includes(wanted);
   const hits = [
     ...turns.filter(({ text }) => has(text)).map(({ conversation, id }) => ({ conversation, turn: id })),
@@ -130,15 +143,23 @@ export async function findText(words, signal) {
   return [...new Map(hits.map((hit) => [hit.conversation, hit])).values()];
 }
 
+/** @returns {Promise<Preset[]>} */
 export const listPresets = () => transact(["presets"], "readonly", (store) => settle(store("presets").getAll()));
 
+/** @param {Preset} preset */
 export const storePreset = (preset) =>
   transact(["presets"], "readwrite", async (store) => void store("presets").put(preset));
 
+/** @param {string} id */
 export const deletePreset = (id) =>
   transact(["presets"], "readwrite", async (store) => void store("presets").delete(id));
 
-/** Run `work` in one transaction; what it returns counts when the transaction is complete. */
+/**
+ * Run `work` in one transaction; what it returns counts when the transaction is complete.
+ * @template Result @param {string[]} names @param {IDBTransactionMode} mode
+ * @param {(store: (name: string) => IDBObjectStore) => Promise<Result>} work @param {IDBTransactionOptions} [options]
+ * @returns {Promise<Result>}
+ */
 async function transact(names, mode, work, options) {
   opening ??= openDatabase();
   const transaction = (await opening).transaction(names, mode, options);
@@ -159,10 +180,11 @@ async function transact(names, mode, work, options) {
   return result;
 }
 
+/** @returns {Promise<IDBDatabase>} */
 function openDatabase() {
   const request = indexedDB.open(DATABASE, VERSION);
   request.onupgradeneeded = ({ oldVersion }) => {
-    const { result: database, transaction } = request;
+    const { result: database, transaction } = /** @type {IDBOpenDBRequest & { transaction: IDBTransaction }} */ (request);
     const conversations =
       oldVersion === 0
         ? database.createObjectStore("conversations", { keyPath: "id" })
@@ -189,6 +211,7 @@ function openDatabase() {
   );
 }
 
+/** @template Result @param {IDBRequest<Result>} request @returns {Promise<Result>} */
 function settle(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);

@@ -7,12 +7,17 @@
 const PATIENCE_MS = 1500;
 
 const channel = new BroadcastChannel("vllama-chat");
+/** @type {Map<string, (isWritten: boolean) => void>} */
 const asked = new Map(); // id of an answer → resolve
 
-/** Tell the other tabs something: an object with a `kind`. */
+/** Tell the other tabs something: an object with a `kind`. @param {TabMessage} message */
 export const tell = (message) => channel.postMessage(message);
 
-/** Call `listeners[kind]` with each message of another tab; `isOurs` tells which answers are written here. */
+/**
+ * Call `listeners[kind]` with each message of another tab; `isOurs` tells which answers are written here.
+ * @param {{ [Kind in TabMessage["kind"]]?: (message: Extract<TabMessage, { kind: Kind }>) => void }} listeners
+ * @param {(id: string) => boolean} isOurs
+ */
 export function listenToTabs(listeners, isOurs) {
   channel.onmessage = ({ data }) => {
     if (data.kind === "who") {
@@ -20,12 +25,12 @@ export function listenToTabs(listeners, isOurs) {
     } else if (data.kind === "mine") {
       asked.get(data.id)?.(true);
     } else {
-      listeners[data.kind]?.(data);
+      /** @type {Record<string, (message: TabMessage) => void>} */ (listeners)[data.kind]?.(data);
     }
   };
 }
 
-/** Return whether another tab is writing an answer. */
+/** Return whether another tab is writing an answer. @param {string} id @returns {Promise<boolean>} */
 export async function isWrittenElsewhere(id) {
   const answered = new Promise((resolve) => {
     asked.set(id, resolve);

@@ -1,6 +1,6 @@
 /** Conversations in the form of version 1, one record each, as the records of version 2 (see store.js). */
 
-/** Convert all conversations, within the transaction of the upgrade. */
+/** Convert all conversations, within the transaction of the upgrade. @param {IDBTransaction} transaction @param {() => string} newId */
 export function convertAll(transaction, newId) {
   const conversations = transaction.objectStore("conversations");
   const cursor = conversations.openCursor();
@@ -16,16 +16,21 @@ export function convertAll(transaction, newId) {
   };
 }
 
-/** Return `{conversation, turns, answers, files}` of a conversation of version 1. */
+/**
+ * Return `{conversation, turns, answers, files}` of a conversation of version 1.
+ * @param {OldConversation} old @param {() => string} newId @returns {Stored & { files: StoredFile[] }}
+ */
 export function convert(old, newId) {
   const { id, title, updated, models, system = "", think = "", tools = "" } = old;
+  /** @type {Omit<Stored, "conversation"> & { files: StoredFile[] }} */
   const parts = { turns: [], answers: [], files: [] };
+  /** @type {string[]} */
   let after = [];
   old.turns.forEach(({ text, images, texts = [], answers }, index) => {
     const at = updated - (old.turns.length - index);
     const files = [
-      ...images.map((url) => ({ kind: "image", name: "", blob: makeBlob(url) })),
-      ...texts.map((file) => ({ kind: "text", ...file })),
+      ...images.map((url) => ({ kind: /** @type {const} */ ("image"), name: "", blob: makeBlob(url) })),
+      ...texts.map((file) => ({ kind: /** @type {const} */ ("text"), ...file })),
     ].map((file) => ({ id: newId(), conversation: id, ...file }));
     const turn = { id: newId(), conversation: id, after, at, text, files: files.map((file) => file.id) };
     const made = answers
@@ -37,19 +42,24 @@ export function convert(old, newId) {
     parts.files.push(...files);
     after = made.map((answer) => answer.id);
   });
-  const head = parts.turns.length ? { turn: parts.turns.at(-1).id, answers: after } : null;
+  const last = parts.turns.at(-1);
+  const head = last ? { turn: last.id, answers: after } : null;
   const conversation = { id, title, titled: false, created: updated, updated, models, system, think, tools, options: {}, head };
   return { conversation, ...parts };
 }
 
+/**
+ * @param {OldMessage[]} messages @param {Pick<AnswerRecord, "id" | "conversation" | "turn" | "pane" | "at">} place
+ * @returns {AnswerRecord}
+ */
 function makeAnswer(messages, place) {
-  const { model = "", error = "", stopped } = messages.at(-1);
+  const { model = "", error = "", stopped } = /** @type {OldMessage} */ (messages.at(-1));
   const state = error ? "failed" : stopped ? "stopped" : "done";
   const kept = messages.map(({ model: _, error: __, stopped: ___, ...message }) => message);
   return { ...place, model: messages[0].model ?? model, state, error, messages: kept, saved: place.at };
 }
 
-/** Return the content of a data URL; the page's policy forbids to fetch one. */
+/** Return the content of a data URL; the page's policy forbids to fetch one. @param {string} url */
 export function makeBlob(url) {
   const [head, data] = url.split(",");
   const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));

@@ -1,11 +1,14 @@
 /** The tree of a conversation: `turns` and `answers` are Maps of its records by id (see store.js). Pure. */
 
+/** @type {(a: Turn | AnswerRecord, b: Turn | AnswerRecord) => number} */
 const byTime = (a, b) => a.at - b.at || (a.id < b.id ? -1 : 1);
+/** @type {(a: string[], b: string[]) => boolean} */
 const isSame = (a, b) => a.length === b.length && a.every((id, index) => id === b[index]);
 
-/** Return a tree of lists of records. */
+/** Return a tree of lists of records. @param {{ turns?: Turn[], answers?: AnswerRecord[] }} records @returns {Tree} */
 export const makeTree = ({ turns = [], answers = [] } = {}) => ({ turns: byId(turns), answers: byId(answers) });
 
+/** @template {{ id: string }} Item @param {Item[]} records */
 const byId = (records) => new Map(records.map((record) => [record.id, record]));
 
 /**
@@ -13,13 +16,17 @@ const byId = (records) => new Map(records.map((record) => [record.id, record]));
  *
  * Each step has `turn`, the `answers` that are shown, the ids of the `siblings` of the turn (itself
  * among them), and for each answer the ids of its `versions`.
+ * @param {Tree} tree @param {Head | null} head
  */
 export function listPath(tree, head) {
+  /** @type {Step[]} */
   const path = [];
+  /** @type {{ turn?: string, answers: string[] } | null} */
   let place = head;
-  while (place && tree.turns.has(place.turn)) {
-    const turn = tree.turns.get(place.turn);
-    const answers = place.answers.map((id) => tree.answers.get(id)).filter(Boolean);
+  while (place) {
+    const turn = tree.turns.get(place.turn ?? "");
+    if (!turn) break;
+    const answers = place.answers.map((id) => tree.answers.get(id)).filter((answer) => answer !== undefined);
     path.unshift({
       turn,
       answers,
@@ -31,25 +38,27 @@ export function listPath(tree, head) {
   return path;
 }
 
-/** Return the end of the newest branch that goes on from `head`. */
+/** Return the end of the newest branch that goes on from `head`. @param {Tree} tree @param {Head} head @returns {Head} */
 export function descend(tree, head) {
   const next = listFollowing(tree, head.answers).at(-1);
   return next && head.answers.length ? descend(tree, endAt(tree, next.id)) : head;
 }
 
-/** Return the head of a turn with the newest answer of each pane. */
+/** Return the head of a turn with the newest answer of each pane. @param {Tree} tree @param {string} turn @returns {Head} */
 export function endAt(tree, turn) {
   const newest = new Map([...tree.answers.values()].filter((answer) => answer.turn === turn).sort(byTime).map((answer) => [answer.pane, answer.id]));
   return { turn, answers: [...newest].sort(([a], [b]) => a - b).map(([, id]) => id) };
 }
 
-/** Return `path` as one pane has seen it: pairs of a turn and an answer, which may be undefined. */
+/** Return `path` as one pane has seen it: pairs of a turn and an answer, which may be undefined. @param {Step[]} path @param {number} pane @returns {Exchange[]} */
 export const listHistory = (path, pane) =>
   // before a second model was added, the first one answered
   path.map(({ turn, answers }) => ({ turn, answer: answers.find((answer) => answer.pane === pane) ?? answers[0] }));
 
+/** @param {Tree} tree @param {string[]} answers */
 const listFollowing = (tree, answers) =>
   [...tree.turns.values()].filter(({ after }) => isSame(after, answers)).sort(byTime);
 
+/** @param {Tree} tree @param {string} turn @param {number} pane */
 const listVersions = (tree, turn, pane) =>
   [...tree.answers.values()].filter((answer) => answer.turn === turn && answer.pane === pane).sort(byTime);

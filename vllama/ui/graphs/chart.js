@@ -14,16 +14,20 @@ class TimeChart extends HTMLElement {
    * Names of the lines; `format` writes a value. `dots`: there are values at some times only, so no
    * line is drawn. `steps` are the distances between the lines of the grid. To be set before `show`.
    */
-  series = [];
-  format = String;
+  /** @type {string[]} */ series = [];
+  /** @type {Format} */ format = String;
   dots = false;
-  steps = undefined;
-  marks = [];
+  /** @type {number[] | undefined} */ steps = undefined;
+  /** @type {Mark[]} */ marks = [];
+
+  leaving = new AbortController();
+  resizing = new ResizeObserver(() => this.plot?.setSize(this.size()));
+  /** @type {Plot | null} */ plot = null;
+  /** @type {[number[], ...Values[]] | null} */ data = null;
 
   connectedCallback() {
     this.leaving = new AbortController();
     const { signal } = this.leaving;
-    this.resizing = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.resizing.observe(this);
     addEventListener("themechange", () => this.rebuild(), { signal });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.rebuild(), { signal });
@@ -36,7 +40,7 @@ class TimeChart extends HTMLElement {
     this.plot = null;
   }
 
-  /** Draw `data`: the times in Unix seconds, then the values of each line (null: unknown). */
+  /** Draw `data`: the times in Unix seconds, then the values of each line (null: unknown). @param {[number[], ...Values[]]} data @param {Mark[]} marks */
   show(data, marks) {
     this.data = data;
     this.marks = marks;
@@ -47,7 +51,7 @@ class TimeChart extends HTMLElement {
 
   /** Have the legend show the newest values while nothing is pointed at. */
   showLatest() {
-    if (this.plot && this.plot.cursor.idx == null) this.plot.setLegend({ idx: this.data[0].length - 1 });
+    if (this.plot && this.data && this.plot.cursor.idx == null) this.plot.setLegend({ idx: this.data[0].length - 1 });
   }
 
   size() {
@@ -58,6 +62,7 @@ class TimeChart extends HTMLElement {
     if (!this.data || !this.isConnected) return;
     this.plot?.destroy();
     const style = getComputedStyle(this);
+    /** @param {string} name */
     const color = (name) => style.getPropertyValue(name).trim();
     const axis = {
       stroke: color("--muted"),
@@ -65,13 +70,13 @@ class TimeChart extends HTMLElement {
       ticks: { show: false },
       font: `11px ${style.fontFamily}`,
     };
-    const { stepped } = globalThis.uPlot.paths;
-    this.plot = new globalThis.uPlot(
+    const { stepped } = uPlot.paths;
+    this.plot = new uPlot(
       {
         ...this.size(),
         cursor: { y: false, drag: { x: false } },
         legend: { live: true },
-        scales: { x: { range: () => listRange(this.data[0]) }, y: { range: fromZero } },
+        scales: { x: { range: () => listRange(this.data?.[0] ?? []) }, y: { range: fromZero } },
         axes: [
           { ...axis, size: 28, values: (_, values) => values.map(hoursAndMinutes) },
           { ...axis, size: 64, incrs: this.steps, values: (_, values) => values.map(this.format) },
@@ -82,10 +87,11 @@ class TimeChart extends HTMLElement {
             label,
             stroke: color(STROKES[index]),
             width: 1.5,
-            dash: index === 2 ? [4, 3] : undefined, // colours are not the only difference
+            dash: index === 2 ? [4, 3] : undefined, // colors are not the only difference
             spanGaps: false,
             points: { show: this.dots, size: 5, fill: color(STROKES[index]) },
-            paths: this.dots ? () => null : stepped({ align: 1 }), // equal samples are left out
+            paths: this.dots ? () => null : stepped?.({ align: 1 }), // equal samples are left out
+            /** @type {(plot: Plot, value: number | null) => string} */
             value: (_, value) => (value === null || value === undefined ? "–" : this.format(value)),
           })),
         ],
@@ -96,6 +102,7 @@ class TimeChart extends HTMLElement {
     );
   }
 
+  /** @param {Plot} plot @param {(name: string) => string} color */
   drawMarks(plot, color) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -114,18 +121,21 @@ class TimeChart extends HTMLElement {
   }
 }
 
-/** Return what the time axis shows: the last hour, or less as long as less is known. */
+/** Return what the time axis shows: the last hour, or less as long as less is known. @param {number[]} times @returns {[number, number]} */
 function listRange(times) {
   const now = Date.now() / 1000;
   const known = Math.max(now - (times[0] ?? now), SHORTEST_S);
   return [now - Math.min(known, HOUR_S), now];
 }
 
+/** @param {number} time */
 const hoursAndMinutes = (time) => clock(time).slice(0, 5);
+/** @type {(plot: Plot, least: number, most: number) => [number, number]} */
 const fromZero = (_, __, most) => [0, most > 0 ? most * 1.1 : 1];
 
 customElements.define("time-chart", TimeChart);
 
+/** @param {URL} src */
 function loadScript(src) {
   const script = Object.assign(document.createElement("script"), { src });
   return new Promise((resolve, reject) => {

@@ -10,11 +10,13 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 
 const STEP_S = 60; // of a row in the table
-const MOST_LINES = 4; // as many colours there are
+const MOST_LINES = 4; // as many colors there are
 const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
 
 class GraphsPage extends View {
   static topics = ["samples", "marks", "connection"];
+
+  /** @type {Chart[]} */ charts = [];
 
   template() {
     this.charts = mayNotRead() ? [] : listCharts();
@@ -33,7 +35,7 @@ class GraphsPage extends View {
           ({ title }) => title,
           ({ title, lines, format }) => html`<figure class="card">
             <figcaption><h2>${title}</h2></figcaption>
-            <div role="img" aria-label="${title}: ${summarise(lines, format)}">
+            <div role="img" aria-label="${title}: ${summarize(lines, format)}">
               <time-chart></time-chart>
             </div>
           </figure>`,
@@ -101,8 +103,9 @@ class GraphsPage extends View {
   }
 }
 
-/** Return what is drawn: title, lines (label, values) and how a value is written. */
+/** Return what is drawn: title, lines (label, values) and how a value is written. @returns {Chart[]} */
 function listCharts() {
+  /** @type {LineMaker} */
   const line = (label, read) => ({ label, values: state.samples.map((one) => read(one) ?? null) });
   const pools = [...new Set(state.samples.flatMap((one) => Object.keys(one.memory ?? {})))];
   return [
@@ -127,10 +130,12 @@ function listCharts() {
   ];
 }
 
-/** Return the charts of what the machine does, as far as it tells. */
+/** Return the charts of what the machine does, as far as it tells. @param {LineMaker} line @returns {Chart[]} */
 function listMachineCharts(line) {
   const names = [...new Set(state.samples.flatMap((one) => Object.keys(one.machine?.gpus ?? {})))].sort();
+  /** @param {string} name */
   const label = (name) => (names.length > 1 ? poolTitle(name) : "GPU");
+  /** @param {string} title @param {"use" | "temperature_c" | "power_w"} key @param {Format} format */
   const gpus = (title, key, format) => ({
     title,
     format,
@@ -145,10 +150,11 @@ function listMachineCharts(line) {
   return charts.filter(({ lines }) => lines.some(({ values }) => values.some((value) => value !== null)));
 }
 
+/** @type {Format} */
 const percent = (value) => `${Math.round(value * 100)} %`;
 
-/** Say in words what a chart shows. */
-function summarise(lines, format) {
+/** Say in words what a chart shows. @param {Line[]} lines @param {Format} format */
+function summarize(lines, format) {
   return lines
     .map(({ label, values }) => {
       const known = values.filter((value) => value !== null);
@@ -165,6 +171,7 @@ function listMinutes() {
   return [...minutes.values()].reverse();
 }
 
+/** @param {number | null | undefined} value @param {Format} format */
 const show = (value, format) => (value === null || value === undefined ? "–" : format(value));
 
 customElements.define("graphs-page", GraphsPage);

@@ -8,9 +8,10 @@ const KEPT = "models";
 const findStorage = () => (readKey() ? sessionStorage : localStorage);
 const kept = findStorage().getItem(KEPT);
 
-/** `loaded`: the list came from the server just now, not from the last visit. */
+/** `loaded`: the list came from the server just now, not from the last visit. @type {{ models: LocalModel[], loaded: boolean }} */
 export const library = { models: kept ? JSON.parse(kept).models : [], loaded: false };
 
+/** @type {Promise<void> | null} */
 let running = null;
 
 /** Ask for the list again; views hear of it as the topic "library". */
@@ -38,6 +39,7 @@ export function refreshLibrary() {
   return running;
 }
 
+/** @param {LocalModel[]} models */
 function keep(models) {
   try {
     findStorage().setItem(KEPT, JSON.stringify({ models }));
@@ -70,7 +72,7 @@ export function listNames() {
   return [...new Set([...running, ...others])];
 }
 
-/** Return what a model can do: "completion", "vision", "tools", "thinking", "embedding", … */
+/** Return what a model can do: "completion", "vision", "tools", "thinking", "embedding", … @param {string} name */
 export function listCapabilities(name) {
   return library.models.find((row) => row.name === name)?.capabilities ?? [];
 }

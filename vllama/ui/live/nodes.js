@@ -3,12 +3,13 @@
 import { ask } from "../server.js";
 import { changes } from "./state.js";
 
+/** @type {NodeRow[]} */
 let rows = [];
 
 /** Return the rows of `/api/nodes` at the last look. */
 export const listNodes = () => rows;
 
-/** Return the names of the nodes that have a model in memory. */
+/** Return the names of the nodes that have a model in memory. @param {string} model */
 export const listHolders = (model) => rows.filter((row) => row.loaded.includes(model)).map((row) => row.name);
 
 /** Ask for the nodes again; views hear of it as the topic "nodes". */

@@ -4,7 +4,9 @@ import { changes, state } from "./state.js";
 
 const WINDOW_MS = 2500;
 
+/** @type {Map<string, number>} */
 const known = new Map(); // id of a request → its tokens so far
+/** @type {{ time: number, model: string, tokens: number }[]} */
 let counted = []; // {time, model, tokens} of the window
 
 changes.addEventListener("requests", () => {
@@ -19,6 +21,7 @@ changes.addEventListener("requests", () => {
   counted = counted.filter((one) => one.time > time - WINDOW_MS);
 });
 
+/** @param {RequestRow | EndedRow} row @param {number} time */
 function note({ id, model, generated_tokens: tokens, started_at: start }, time) {
   // what was generated before the page was opened does not count
   const before = known.get(id) ?? (time - Date.parse(start) < WINDOW_MS ? 0 : tokens);
@@ -26,7 +29,7 @@ function note({ id, model, generated_tokens: tokens, started_at: start }, time) 
   known.set(id, tokens);
 }
 
-/** Return the tokens per second of all answers of models, by their names. */
+/** Return the tokens per second of all answers of models, by their names. @param {string[]} names */
 export function rateNow(names) {
   const since = Date.now() - WINDOW_MS;
   const tokens = counted
@@ -35,6 +38,6 @@ export function rateNow(names) {
   return (tokens * 1000) / WINDOW_MS;
 }
 
-/** Return the tokens per second of the last answer, undefined if none is known. */
+/** Return the tokens per second of the last answer, undefined if none is known. @param {string[]} names */
 export const lastRate = (names) =>
   state.ended.find((row) => names.includes(row.model) && row.tokens_per_s)?.tokens_per_s;

@@ -7,6 +7,7 @@
 const HOUR_S = 3600;
 const MOST_ENDED = 200;
 
+/** @type {State} */
 export const state = {
   connection: { status: "connecting" },
   version: "",
@@ -23,6 +24,7 @@ export const changes = new EventTarget();
 
 const TOPICS = ["models", "disk", "requests", "pulls", "samples", "marks"];
 
+/** @type {{ [Name in keyof Events]: (data: Events[Name]) => void }} */
 const HANDLERS = {
   snapshot(data) {
     state.version = data.version;
@@ -66,12 +68,12 @@ const HANDLERS = {
   },
 };
 
-/** Take over one event of the stream; unknown ones are for newer pages. */
+/** Take over one event of the stream; unknown ones are for newer pages. @template {keyof Events} Name @param {Name} name @param {Events[Name]} data */
 export function apply(name, data) {
   HANDLERS[name]?.(data);
 }
 
-/** Note how the connection is: `{status: connecting | live | lost | forbidden | locked, reason, retryAt}`. */
+/** Note how the connection is: `{status: connecting | live | lost | forbidden | locked, reason, retryAt}`. @param {Connection} connection */
 export function setConnection(connection) {
   state.connection = connection;
   announce("connection");
@@ -80,19 +82,19 @@ export function setConnection(connection) {
 /** Tell whether the page may not see what the server does: its key lacks the scope `read`, or it has none. */
 export const mayNotRead = () => ["forbidden", "locked"].includes(state.connection.status);
 
-/** Show a download that has ended no longer. */
+/** Show a download that has ended no longer. @param {string} name */
 export function forgetPull(name) {
   state.pulls.delete(name);
   announce("pulls");
 }
 
-/** Return the row of a model that is loaded, loading or failed, by any of its names. */
+/** Return the row of a model that is loaded, loading or failed, by any of its names. @param {string} name */
 export function findLive(name) {
   const rows = state.models;
   return rows.get(name) ?? [...rows.values()].find((row) => row.other_names.includes(name));
 }
 
-/** Return the names of all models that share an engine. */
+/** Return the names of all models that share an engine. @param {ModelRow} [live] */
 export const listSharing = (live) => (live ? [live.name, ...live.other_names] : []);
 
 /** Return the newest sample, undefined before the first. */
@@ -100,14 +102,17 @@ export function latestSample() {
   return state.samples.at(-1);
 }
 
+/** @param {string} topic */
 function announce(topic) {
   changes.dispatchEvent(new Event(topic));
 }
 
+/** @template {object} Row @param {Row[] | null | undefined} rows @param {keyof Row} key @returns {Map<any, Row>} */
 function byKey(rows, key) {
   return new Map((rows ?? []).map((row) => [row[key], row]));
 }
 
+/** @param {{ time: number }[]} rows @param {number} now */
 function drop(rows, now) {
   while (rows.length && rows[0].time < now - HOUR_S) rows.shift();
 }

@@ -43,6 +43,7 @@ export function reconnect() {
   wake();
 }
 
+/** @param {() => void} onSnapshot */
 async function read(onSnapshot) {
   const abort = new AbortController();
   const giveUp = () => abort.abort(new TypeError("the server is silent, or the network is gone"));
@@ -62,7 +63,7 @@ async function read(onSnapshot) {
       if (line.startsWith("event:")) name = line.slice(6).trim();
       else if (line.startsWith("data:")) data += line.slice(5).trim();
       else if (line.trim() === "") {
-        if (data) apply(name, JSON.parse(data));
+        if (data) apply(/** @type {keyof Events} */ (name), JSON.parse(data));
         if (name === "snapshot") onSnapshot();
         name = "message";
         data = "";
@@ -74,6 +75,7 @@ async function read(onSnapshot) {
   }
 }
 
+/** @param {number} milliseconds @returns {Promise<void>} */
 function rest(milliseconds) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);

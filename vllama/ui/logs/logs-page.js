@@ -15,11 +15,14 @@ const ERROR = /\b(error|fatal|critical|failed|traceback|exception|panic)\b/i;
 const WARNING = /\bwarn(ing)?\b/i;
 
 class LogsPage extends View {
-  logs = [];
-  lines = [];
+  /** @type {Answer<"api/logs">["logs"]} */ logs = [];
+  /** @type {string[]} */ lines = [];
   pattern = "";
   following = true;
   onlyMatches = true;
+  /** @type {string | undefined} */ name;
+  /** @type {string | null} */ attempt = null;
+  /** @type {AbortController | null} */ reading = null;
   found = -1; // the line of the search that was gone to last, in what is shown
   status = "";
   forbidden = false;
@@ -81,6 +84,7 @@ class LogsPage extends View {
   attemptChoice() {
     const attempts = this.logs.find((log) => log.name === this.name)?.attempts ?? [];
     if (attempts.length < 2) return nothing;
+    /** @param {FieldEvent} event */
     const pick = (event) => {
       location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined });
     };
@@ -101,6 +105,7 @@ class LogsPage extends View {
   }
 
   summary() {
+    /** @param {string} line */
     const matches = this.pattern ? this.countMatches() : 0;
     const found = this.pattern ? `, ${matches ? count(matches) : "none"} with “${this.pattern}”` : nothing;
     return html`${plural(this.lines.length, "line")}${found}${this.status ? ` · ${this.status}` : nothing}`;
@@ -117,6 +122,7 @@ class LogsPage extends View {
     return this.pattern && this.onlyMatches ? this.lines.filter((line) => this.matches(line)) : this.lines;
   }
 
+  /** @param {string} text @param {boolean} isFound */
   line(text, isFound) {
     const tone = `${ERROR.test(text) ? "error" : WARNING.test(text) ? "warning" : ""} ${isFound ? "found" : ""}`;
     if (!this.pattern || !this.matches(text)) return html`<span class=${tone}>${text}</span>`;
@@ -127,6 +133,7 @@ class LogsPage extends View {
     >`;
   }
 
+  /** @param {string} line */
   matches(line) {
     return line.toLowerCase().includes(this.pattern);
   }
@@ -135,19 +142,21 @@ class LogsPage extends View {
     return this.lines.filter((line) => this.matches(line)).length;
   }
 
+  /** @param {string} text */
   search(text) {
     this.pattern = text.toLowerCase();
     this.found = -1;
     this.update();
   }
 
+  /** @param {FieldEvent} event */
   press(event) {
     if (event.key !== "Enter" || !this.pattern) return;
     event.preventDefault();
     this.step(event.shiftKey ? -1 : 1);
   }
 
-  /** Go to the next line with the text, or to the previous one; after the last comes the first. */
+  /** Go to the next line with the text, or to the previous one; after the last comes the first. @param {number} direction */
   step(direction) {
     const shown = this.listShown();
     const places = shown.flatMap((line, index) => (this.matches(line) ? [index] : []));
@@ -156,16 +165,17 @@ class LogsPage extends View {
       direction > 0
         ? places.find((index) => index > this.found)
         : places.findLast((index) => index < this.found || this.found < 0);
-    this.found = next ?? places.at(direction > 0 ? 0 : -1);
+    this.found = next ?? /** @type {number} */ (places.at(direction > 0 ? 0 : -1));
     this.following = false; // or the next line would scroll it out of sight
     this.update();
-    this.querySelector("windowed-list").scrollToRow(this.found);
+    this.querySelector("windowed-list")?.scrollToRow(this.found);
   }
 
+  /** @param {"following" | "onlyMatches"} field @param {FieldEvent} event */
   set(field, event) {
     this[field] = event.target.checked;
     this.found = -1;
-    if (field === "following" && this.following) this.querySelector("windowed-list").scrollToEnd();
+    if (field === "following" && this.following) this.querySelector("windowed-list")?.scrollToEnd();
     this.update();
   }
 

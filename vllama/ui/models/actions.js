@@ -10,9 +10,10 @@ import { ask, send } from "../server.js";
 
 const FOREVER = -1;
 
+/** @type {Map<string, AbortController>} */
 const loading = new Map(); // names → AbortController of the loads that this page has asked for
 
-/** Load a model, and wait until it is loaded. `options`: Ollama's, such as `num_ctx`. */
+/** Load a model, and wait until it is loaded. `options`: Ollama's, such as `num_ctx`. @param {string} name @param {Record<string, unknown>} [options] */
 export async function load(name, options) {
   const abort = new AbortController();
   loading.set(name, abort);
@@ -20,7 +21,7 @@ export async function load(name, options) {
   if (loading.get(name) === abort) loading.delete(name);
 }
 
-/** Unload a model, and with it all that share its engine. */
+/** Unload a model, and with it all that share its engine. @param {string} name */
 export async function unload(name) {
   const live = findLive(name);
   const names = live ? listSharing(live) : [name];
@@ -32,17 +33,18 @@ export async function unload(name) {
   await report(ask("api/generate", { model: name, keep_alive: 0 }), `${which} ${be} ${when}.`);
 }
 
+/** @param {string} name */
 export const pin = (name) =>
   report(ask("api/generate", { model: name, keep_alive: FOREVER }), `${name} stays loaded.`);
 
-/** Have a model unloaded again after the time that the server's settings name. */
+/** Have a model unloaded again after the time that the server's settings name. @param {string} name */
 export const unpin = (name) =>
   report(
     readSetting("keep_alive").then((time) => ask("api/generate", { model: name, keep_alive: time })),
     `${name} may be unloaded when it is idle.`,
   );
 
-/** Delete a model after a question. */
+/** Delete a model after a question. @param {string} name */
 export async function remove(name) {
   const sure = await confirm({
     title: `Delete ${name}?`,
@@ -53,20 +55,23 @@ export async function remove(name) {
   await report(send("api/delete", { method: "DELETE", body: { model: name } }), `${name} is deleted.`);
 }
 
-/** End a request; its client gets an error. */
+/** End a request; its client gets an error. @param {string} id */
 export const endRequest = (id) =>
   report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was ended.");
 
-/** Send a node no more requests; its running answers go on. */
+/** Send a node no more requests; its running answers go on. @param {string} name */
 export const drain = (name) => setDrained(name, "drain", `${name} finishes its answers and gets no new requests.`);
 
+/** @param {string} name */
 export const undrain = (name) => setDrained(name, "undrain", `${name} gets requests again.`);
 
+/** @param {string} name @param {string} action @param {string} success */
 async function setDrained(name, action, success) {
   await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), success);
   await refreshNodes();
 }
 
+/** @param {Promise<unknown>} promise @param {string} success */
 async function report(promise, success) {
   try {
     await promise;
@@ -76,11 +81,11 @@ async function report(promise, success) {
   }
 }
 
-/** Download a model, whether or not this page stays open; the event stream tells how far it is. */
+/** Download a model, whether or not this page stays open; the event stream tells how far it is. @param {string} name */
 export const pull = (name) =>
   report(ask("api/pull", { model: name, background: true }), `The download of ${name} has begun.`);
 
-/** Stop a download for all who wait for it; what is here already is kept for the next time. */
+/** Stop a download for all who wait for it; what is here already is kept for the next time. @param {string} name */
 export const stopPull = (name) =>
   report(
     send("api/pull", { method: "DELETE", body: { model: name } }),

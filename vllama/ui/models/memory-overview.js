@@ -14,9 +14,10 @@ export function memoryOverview() {
   </section>`;
 }
 
-/** Return a pool's name as people write it. */
+/** Return a pool's name as people write it. @param {string} name */
 export const poolTitle = (name) => (name === "ram" ? "RAM" : name.toUpperCase().replace(/[-_:]/, " "));
 
+/** @param {string} name @param {Sample["memory"][string]} pool */
 function poolBar(name, pool) {
   const parts = [...state.models.values()]
     .filter((row) => row.memory?.[name])
@@ -31,6 +32,7 @@ function poolBar(name, pool) {
   });
 }
 
+/** @param {ModelRow} row @param {ModelRow["memory"][string]} use @returns {MemoryPart} */
 function modelPart(row, { planned, measured }) {
   const names = listSharing(row).join(", ");
   return measured

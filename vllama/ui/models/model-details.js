@@ -9,10 +9,10 @@ import * as actions from "./actions.js";
 import { poolTitle } from "./memory-overview.js";
 import { whatHelps } from "./plan-report.js";
 
-/** Tell whether a model's files could not be read: every other one can do something. */
+/** Tell whether a model's files could not be read: every other one can do something. @param {LocalModel} [disk] */
 export const isDamaged = (disk) => disk?.details?.format !== "remote" && disk?.capabilities?.length === 0;
 
-/** Return the name of a model as a button that opens its details. */
+/** Return the name of a model as a button that opens its details. @param {string} name @param {ModelsView} page */
 export function disclosure(name, page) {
   const open = page.opened.has(name);
   return html`<button
@@ -25,7 +25,7 @@ export function disclosure(name, page) {
   </button>`;
 }
 
-/** Return what is known of a model; `page` keeps its plan (see plan-choices.js). */
+/** Return what is known of a model; `page` keeps its plan (see plan-choices.js). @param {Model} model @param {ModelsView} page */
 export function details({ name, disk, live }, page) {
   const names = live ? listSharing(live) : [name];
   const requests = [...state.requests.values()].filter((row) => names.includes(row.model));
@@ -60,18 +60,19 @@ export function details({ name, disk, live }, page) {
   `;
 }
 
+/** @param {ModelRow["conversations"]} kept */
 const describeKept = ({ count: kept, size, hits }) => `${count(kept)}, ${fileSize(size)}, restored ${plural(hits, "time")}`;
 
-/** Return what is wrong with a model whose files cannot be read, and what to do. */
+/** Return what is wrong with a model whose files cannot be read, and what to do. @param {LocalModel} disk @param {ModelsView} page */
 export const damage = (disk, page) => html`<div class="verdict bad">
   <p><strong>Its files are damaged:</strong> ${disk.problem ?? "they cannot be read"}.</p>
   <p><strong>What helps:</strong> delete the model, and download or create it again.</p>
   ${page.readOnly ? nothing : html`<button class="danger" @click=${() => actions.remove(disk.name)}>Delete …</button>`}
 </div>`;
 
-/** Return why a model failed, what to do, and where to read more. */
+/** Return why a model failed, what to do, and where to read more. @param {ModelRow} live */
 export function failure(live) {
-  const { cause, hint } = live.error;
+  const { cause, hint } = /** @type {NonNullable<ModelRow["error"]>} */ (live.error);
   return html`<div class="verdict bad">
     <p><strong>${live.state === "failed" ? "It could not be loaded" : "Its last failure"}:</strong> ${cause}</p>
     ${live.log && hint?.includes("vllama logs") ? nothing : whatHelps(hint)}
@@ -79,6 +80,7 @@ export function failure(live) {
   </div>`;
 }
 
+/** @param {string} label @param {string | number | null} [value] */
 function fact(label, value) {
   if (value === undefined || value === null || value === "") return nothing;
   return html`<div><dt>${label}</dt><dd>${typeof value === "number" ? count(value) : value}</dd></div>`;

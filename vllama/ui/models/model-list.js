@@ -13,6 +13,7 @@ import { details, disclosure, isDamaged } from "./model-details.js";
 /**
  * Return the list of `models`: `name`, `disk` (its row of `/api/tags`) and `live` (that of the event
  * stream), either of which may be missing. `page` keeps which are open.
+ * @param {Model[]} models @param {ModelsView} page
  */
 export function modelList(models, page) {
   return html`<table class="cards models">
@@ -27,6 +28,7 @@ export function modelList(models, page) {
   </table>`;
 }
 
+/** @param {Model} model @param {ModelsView} page */
 function rows(model, page) {
   const { name } = model;
   return html`
@@ -41,7 +43,7 @@ function rows(model, page) {
   `;
 }
 
-/** Return the state, nothing for a model that is only there. */
+/** Return the state, nothing for a model that is only there. @param {Model} model */
 function describeState({ name, disk, live }) {
   if (live) {
     const others = listSharing(live).filter((other) => other !== name);
@@ -52,13 +54,13 @@ function describeState({ name, disk, live }) {
   return isDamaged(disk) ? badge("damaged") : nothing;
 }
 
-/** Return size, parameters and quantisation of a model in words. */
+/** Return size, parameters and quantization of a model in words. @param {LocalModel} [disk] */
 export function describeFiles(disk) {
-  const { parameter_size: parameters, quantization_level: quantisation } = disk?.details ?? {};
-  return [parameters, quantisation, disk && fileSize(disk.size)].filter(Boolean).join(" · ");
+  const { parameter_size: parameters, quantization_level: quantization } = disk?.details ?? {};
+  return [parameters, quantization, disk && fileSize(disk.size)].filter(Boolean).join(" · ");
 }
 
-/** Return what one does with a model: chat with it, load or unload it. */
+/** Return what one does with a model: chat with it, load or unload it. @param {Model} model */
 export function mainActions({ name, disk, live }) {
   const chats = !disk?.capabilities || disk.capabilities.includes("completion");
   const chat = html`<a class="button" aria-label="Chat with ${name}" href=${linkTo("chat", undefined, { model: name })}>Chat</a>`;

@@ -25,7 +25,7 @@ const NODES_MS = 5000;
 class ModelsPage extends View {
   static topics = ["models", "requests", "pulls", "samples", "library", "connection", "nodes"];
 
-  opened = new Map(); // names of the models whose details are open → the element of their plan
+  /** @type {Map<string, HTMLElement>} */ opened = new Map(); // names of the models whose details are open → the element of their plan
   filter = "";
   readOnly = false;
 
@@ -80,6 +80,7 @@ class ModelsPage extends View {
       <ul class="downloads">${pulls.map((row) => this.download(row))}</ul>`;
   }
 
+  /** @param {PullRow} row */
   download(row) {
     const { name, status, completed, total, error } = row;
     return html`<li>
@@ -125,6 +126,7 @@ class ModelsPage extends View {
     return mayNotRead() ? "On this server" : "Not loaded";
   }
 
+  /** @param {Model[]} models */
   emptyText(models) {
     if (models.length) return html`<p class="muted">No model has “${this.filter}” in its name.</p>`;
     if (this.listModels().length) return html`<p class="muted">All models are loaded.</p>`;
@@ -135,23 +137,26 @@ class ModelsPage extends View {
 
   /** Return the models that are here: those that run or have failed first, then by name. */
   listModels() {
+    /** @type {Map<string, Model>} */
     const models = new Map(library.models.map((disk) => [disk.name, { name: disk.name, disk }]));
     for (const live of listLive()) {
       models.set(live.name, { ...models.get(live.name), name: live.name, live });
       for (const name of live.other_names) {
-        if (models.has(name)) models.set(name, { ...models.get(name), live });
+        if (models.has(name)) models.set(name, { ...models.get(name), name, live });
       }
     }
+    /** @param {Model} model */
     const rank = ({ live }) => (live ? 0 : 1);
     return [...models.values()].sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
   }
 
+  /** @param {string} text */
   setFilter(text) {
     this.filter = text.trim().toLowerCase();
     this.update();
   }
 
-  /** Open or close the details of a model, with a plan made now. */
+  /** Open or close the details of a model, with a plan made now. @param {string} name */
   toggle(name) {
     if (!this.opened.delete(name)) {
       const plan = document.createElement("plan-choices");
@@ -161,7 +166,10 @@ class ModelsPage extends View {
   }
 }
 
-/** Tell whether a model has a card: each engine has one, under the first of its models' names. */
-const isRunning = ({ name, live }) => live && live.state !== "failed" && name === listSharing(live).toSorted()[0];
+/** Tell whether a model has a card: each engine has one, under the first of its models' names here. @param {Model} model */
+const isRunning = ({ name, live }) =>
+  live && live.state !== "failed" && name === listSharing(live).filter((each) => isListed(each, live)).toSorted()[0];
+/** @param {string} name @param {ModelRow} live */
+const isListed = (name, live) => name === live.name || library.models.some((disk) => disk.name === name);
 
 customElements.define("models-page", ModelsPage);

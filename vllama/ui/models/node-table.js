@@ -30,9 +30,11 @@ export function nodeTable() {
   </section>`;
 }
 
+/** @param {NodeRow} row */
 function nodeRow(row) {
   const { name, state } = row;
   const isLost = state === "lost";
+  /** @param {number} bytes */
   const size = (bytes) => (isLost || !bytes ? "–" : memorySize(bytes));
   return html`<tr data-node=${name}>
     <th scope="row">${name}</th>
@@ -50,6 +52,7 @@ function nodeRow(row) {
   </tr>`;
 }
 
+/** @param {NodeRow} row */
 function describeTrouble({ state, trouble, seen_at: seen }) {
   if (state !== "lost") return nothing;
   return html`<small>${trouble.split("; ")[0]}${seen ? `; last seen at ${clock(seen)}` : ""}</small>`;

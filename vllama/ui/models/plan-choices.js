@@ -1,4 +1,4 @@
-/** The plan of a model, with its choices: quantisation, context and engine. Each choice is planned anew. */
+/** The plan of a model, with its choices: quantization, context and engine. Each choice is planned anew. */
 
 import { count, fileSize } from "../format.js";
 import { ask, explain, isForbidden } from "../server.js";
@@ -15,9 +15,9 @@ class PlanChoices extends View {
   model = "";
   isHere = false;
 
-  choice = {}; // model, engine and context_length, where they are not the server's
-  first = null; // the plan without a choice: it knows all that there is to choose from
-  plan = null;
+  /** @type {{ model?: string, engine?: string, context_length?: number }} */ choice = {}; // model, engine and context_length, where they are not the server's
+  /** @type {Plan | null} */ first = null; // the plan without a choice: it knows all that there is to choose from
+  /** @type {Plan | null} */ plan = null;
   problem = "";
 
   enter() {
@@ -28,6 +28,7 @@ class PlanChoices extends View {
     this.asking?.abort();
   }
 
+  /** @param {keyof PlanChoices["choice"]} field @param {string | number} value */
   choose(field, value) {
     this.choice = { ...this.choice, [field]: value || undefined };
     this.ask();
@@ -52,23 +53,23 @@ class PlanChoices extends View {
   template() {
     const { plan, problem } = this;
     return html`
-      ${this.first ? this.choices() : nothing}
+      ${this.first ? this.choices(this.first) : nothing}
       <div role="status">
         ${problem ? html`<p class="error">${problem}</p>` : nothing}
         ${this.asking ? html`<p class="muted">Planning for ${this.choice.model ?? this.model} …</p>` : nothing}
       </div>
-      ${plan && !problem ? html`${this.action()} ${planReport(plan)}` : nothing}
+      ${plan && !problem ? html`${this.action(plan)} ${planReport(plan)}` : nothing}
     `;
   }
 
-  choices() {
-    const { candidates, engines, context_length: context } = this.first;
+  /** @param {Plan} first */
+  choices({ candidates, engines, context_length: context }) {
     const named = (candidates ?? [])
       .filter((row) => row.quantization && row.repository)
-      .toSorted((a, b) => a.size_bytes - b.size_bytes);
+      .toSorted((a, b) => Number(a.size_bytes) - Number(b.size_bytes));
     const installed = (engines ?? []).filter((row) => row.version);
     return html`<div class="choices">
-      ${named.length > 1 && !this.isHere ? this.quantisations(named) : nothing}
+      ${named.length > 1 && !this.isHere ? this.quantizations(named) : nothing}
       <label>
         <span>Context</span>
         <select @change=${(event) => this.choose("context_length", Number(event.target.value))}>
@@ -88,9 +89,10 @@ class PlanChoices extends View {
     </div>`;
   }
 
-  quantisations(rows) {
+  /** @param {Candidate[]} rows */
+  quantizations(rows) {
     const taken = this.plan?.candidates?.find((row) => row.taken);
-    return html`<div role="group" aria-label="Quantisation" class="options">
+    return html`<div role="group" aria-label="Quantization" class="options">
       ${rows.map(
         (row) => html`<button
           aria-pressed=${row.repository === taken?.repository && row.quantization === taken?.quantization}
@@ -103,9 +105,9 @@ class PlanChoices extends View {
     </div>`;
   }
 
-  /** Return what can be done with the plan: download the model, or load it as it was chosen. */
-  action() {
-    const { plan, choice } = this;
+  /** Return what can be done with the plan: download the model, or load it as it was chosen. @param {Plan} plan */
+  action(plan) {
+    const { choice } = this;
     const name = choice.model ?? this.model;
     if (plan.download_bytes) {
       const start = () => {
@@ -119,7 +121,7 @@ class PlanChoices extends View {
     if (!this.isHere || plan.error) return nothing;
     const { engine, context_length: context } = choice;
     if (!engine && !context) return nothing;
-    const { title } = this.first.engines.find((row) => row.engine === engine) ?? {};
+    const { title } = this.first?.engines.find((row) => row.engine === engine) ?? {};
     const words = [title, context && `${count(context)} tokens of context`].filter(Boolean).join(" and ");
     const load = () => actions.load(name, { num_ctx: context, engine });
     return html`<button class="primary" @click=${load}>Load with ${words}</button>`;

@@ -13,20 +13,21 @@ const MEMORY = [
   ["prompt_cache_bytes", "prompt cache"],
 ];
 
-/** Return the template of a plan. */
+/** Return the template of a plan. @param {Plan} plan */
 export function planReport(plan) {
   const fits = !plan.error;
   return html`<div class="plan">
     ${fits ? goodNews(plan) : badNews(plan)}
     ${plan.devices?.map((device) => deviceBar(plan, device))}
-    ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
-    ${section("Quantisations and where they are", candidateTable(plan.candidates), !fits)}
+    ${list("Parameters", plan.parameters)} ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
+    ${section("Quantizations and where they are", candidateTable(plan.candidates), !fits)}
     ${section("Engines", engineTable(plan.engines))}
     ${section("If it does not start", ladder(plan))} ${section("Files", fileTable(plan.files))}
     ${section("Command", plan.command?.length ? html`<pre>${plan.command.join(" ")}</pre>` : nothing)}
   </div>`;
 }
 
+/** @param {Plan} plan */
 function goodNews(plan) {
   const engine = plan.engines?.find((row) => row.taken);
   const { now } = plan;
@@ -40,6 +41,7 @@ function goodNews(plan) {
   </p>${whatHelps(now?.hint)}</div>`;
 }
 
+/** @param {Plan} plan */
 function badNews(plan) {
   return html`<div class="verdict bad">
     <p><strong>It cannot be served here.</strong> ${plan.error}</p>
@@ -47,14 +49,16 @@ function badNews(plan) {
   </div>`;
 }
 
-/** Return a hint of the server's; it says so if that is for the terminal. */
+/** Return a hint of the server's; it says so if that is for the terminal. @param {string | null} [hint] */
 export function whatHelps(hint) {
   if (!hint) return nothing;
   return html`<p><strong>What helps${isForTerminal(hint) ? " (in a terminal)" : ""}:</strong> ${hint}</p>`;
 }
 
+/** @param {Plan} plan @param {NonNullable<Plan["devices"]>[number]} device */
 function deviceBar(plan, device) {
-  const total = plan.memory.total_bytes || 1;
+  const { memory = {} } = plan;
+  const total = memory.total_bytes || 1;
   const share = device.takes_bytes / total;
   const free = plan.error ? device.usable_bytes : device.free_bytes;
   const used = Math.max(0, device.total_bytes - free);
@@ -65,24 +69,27 @@ function deviceBar(plan, device) {
       { label: plan.error ? "reserved" : "in use or reserved", bytes: used, kind: "other" },
       ...MEMORY.map(([field, label]) => ({
         label,
-        bytes: (plan.memory[field] ?? 0) * Math.min(share, 1),
-        kind: "model",
+        bytes: (memory[field] ?? 0) * Math.min(share, 1),
+        kind: /** @type {const} */ ("model"),
       })),
     ],
   });
 }
 
+/** @param {string} title @param {string[]} [lines] */
 function list(title, lines) {
   if (!lines?.length) return nothing;
   return html`<h4>${title}</h4>
     <ul class="reasons">${lines.map((line) => html`<li>${line}</li>`)}</ul>`;
 }
 
+/** @param {string} title @param {Renderable} content */
 function section(title, content, open = false) {
   if (content === nothing) return nothing;
   return html`<details ?open=${open}><summary>${title}</summary>${content}</details>`;
 }
 
+/** @param {Plan["engines"]} engines */
 function engineTable(engines) {
   if (!engines?.length) return nothing;
   return html`<table class="plain">
@@ -99,10 +106,11 @@ function engineTable(engines) {
   </table>`;
 }
 
+/** @param {Plan["candidates"]} candidates */
 function candidateTable(candidates) {
   if (!candidates?.length) return nothing;
   return html`<table class="plain">
-    <thead><tr><th scope="col">Quantisation</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Why, or why not</th></tr></thead>
+    <thead><tr><th scope="col">Quantization</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Why, or why not</th></tr></thead>
     <tbody>
       ${candidates.map(
         (row) => html`<tr class=${row.taken ? "taken" : ""}>
@@ -116,7 +124,7 @@ function candidateTable(candidates) {
   </table>`;
 }
 
-/** The plans that would be tried after a failure; the same steps often suit several kinds. */
+/** The plans that would be tried after a failure; the same steps often suit several kinds. @param {Plan} plan */
 function ladder(plan) {
   const steps = new Map();
   for (const { when, then } of Object.values(plan.if_it_fails ?? {})) {
@@ -132,6 +140,7 @@ function ladder(plan) {
   </dl>`;
 }
 
+/** @param {Plan["files"]} files */
 function fileTable(files) {
   if (!files?.length) return nothing;
   return html`<table class="plain">

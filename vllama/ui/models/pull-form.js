@@ -8,8 +8,8 @@ import { View } from "../view.js";
 const PAUSE_MS = 300; // in typing, before the names are looked up
 
 class PullForm extends View {
-  plan = null; // the element of the plan that is shown
-  found = { library: [], hub: [] }; // names with what is typed in them (`/api/search`)
+  /** @type {PlanElement | null} */ plan = null; // the element of the plan that is shown
+  /** @type {Partial<Answer<"api/search?">> & { library: string[], hub: string[] }} */ found = { library: [], hub: [] }; // names with what is typed in them (`/api/search`)
 
   template() {
     const { library, hub, problem } = this.found;
@@ -35,6 +35,7 @@ class PullForm extends View {
     `;
   }
 
+  /** @param {PlanElement} plan */
   card(plan) {
     return html`<section class="card" aria-label="Plan for ${plan.model}" @download=${this.reset}>
       <header class="row">
@@ -45,7 +46,7 @@ class PullForm extends View {
     </section>`;
   }
 
-  /** Look up names for what is typed, once the user pauses. */
+  /** Look up names for what is typed, once the user pauses. @param {FieldEvent} event */
   look(event) {
     clearTimeout(this.timer);
     this.looking?.abort();
@@ -62,15 +63,16 @@ class PullForm extends View {
     }, PAUSE_MS);
   }
 
+  /** @param {FormEvent} event */
   show(event) {
     event.preventDefault();
-    const model = new FormData(event.target).get("model").trim();
+    const model = String(new FormData(event.target).get("model")).trim();
     this.plan = Object.assign(document.createElement("plan-choices"), { model });
     this.update();
   }
 
   reset() {
-    this.querySelector("form").reset();
+    this.querySelector("form")?.reset();
     this.close();
   }
 

@@ -5,9 +5,10 @@ import { duration, fileSize } from "../format.js";
 const WINDOW_S = 10;
 const LEAST_S = 1;
 
+/** @type {Map<string, { at: number, completed: number, total: number }[]>} */
 const history = new Map(); // names → what was seen, oldest first
 
-/** Return speed and time left as text, "" until they are known; to be called for every rendering. */
+/** Return speed and time left as text, "" until they are known; to be called for every rendering. @param {PullRow} row */
 export function describePace({ name, completed, total }) {
   const now = performance.now() / 1000;
   let seen = (history.get(name) ?? []).filter(({ at }) => at > now - WINDOW_S);

@@ -10,9 +10,10 @@ import { details, disclosure } from "./model-details.js";
 import { poolTitle } from "./memory-overview.js";
 import { describeFiles, mainActions } from "./model-list.js";
 
-/** Return the card of a model with a row of the event stream, `live`; `page` keeps which are open. */
+/** Return the card of a model with a row of the event stream, `live`; `page` keeps which are open. @param {Model} model @param {ModelsView} page */
 export function runningCard(model, page) {
-  const { name, disk, live } = model;
+  const { name, disk } = model;
+  const live = /** @type {ModelRow} */ (model.live); // see isRunning
   const others = listSharing(live).filter((other) => other !== name);
   const isOpen = page.opened.has(name);
   return html`<article class="card running-model ${isOpen ? "open" : ""}" data-model=${name} aria-label=${name}>
@@ -23,6 +24,7 @@ export function runningCard(model, page) {
     <p class="muted">${[live.engine, describeFiles(disk)].filter(Boolean).join(" · ")}</p>
     ${others.length ? html`<p class="muted">shared with ${others.join(", ")}</p>` : nothing}
     ${live.load ? html`<p>${loadProgress(name, live.load)}</p>` : speed(live)}
+    ${live.placement ? html`<p class="muted">${live.placement}</p>` : nothing}
     ${Object.entries(live.memory ?? {}).map(([pool, bytes]) => share(pool, bytes))}
     <dl class="facts">
       <div><dt>Requests</dt><dd>${describeRequests(live)}</dd></div>
@@ -33,6 +35,7 @@ export function runningCard(model, page) {
   </article>`;
 }
 
+/** @param {ModelRow} live */
 function speed(live) {
   const names = listSharing(live);
   const now = rateNow(names);
@@ -41,7 +44,7 @@ function speed(live) {
   return html`<p class="speed muted"><strong>${rate(last)}</strong> ${last ? "tokens/s, last answer" : "no answer yet"}</p>`;
 }
 
-/** Return what it takes of a pool, in words and as a bar of the whole. */
+/** Return what it takes of a pool, in words and as a bar of the whole. @param {string} pool @param {ModelRow["memory"][string]} use */
 function share(pool, { planned, measured }) {
   const bytes = measured || planned;
   const total = latestSample()?.memory[pool]?.total;
@@ -53,6 +56,7 @@ function share(pool, { planned, measured }) {
   </div>`;
 }
 
+/** @param {ModelRow} live */
 function describeRequests(live) {
   const slots = live.slots ? ` of ${live.slots}` : "";
   const waiting = live.queued ? html`, <strong>${live.queued} waiting</strong>` : nothing;
@@ -60,6 +64,7 @@ function describeRequests(live) {
   return html`${live.requests}${slots} running${waiting} ${ending}`;
 }
 
+/** @param {ModelRow} live */
 function describeExpiry(live) {
   if (live.pinned) return "never (pinned)";
   if (!live.expires_at) return "when idle";

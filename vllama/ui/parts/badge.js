@@ -1,7 +1,8 @@
-/** A state as a word with a colour. */
+/** A state as a word with a color. */
 
 import { html } from "../vendor/lit-html/lit-html.js";
 
+/** @type {Record<string, string>} */
 const TONES = {
   ready: "good",
   running: "good",
@@ -18,5 +19,6 @@ const TONES = {
   error: "bad",
 };
 
+/** @param {string} word */
 export const badge = (word) =>
   html`<span class="badge ${TONES[word] ?? "plain"}">${word}</span>`;

@@ -2,7 +2,7 @@
 
 import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
 
-/** Ask before something that cannot be undone; return whether to do it. */
+/** Ask before something that cannot be undone; return whether to do it. @param {{ title: string, text: string, action: string }} question */
 export async function confirm({ title, text, action }) {
   const answer = await open((close) => html`
     <h2 id="dialog-title">${title}</h2>
@@ -15,7 +15,7 @@ export async function confirm({ title, text, action }) {
   return answer !== null;
 }
 
-/** Ask for a key of the server; return null if none is given. */
+/** Ask for a key of the server; return null if none is given. @param {boolean} wasRefused */
 export async function askForKey(wasRefused) {
   const answer = await open((close) => html`
     <h2 id="dialog-title">This server requires a key</h2>
@@ -29,10 +29,10 @@ export async function askForKey(wasRefused) {
       <button class="primary">Continue</button>
     </menu>
   `);
-  return answer?.get("key").trim() ?? null;
+  return answer && String(answer.get("key")).trim();
 }
 
-/** Show something to read. */
+/** Show something to read. @param {string} title @param {Renderable} content */
 export function showDialog(title, content) {
   return open(
     (close) => html`
@@ -44,16 +44,22 @@ export function showDialog(title, content) {
   );
 }
 
-/** Show a dialog; return the data of its form when that is submitted, null if it is closed. */
+/**
+ * Show a dialog; return the data of its form when that is submitted, null if it is closed.
+ * @param {(close: (data: FormData | null) => void) => Renderable} makeContent @returns {Promise<FormData | null>}
+ */
 function open(makeContent, kind = "") {
   const dialog = document.createElement("dialog");
   dialog.className = kind;
   dialog.setAttribute("aria-labelledby", "dialog-title");
+  /** @type {FormData | null} */
   let answer = null;
+  /** @param {FormData | null} value */
   const close = (value) => {
     answer = value;
     dialog.close();
   };
+  /** @param {FormEvent} event */
   const onSubmit = (event) => {
     event.preventDefault(); // the policy of the page forbids to send forms
     close(new FormData(event.target));

@@ -1,7 +1,8 @@
-/** Icons: shapes of 24 × 24 that take the colour of the text. What they mean, the button says. */
+/** Icons: shapes of 24 × 24 that take the color of the text. What they mean, the button says. */
 
 import { html } from "../vendor/lit-html/lit-html.js";
 
+/** @type {Record<string, string>} */
 const SHAPES = {
   attach: "M19 11.5 11.5 19a4.5 4.5 0 0 1-6.4-6.4L13 4.7A3 3 0 0 1 17.3 9l-8 7.9a1.5 1.5 0 0 1-2.1-2.1L14.5 8",
   again: "M20 11a8 8 0 1 0-2.3 6M20 5v6h-6",
@@ -23,5 +24,6 @@ const SHAPES = {
   up: "M12 20V5M6 11l6-6 6 6",
 };
 
+/** @param {string} name */
 export const icon = (name) =>
   html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${SHAPES[name]}></path></svg>`;

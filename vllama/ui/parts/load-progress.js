@@ -3,7 +3,7 @@
 import { duration, fileSize, secondsUntil } from "../format.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
-/** Return it for `load` of a model's row; the bar only moves to and fro where nothing tells the bytes. */
+/** Return it for `load` of a model's row; the bar only moves to and fro where nothing tells the bytes. @param {string} name @param {LoadProgress} load */
 export function loadProgress(name, { started_at: start, completed, total }) {
   const known = Boolean(completed && total);
   const read = known ? `${fileSize(completed)} of ${fileSize(total)}, ` : "";

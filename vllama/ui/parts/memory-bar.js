@@ -6,7 +6,8 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 /**
  * Return a bar of `totalBytes` with `parts` from left to right; what is left is free.
  *
- * Each part has `label`, `bytes` and `kind`, which gives its colour: model, plan, other.
+ * Each part has `label`, `bytes` and `kind`, which gives its color: model, plan, other.
+ * @param {{ title: string, totalBytes: number, parts: MemoryPart[], freeBytes?: number }} device
  */
 export function memoryBar({ title, totalBytes, parts, freeBytes }) {
   const shown = parts.filter((part) => part.bytes > 0);

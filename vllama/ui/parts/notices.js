@@ -6,14 +6,15 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 const SHOWN_MS = { success: 5000, error: 15_000 };
 
+/** @type {Notice[]} */
 let notices = [];
 
-/** Say that something was done. */
+/** Say that something was done. @param {string} text */
 export function showSuccess(text) {
   add({ text, kind: "success" });
 }
 
-/** Say why something could not be done. What the user has stopped is no error. */
+/** Say why something could not be done. What the user has stopped is no error. @param {any} error */
 export function showError(error) {
   if (error?.name === "AbortError" || isLocked(error)) return; // the banner asks for a key
   add({ text: explain(error), kind: "error", unreachable: !(error instanceof ServerError) });
@@ -30,10 +31,12 @@ changes.addEventListener("connection", () => {
 
 /** Return the template of all messages. */
 export function noticeList() {
+  /** @param {Notice} notice */
   const row = (notice) => html`<div class="notice ${notice.kind}">
     <span>${notice.text}</span>
     <button class="quiet" aria-label="Dismiss" @click=${() => remove(notice)}>✕</button>
   </div>`;
+  /** @param {Notice["kind"]} kind */
   const of = (kind) => notices.filter((notice) => notice.kind === kind).map(row);
   return html`<div class="notices">
     <div role="status">${of("success")}</div>
@@ -41,16 +44,19 @@ export function noticeList() {
   </div>`;
 }
 
+/** @param {Notice} notice */
 function add(notice) {
   notices = [...notices.filter((other) => other.text !== notice.text), notice];
   setTimeout(() => remove(notice), SHOWN_MS[notice.kind]);
   changes.dispatchEvent(new Event("notices"));
 }
 
+/** @param {Notice} notice */
 function remove(notice) {
   drop((other) => other === notice);
 }
 
+/** @param {(notice: Notice) => unknown} matches */
 function drop(matches) {
   notices = notices.filter((notice) => !matches(notice));
   changes.dispatchEvent(new Event("notices"));

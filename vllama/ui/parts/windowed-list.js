@@ -10,16 +10,17 @@ const ROW_PX = 18;
 const SPARE_ROWS = 20; // above and below what is visible
 
 class WindowedList extends HTMLElement {
-  rows = [];
-  template = (row) => row;
+  /** @type {string[]} */ rows = [];
+  /** @type {(row: string, index: number) => Renderable} */ template = (row) => row;
   following = true;
+  leaving = new AbortController();
+  resizing = new ResizeObserver(() => this.draw());
 
   connectedCallback() {
     this.tabIndex = 0; // to be scrolled with the keyboard
     this.leaving = new AbortController();
     const { signal } = this.leaving;
     this.addEventListener("scroll", () => this.draw(), { passive: true, signal });
-    this.resizing = new ResizeObserver(() => this.draw());
     this.resizing.observe(this);
   }
 
@@ -28,7 +29,7 @@ class WindowedList extends HTMLElement {
     this.resizing.disconnect();
   }
 
-  /** Show `rows`, each drawn by `template(row, index)`. */
+  /** Show `rows`, each drawn by `template(row, index)`. @param {string[]} rows @param {(row: string, index: number) => Renderable} template */
   show(rows, template) {
     const atEnd = this.scrollTop + this.clientHeight >= this.scrollHeight - 2 * ROW_PX;
     this.rows = rows;
@@ -37,7 +38,7 @@ class WindowedList extends HTMLElement {
     if (this.following && atEnd) this.scrollToEnd();
   }
 
-  /** Scroll so that a row stands in the middle. */
+  /** Scroll so that a row stands in the middle. @param {number} index */
   scrollToRow(index) {
     this.scrollTop = index * ROW_PX - this.clientHeight / 2;
   }

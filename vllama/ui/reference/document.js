@@ -2,9 +2,10 @@
 
 import { BASE } from "../server.js";
 
-/** Return the operations of the document that the server gives, in groups by their tags. */
+/** Return the operations of the document that the server gives, in groups by their tags. @returns {Promise<{ version: string, text: string, groups: OperationGroup[] }>} */
 export async function loadDocument() {
   const response = await fetch(new URL("openapi.json", BASE));
+  /** @type {Root} */
   const root = await response.json();
   const operations = Object.entries(root.paths).flatMap(([path, methods]) =>
     Object.entries(methods)
@@ -22,14 +23,14 @@ export async function loadDocument() {
   };
 }
 
-/** Tell whether an operation has all words of a search. */
+/** Tell whether an operation has all words of a search. @param {Operation} operation @param {string} search */
 export function matches(operation, search) {
   const { method, path, summary, description = "" } = operation;
   const text = `${method} ${path} ${summary} ${description}`.toLowerCase();
   return search.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-/** Return the schema that a reference leads to, or that one that may also be null; others as they are. */
+/** Return the schema that a reference leads to, or that one that may also be null; others as they are. @param {Root} root @param {Schema} schema @returns {Schema} */
 export function resolve(root, schema = {}) {
   const forms = schema.anyOf?.filter((one) => one.type !== "null");
   if (forms?.length === 1 && !schema.properties) return resolve(root, forms[0]);
@@ -37,7 +38,7 @@ export function resolve(root, schema = {}) {
   return name ? { ...root.components.schemas[name], name } : schema;
 }
 
-/** Return the type of a schema in a few words. */
+/** Return the type of a schema in a few words. @param {Root} root @param {Schema} [schema] @returns {string} */
 export function typeName(root, schema) {
   const found = resolve(root, schema);
   if (found.const !== undefined) return JSON.stringify(found.const);
@@ -55,9 +56,10 @@ export function typeName(root, schema) {
     .join(" | ");
 }
 
-const lastPart = (schema) => (schema.name ?? schema.title).split(".").pop();
+/** @param {Schema} schema */
+const lastPart = (schema) => (schema.name ?? schema.title ?? "").split(".").pop();
 
-/** Return the fields of a schema, and of the schemas in it, as rows: name, type, required, help. */
+/** Return the fields of a schema, and of the schemas in it, as rows: name, type, required, help. @param {Root} root @param {Schema} schema @returns {Field[]} */
 export function listFields(root, schema, depth = 0) {
   const found = resolve(root, schema);
   const required = new Set(found.required ?? []);

@@ -8,7 +8,10 @@ import "./try-form.js";
 
 class ApiReference extends View {
   search = "";
-  models = [];
+  /** @type {LocalModel[]} */ models = [];
+  /** @type {Set<string>} */ opened = new Set();
+  /** @type {Awaited<ReturnType<typeof loadDocument>> | null} */ document = null;
+  failure = "";
 
   enter() {
     this.querySelector("noscript")?.remove();
@@ -62,15 +65,18 @@ class ApiReference extends View {
     `;
   }
 
+  /** @param {Operation[]} operations */
   select(operations) {
     return operations.filter((one) => !this.search || matches(one, this.search));
   }
 
+  /** @param {OperationGroup[]} groups */
   emptyText(groups) {
     if (!this.search || groups.some(({ operations }) => this.select(operations).length)) return nothing;
     return html`<p role="status">No route has “${this.search}” in its address or description.</p>`;
   }
 
+  /** @param {OperationGroup} group */
   group({ name, description, operations }) {
     const found = this.select(operations);
     if (!found.length) return nothing;
@@ -81,8 +87,10 @@ class ApiReference extends View {
     </section>`;
   }
 
+  /** @param {Operation} one */
   operation(one) {
     const id = one.operationId;
+    /** @param {string} id */
     const open = this.opened.has(id);
     return html`<details
       class="operation"
@@ -99,6 +107,7 @@ class ApiReference extends View {
     </details>`;
   }
 
+  /** @param {Operation} one */
   details(one) {
     const [[, body] = []] = Object.entries(one.requestBody?.content ?? {});
     return html`
@@ -112,6 +121,7 @@ class ApiReference extends View {
     `;
   }
 
+  /** @param {Operation} one @param {string} status @param {Described} described */
   answer(one, status, { description, content = {} }) {
     const tables = new Map(); // a stream often has the same fields as the whole answer
     for (const [type, { schema }] of Object.entries(content)) {
@@ -123,18 +133,21 @@ class ApiReference extends View {
       ${[...tables.values()].map(({ types, shown }) => fieldTable(types.join(", "), one.root, shown))}`;
   }
 
+  /** @param {string} text */
   find(text) {
     this.search = text.trim();
     this.update();
   }
 
+  /** @param {FormEvent} event */
   useKey(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
-    storeKey(new FormData(event.target).get("key").trim());
+    storeKey(String(new FormData(event.target).get("key")).trim());
     this.failure = "";
     this.load();
   }
 
+  /** @param {string} id @param {boolean} open */
   toggle(id, open) {
     if (open === this.opened.has(id)) return;
     if (open) this.opened.add(id);
@@ -142,6 +155,8 @@ class ApiReference extends View {
     this.update();
   }
 
+  /** @param {string} id */
+  /** @param {string} id */
   open(id) {
     this.opened.add(id);
     this.update();
@@ -153,18 +168,19 @@ class ApiReference extends View {
 const withCode = (text = "") =>
   text.split("`").map((part, number) => (number % 2 ? html`<code>${part}</code>` : part));
 
-/** Return the schema of an event's data, which is what the events of a stream are about. */
+/** Return the schema of an event's data, which is what the events of a stream are about. @param {Schema} schema @returns {Schema} */
 function eventData(schema) {
   const data = schema.properties?.data;
   return data?.contentSchema ?? data?.anyOf?.find((one) => one.contentSchema)?.contentSchema ?? schema;
 }
 
-/** Return a schema, or the first of those that it may have. */
+/** Return a schema, or the first of those that it may have. @param {Root} root @param {Schema} [schema] @returns {Schema} */
 function firstForm(root, schema) {
   const { description, ...found } = resolve(root, schema);
   return found.anyOf && !found.properties ? resolve(root, found.anyOf[0]) : found;
 }
 
+/** @param {Operation} operation */
 function errorTable({ responses }) {
   const rows = Object.entries(responses).filter(([status]) => Number(status) >= 400);
   return html`<h3>Errors</h3>
@@ -173,6 +189,7 @@ function errorTable({ responses }) {
     </ul>`;
 }
 
+/** @param {string} title @param {Root} root @param {Schema} schema */
 function fieldTable(title, root, schema) {
   const shown = firstForm(root, schema);
   const rows = listFields(root, shown.properties ? shown : resolve(root, shown.items));

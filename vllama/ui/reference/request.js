@@ -2,7 +2,7 @@
 
 import { BASE, readKey } from "../server.js";
 
-/** Return the address of an operation with the values of its parameters. */
+/** Return the address of an operation with the values of its parameters. @param {Operation} operation @param {Record<string, string>} values */
 export function makeUrl(operation, values) {
   const path = operation.path.replace(/\{(\w+)\}/g, (_, name) =>
     encodeURIComponent(values[name] ?? "").replaceAll("%2F", "/").replaceAll("%3A", ":"),
@@ -14,8 +14,9 @@ export function makeUrl(operation, values) {
   return url;
 }
 
-/** Return the same request as a command; a key is never part of it. */
+/** Return the same request as a command; a key is never part of it. @param {Operation} operation @param {URL} url @param {string} body */
 export function makeCommand(operation, url, body) {
+  /** @param {string} text */
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const method = operation.method.toUpperCase();
   const words = ["curl"];
@@ -31,8 +32,11 @@ export function makeCommand(operation, url, body) {
  * Send a request, and call `show` with the text of the answer so far whenever there is more.
  *
  * Returns its status, type and duration in seconds. Throws what fetch throws.
+ * @param {Operation} operation @param {URL} url @param {string} body @param {AbortSignal} signal
+ * @param {(text: string) => void} show
  */
 export async function sendRequest(operation, url, body, signal, show) {
+  /** @type {Record<string, string>} */
   const headers = {};
   if (readKey()) headers.authorization = `Bearer ${readKey()}`;
   if (body) headers["content-type"] = "application/json";
@@ -54,6 +58,7 @@ export async function sendRequest(operation, url, body, signal, show) {
   return { status: response.status, type, text, seconds: (performance.now() - began) / 1000 };
 }
 
+/** @param {Response} response @returns {AsyncGenerator<string>} */
 async function* readPieces(response) {
   if (!response.body) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -64,6 +69,7 @@ async function* readPieces(response) {
   }
 }
 
+/** @param {string} text */
 function indent(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

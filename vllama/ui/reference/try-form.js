@@ -7,6 +7,16 @@ import { View } from "../view.js";
 import { makeCommand, makeUrl, sendRequest } from "./request.js";
 
 class TryForm extends View {
+  /** @type {Operation} */ operation;
+  /** @type {LocalModel[]} */ models = [];
+  /** @type {Record<string, string>} */ values = {};
+  /** @type {Example[]} */ examples = [];
+  /** @type {AbortController | null} */ stopping = null;
+  body = "";
+  outcome = "";
+  answer = "";
+  copied = false;
+
   /** `operation` and `models`, the models of the server, are set before it is shown. */
   enter() {
     const { parameters = [], requestBody } = this.operation;
@@ -38,7 +48,7 @@ class TryForm extends View {
       ${this.examples.length > 1
         ? html`<label>
             <span>Example</span>
-            <select @change=${(event) => this.choose(event.target.value)}>
+            <select @change=${(event) => this.choose(Number(event.target.value))}>
               ${this.examples.map(({ summary }, n) => html`<option value=${n}>${summary}</option>`)}
             </select>
           </label>`
@@ -56,7 +66,7 @@ class TryForm extends View {
         : nothing}
       <p class="row">
         ${this.stopping
-          ? html`<button type="button" @click=${() => this.stopping.abort()}>Stop</button>`
+          ? html`<button type="button" @click=${() => this.stopping?.abort()}>Stop</button>`
           : html`<button class="primary">Send</button>`}
         <button type="button" @click=${this.copy} aria-live="polite">${this.copied ? "Copied" : "Copy as curl"}</button>
       </p>
@@ -73,17 +83,19 @@ class TryForm extends View {
     </form>`;
   }
 
+  /** @param {string} name @param {string} value */
   set(name, value) {
     this.values[name] = value;
     this.update();
   }
 
+  /** @param {string} text */
   setBody(text) {
     this.body = text;
     this.update();
   }
 
-  /** Take an example; a model that is not here is replaced by one that is. */
+  /** Take an example; a model that is not here is replaced by one that is. @param {number} number */
   choose(number) {
     const value = structuredClone(this.examples[number].value);
     if (value.model && !this.operation.path.match(/pull|create/)) {
@@ -107,12 +119,14 @@ class TryForm extends View {
     this.update();
   }
 
+  /** @param {FormEvent} event */
   async submit(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
     const stopping = (this.stopping = new AbortController());
     this.outcome = "Waiting for the answer.";
     this.answer = "";
     this.update();
+    /** @param {string} text */
     const show = (text) => {
       this.answer = text;
       this.update();

@@ -2,7 +2,9 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
-const SCOPES = { infer: "use models", read: "see what the server does", admin: "everything" };
+/** @type {Record<string, string>} */
+const SCOPES = { infer: "use models", read: "see what the server does", admin: "everything", engine: "reach the engines’ own routes" };
+/** @type {{ name: "models" | "rate" | "tokens" | "concurrent" | "priority", label: string, hint: string }[]} */
 const TEXTS = [
   { name: "models", label: "Models", hint: "all; or patterns: qwen3*, llama*" },
   { name: "rate", label: "Requests", hint: "no limit; or 60/min" },
@@ -11,7 +13,7 @@ const TEXTS = [
   { name: "priority", label: "Priority", hint: "1; at most 100" },
 ];
 
-/** Return the form for a key, {} for a new one. */
+/** Return the form for a key, {} for a new one. @param {Partial<KeyRow>} row @param {string} problem @param {(event: FormEvent) => void} submit @param {() => void} close */
 export function keyForm(row, problem, submit, close) {
   const isNew = !row.name;
   return html`<form class="card key-form" aria-label=${isNew ? "A new key" : `Change ${row.name}`} @submit=${submit}>
@@ -40,20 +42,23 @@ export function keyForm(row, problem, submit, close) {
   </form>`;
 }
 
-/** Return the fields of the form that differ from those of the key. */
+/** Return the fields of the form that differ from those of the key. @param {HTMLFormElement} form @param {Partial<KeyRow>} row */
 export function readForm(form, row) {
   const data = new FormData(form);
-  const fields = row.name ? {} : { name: data.get("name").trim() };
+  const read = (/** @type {string} */ name) => String(data.get(name)).trim();
+  /** @type {Record<string, unknown>} */
+  const fields = row.name ? {} : { name: read("name") };
   const scopes = data.getAll("scopes");
   if (String(scopes) !== String(row.scopes ?? [])) fields.scopes = scopes;
   for (const { name } of TEXTS) {
-    const text = data.get(name).trim();
+    const text = read(name);
     if (text === show(row[name])) continue;
     if (name === "models") fields.models = text ? text.split(",").map((one) => one.trim()) : null;
     else fields[name] = text || (name === "priority" ? "1" : null);
   }
-  if (data.get("expires").trim()) fields.expires = data.get("expires").trim();
+  if (read("expires")) fields.expires = read("expires");
   return fields;
 }
 
+/** @param {unknown} value */
 const show = (value) => (Array.isArray(value) ? value.join(", ") : String(value ?? ""));

@@ -11,8 +11,8 @@ import { keyForm, readForm } from "./key-form.js";
 
 class KeyList extends View {
   readOnly = false;
-  found = null;
-  editing = null; // the row that is changed, {} for a new key
+  /** @type {Answer<"api/keys"> | null} */ found = null;
+  /** @type {Partial<KeyRow> | null} */ editing = null; // the row that is changed, {} for a new key
   problem = "";
 
   async enter() {
@@ -25,7 +25,7 @@ class KeyList extends View {
   }
 
   get mayChange() {
-    return this.found.required && !this.readOnly && this.found.own?.scopes.includes("admin");
+    return this.found?.required && !this.readOnly && this.found.own?.scopes.includes("admin");
   }
 
   template() {
@@ -44,6 +44,7 @@ class KeyList extends View {
     </section>`;
   }
 
+  /** @param {KeyRow[]} keys @param {KeyRow | null} own */
   table(keys, own) {
     return html`<table class="cards keys">
       <thead>
@@ -58,6 +59,7 @@ class KeyList extends View {
     </table>`;
   }
 
+  /** @param {KeyRow} row @param {boolean} isOwn */
   row(row, isOwn) {
     const old = row.replaced && Date.parse(row.replaced.until) > Date.now() ? `, ${row.replaced.shown} until ${when(row.replaced.until)}` : "";
     return html`<tr>
@@ -70,6 +72,7 @@ class KeyList extends View {
     </tr>`;
   }
 
+  /** @param {KeyRow} row @param {boolean} isOwn */
   actions(row, isOwn) {
     if (row.revoked_at) return html`<button aria-label="Remove ${row.name}" @click=${() => this.end(row)}>Remove</button>`;
     return html`<button aria-label="Change ${row.name}" @click=${() => this.edit(row)}>Change</button>
@@ -77,23 +80,26 @@ class KeyList extends View {
       ${isOwn ? nothing : html`<button class="danger" aria-label="Revoke ${row.name}" @click=${() => this.end(row)}>Revoke</button>`}`;
   }
 
+  /** @param {Partial<KeyRow> | null} row */
   edit(row) {
     Object.assign(this, { editing: row, problem: "" });
     this.update();
-    if (row) requestAnimationFrame(() => this.querySelector(".key-form input")?.focus());
+    if (row) requestAnimationFrame(() => /** @type {HTMLElement | null} */ (this.querySelector(".key-form input"))?.focus());
   }
 
+  /** @param {FormEvent} event */
   async submit(event) {
     event.preventDefault();
-    const { name } = this.editing;
-    const fields = readForm(event.target, this.editing);
+    const row = this.editing ?? {};
+    const { name } = row;
+    const fields = readForm(event.target, row);
     try {
       if (name) {
         await ask(path(name), fields, { method: "PATCH" });
         showSuccess(`The key ${name} is changed.`);
       } else {
         const made = await ask("api/keys", fields);
-        showSecret(made);
+        showSecret(/** @type {any} */ (made)); // a KeyRow: this was a POST
       }
       this.edit(null);
     } catch (error) {
@@ -103,12 +109,13 @@ class KeyList extends View {
     this.update();
   }
 
+  /** @param {KeyRow} row @param {boolean} isOwn */
   async rotate(row, isOwn) {
     const text = `Clients that use ${row.shown} are refused from then on.`;
     if (!(await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate" }))) return;
     try {
       const made = await ask(`${path(row.name)}/rotate`, {});
-      if (isOwn) storeKey(made.secret); // the page goes on with it
+      if (isOwn) storeKey(made.secret ?? ""); // the page goes on with it
       showSecret(made);
     } catch (error) {
       showError(error);
@@ -116,6 +123,7 @@ class KeyList extends View {
     this.enter();
   }
 
+  /** @param {KeyRow} row */
   async end(row) {
     const [title, text, action] = row.revoked_at
       ? [`Remove ${row.name} from the list?`, "Its usage stays.", "Remove"]
@@ -130,22 +138,26 @@ class KeyList extends View {
   }
 }
 
+/** @type {<Name extends string>(name: Name) => `api/keys/${string}`} */
 const path = (name) => `api/keys/${encodeURIComponent(name)}`;
+/** @param {string} time */
 const when = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 
+/** @param {KeyRow} row */
 function describeLimits({ rate, tokens, concurrent, priority }) {
+  /** @param {string | null} limit @param {string} noun */
   const per = (limit, noun) => limit && limit.replace(/^[0-9]+/, (number) => `${count(Number(number))} ${noun}`);
   const parts = [per(rate, "requests"), per(tokens, "tokens"), concurrent && `${concurrent} at once`];
   return [...parts, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
 }
 
-/** Show a new secret, which nobody can read again. */
+/** Show a new secret, which nobody can read again. @param {KeyRow} made */
 function showSecret({ name, secret }) {
   showDialog(
     `The key ${name}`,
     html`<p>Copy it now: it is not shown again.</p>
       <pre tabindex="0" class="secret">${secret}</pre>
-      ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret)}>Copy</button>` : nothing}`,
+      ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret ?? "")}>Copy</button>` : nothing}`,
   );
 }
 

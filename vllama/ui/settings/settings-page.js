@@ -14,11 +14,14 @@ const NEEDS_ADMIN = "Settings are shown to keys with the scope admin.";
 class SettingsPage extends View {
   static topics = ["connection"];
 
-  settings = null;
+  /** @type {SettingRow[] | null} */ settings = null;
+  file = "";
+  refused = "";
+  isReadOnly = false;
   filter = "";
   problem = "";
-  drafts = new Map(); // by key: the value that is being written
-  problems = new Map(); // by key: why it was refused
+  /** @type {Map<string, string>} */ drafts = new Map(); // by key: the value that is being written
+  /** @type {Map<string, string>} */ problems = new Map(); // by key: why it was refused
 
   async enter() {
     try {
@@ -29,6 +32,7 @@ class SettingsPage extends View {
     this.update();
   }
 
+  /** @param {Settings} found */
   take({ settings, file, refused }) {
     Object.assign(this, { settings, file, refused });
     this.isReadOnly = settings.some(({ key, text }) => key === "read_only" && text === "true");
@@ -58,6 +62,7 @@ class SettingsPage extends View {
     `;
   }
 
+  /** @param {string} group @param {SettingRow[]} rows */
   table(group, rows) {
     const id = `group-${group.toLowerCase().replaceAll(" ", "-")}`;
     return html`<section aria-labelledby=${id}>
@@ -73,6 +78,7 @@ class SettingsPage extends View {
     </section>`;
   }
 
+  /** @param {SettingRow} row */
   row(row) {
     const problem = this.problems.get(row.key);
     return html`<tr class=${row.source === "default" ? "" : "set"}>
@@ -85,13 +91,16 @@ class SettingsPage extends View {
     </tr>`;
   }
 
+  /** @param {SettingRow} row */
   form(row) {
     const draft = this.drafts.get(row.key);
     const isChanged = draft !== undefined && draft !== row.text;
+    /** @param {FieldEvent} event */
     const write = (event) => {
       this.drafts.set(row.key, event.target.value);
       this.update();
     };
+    /** @param {Event} event */
     const submit = (event) => {
       event.preventDefault();
       if (isChanged) this.save(row, readValue(draft));
@@ -112,30 +121,33 @@ class SettingsPage extends View {
     </form>`;
   }
 
+  /** @param {string} key */
   drop(key) {
     this.drafts.delete(key);
     this.problems.delete(key);
     this.update();
   }
 
+  /** @param {SettingRow} row @param {unknown} value */
   async save(row, value) {
     try {
       this.take(await ask("api/config", { settings: { [row.key]: value } }, { method: "PATCH" }));
       this.drop(row.key);
-      showSuccess(`${row.key} is ${this.settings.find(({ key }) => key === row.key).text} now.`);
+      showSuccess(`${row.key} is ${this.settings?.find(({ key }) => key === row.key)?.text} now.`);
     } catch (error) {
       this.problems.set(row.key, explain(error));
     }
     this.update();
   }
 
+  /** @param {string} text */
   setFilter(text) {
     this.filter = text.trim().toLowerCase();
     this.update();
   }
 }
 
-/** Return the words that a schema allows, null if it allows other values too. */
+/** Return the words that a schema allows, null if it allows other values too. @param {Schema} schema */
 function listWords(schema) {
   const parts = schema.anyOf ?? [schema];
   if (!parts.every((part) => part.enum || part.type === "boolean")) return null;
@@ -143,7 +155,7 @@ function listWords(schema) {
   return words.filter((word) => typeof word === "string");
 }
 
-/** Return a value as TOML should have it: numbers and booleans are no texts. */
+/** Return a value as TOML should have it: numbers and booleans are no texts. @param {string} text */
 function readValue(text) {
   const value = text.trim();
   if (/^-?[0-9]{1,15}$/.test(value)) return Number(value);

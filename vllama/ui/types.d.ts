@@ -1,0 +1,452 @@
+/**
+ * The types of the web UI's data, for `tsc` and editors only: the wheel leaves this file out, and the
+ * server does not serve it. What the server sends comes from its own description (`make check`).
+ */
+
+type Schemas = import("../../.venv/web/api").components["schemas"];
+
+// What the server sends
+
+type ModelRow = Required<Schemas["ModelRow"]>;
+type LocalModel = Schemas["LocalModel"];
+type RequestRow = Schemas["RequestRow"];
+type EndedRow = Schemas["EndedRow"];
+type PullRow = Schemas["PullRow"];
+type Sample = Schemas["Sample"];
+type Mark = Schemas["Mark"];
+type NodeRow = Schemas["NodeRow"];
+type UsageRow = Schemas["UsageRow"];
+type Capture = Schemas["ReadCapture"];
+type KeyRow = Schemas["KeyRow"];
+type LoadProgress = Schemas["LoadProgress"];
+type ChatPart = Schemas["ChatAnswer"];
+type ToolCall = Schemas["ToolCall"];
+
+/** A setting; the document has its schema as any object. */
+type SettingRow = Omit<Schemas["SettingRow"], "schema"> & { schema: Schema };
+type Settings = Omit<Schemas["Settings"], "settings"> & { settings: SettingRow[] };
+
+/** A plan, with the parts that the document has as any object (`vllama/plan/report.py`). */
+type Plan = Omit<Schemas["PlanAnswer"], "engines" | "files" | "candidates" | "memory" | "if_it_fails"> & {
+  engines: PlanEngine[];
+  files: { name: string; size_bytes: number; here: boolean }[];
+  candidates: Candidate[];
+  memory?: Record<string, number>;
+  if_it_fails?: Record<string, { when: string; then: string[] }>;
+};
+interface PlanEngine {
+  engine: string;
+  title: string;
+  version: string | null;
+  taken: boolean;
+  reason: string;
+}
+interface Candidate {
+  repository: string;
+  quantization: string | null;
+  size_bytes: number | null;
+  taken: boolean;
+  reason: string;
+}
+
+/** The events of `/api/events`. */
+interface Events {
+  snapshot: Omit<Schemas["Snapshot"], "models"> & { models?: ModelRow[] | null };
+  models: Omit<Schemas["ChangedModels"], "models"> & { models: ModelRow[] };
+  library: Schemas["ChangedLibrary"];
+  requests: Schemas["ChangedRequests"];
+  pulls: Schemas["ChangedPulls"];
+  sample: Sample;
+  mark: Mark;
+}
+
+/** The answer to a request for a path. */
+type Answer<Path extends string> =
+  Path extends "api/tags" ? Schemas["Tags"]
+  : Path extends "api/plan" ? Plan
+  : Path extends "api/show" ? Schemas["ShownModel"]
+  : Path extends "api/config" ? Settings
+  : Path extends "api/logs" ? Schemas["Logs"]
+  : Path extends "api/nodes" ? Schemas["NodeRows"]
+  : Path extends "api/keys" ? Schemas["Keys"]
+  : Path extends `api/keys/${string}/rotate` ? KeyRow
+  : Path extends `api/captures/${string}` ? Capture
+  : Path extends `api/requests/ended?${string}` ? Schemas["EndedRequests"]
+  : Path extends `api/search?${string}` ? Schemas["FoundNames"]
+  : Path extends `api/usage?${string}` ? Schemas["UsageRows"]
+  : unknown;
+
+interface RequestOptions {
+  method?: string;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** A part of JSON Schema, as the OpenAPI document and the settings have it. */
+interface Schema {
+  $ref?: string;
+  name?: string;
+  title?: string;
+  description?: string;
+  type?: string | string[];
+  const?: unknown;
+  enum?: unknown[];
+  anyOf?: Schema[];
+  items?: Schema;
+  properties?: Record<string, Schema>;
+  required?: string[];
+  contentSchema?: Schema;
+}
+type Content = Record<string, { schema: Schema; examples?: Record<string, Example> }>;
+interface Example {
+  summary: string;
+  value: { model?: string };
+}
+interface Described {
+  description: string;
+  content?: Content;
+}
+
+/** An operation of the OpenAPI document, with its path, its method and the document. */
+interface Operation {
+  operationId: string;
+  path: string;
+  method: string;
+  root: Root;
+  tags: string[];
+  summary: string;
+  description?: string;
+  parameters?: { name: string; in: string; description: string; example?: string }[];
+  requestBody?: { content: Content };
+  responses: Record<string, Described>;
+}
+/** A row of the table of a schema. */
+interface Field {
+  name: string;
+  type: string;
+  required: boolean;
+  help: string;
+}
+interface OperationGroup {
+  name: string;
+  description: string;
+  operations: Operation[];
+}
+interface Root {
+  info: { version: string; description: string };
+  tags: { name: string; description: string }[];
+  paths: Record<string, Record<string, Omit<Operation, "path" | "method" | "root">>>;
+  components: { schemas: Record<string, Schema> };
+}
+
+// What the pages keep
+
+interface Connection {
+  status: "connecting" | "live" | "lost" | "forbidden" | "locked";
+  reason?: string;
+  retryAt?: number;
+}
+
+/** What the event stream has told so far. */
+interface State {
+  connection: Connection;
+  version: string;
+  /** Loaded, loading and failed ones, by name. */
+  models: Map<string, ModelRow>;
+  /** Waiting and running ones, by id. */
+  requests: Map<string, RequestRow>;
+  /** Newest first. */
+  ended: EndedRow[];
+  /** By name. */
+  pulls: Map<string, PullRow>;
+  /** Of the last hour, oldest first. */
+  samples: Sample[];
+  marks: Mark[];
+}
+
+/** A model: its rows of `/api/tags` and of the event stream, either of which may be missing. */
+interface Model {
+  name: string;
+  disk?: LocalModel;
+  live?: ModelRow;
+}
+
+/** What the parts of the page of models need of it. */
+interface ModelsView {
+  opened: Map<string, HTMLElement>;
+  readOnly: boolean;
+  toggle(name: string): void;
+}
+
+interface Filter {
+  text: string;
+  model: string;
+  key: string;
+  errors: string;
+}
+
+interface Column {
+  name: string;
+  label: string;
+  number?: boolean;
+  show(row: EndedRow): Renderable;
+}
+
+type Format = (value: number) => string;
+type Values = (number | null)[];
+interface Line {
+  label: string;
+  values: Values;
+}
+/** Makes a line of what a sample says. */
+type LineMaker = (label: string, read: (sample: Sample) => number | null | undefined) => Line;
+interface Chart {
+  title: string;
+  lines: Line[];
+  format: Format;
+  dots?: boolean;
+  steps?: number[];
+}
+
+interface MemoryPart {
+  label: string;
+  bytes: number;
+  kind: "model" | "plan" | "other";
+}
+
+interface Notice {
+  text: string;
+  kind: "success" | "error";
+  unreachable?: boolean;
+}
+
+/** The children of a view that it calls. */
+interface PlanElement extends HTMLElement {
+  model: string;
+  isHere: boolean;
+}
+interface ListElement extends HTMLElement {
+  following: boolean;
+  show(rows: string[], template: (row: string, index: number) => Renderable): void;
+  scrollToRow(index: number): void;
+  scrollToEnd(): void;
+}
+interface ChartElement extends HTMLElement {
+  series: string[];
+  plot: Plot | null;
+  show(data: [number[], ...Values[]], marks: Mark[]): void;
+}
+interface TurnElement extends HTMLElement {
+  wasWriting: boolean;
+  update(): void;
+  beginEdit(): void;
+}
+interface FormElement extends HTMLElement {
+  show(about: FormState): void;
+  fill(text: string): void;
+}
+interface HTMLElementTagNameMap {
+  "plan-choices": PlanElement;
+  "windowed-list": ListElement;
+  "time-chart": ChartElement;
+  "chat-turn": TurnElement;
+  "message-form": FormElement;
+}
+
+// What the chat keeps (records: see chat/store.js)
+
+interface Head {
+  turn: string;
+  answers: string[];
+}
+interface ChatOptions extends Record<string, number | string[] | undefined> {
+  stop?: string[];
+  num_ctx?: number;
+}
+interface ChatValues {
+  system: string;
+  think: string;
+  tools: string;
+  options?: ChatOptions;
+}
+interface Preset extends ChatValues {
+  id: string;
+  name: string;
+}
+interface Conversation extends ChatValues {
+  id: string;
+  title: string;
+  titled: boolean;
+  models: string[];
+  created?: number;
+  updated?: number;
+  head: Head | null;
+}
+interface Turn {
+  id: string;
+  conversation: string;
+  after: string[];
+  at: number;
+  text: string;
+  files: string[];
+}
+interface Stats {
+  done?: boolean;
+  reason?: string;
+  seconds?: number;
+  firstTokenS?: number;
+  thinkingS?: number;
+  promptTokens?: number;
+  tokens?: number;
+  tokensPerS?: number | null;
+  loadS?: number;
+}
+interface Message {
+  role: string;
+  content: string;
+  thinking?: string;
+  tool_calls?: ToolCall[];
+  tool_name?: string;
+  stats?: Stats;
+}
+/** A message of a model while it grows. */
+type GrowingMessage = Message & { thinking: string; tool_calls: ToolCall[]; stats: Stats };
+interface AnswerRecord {
+  id: string;
+  conversation: string;
+  turn: string;
+  pane: number;
+  model: string;
+  at: number;
+  saved: number;
+  state: "writing" | "done" | "stopped" | "failed" | "broken";
+  error: string;
+  messages: Message[];
+}
+interface Picture {
+  kind: "image";
+  name: string;
+  blob: Blob;
+}
+interface TextFile {
+  kind: "text";
+  name: string;
+  text: string;
+}
+type Attachment = Picture | TextFile;
+interface Place {
+  id: string;
+  conversation: string;
+}
+type StoredFile = (Picture & Place) | (TextFile & Place);
+
+interface Tree {
+  turns: Map<string, Turn>;
+  answers: Map<string, AnswerRecord>;
+}
+interface Step {
+  turn: Turn;
+  answers: AnswerRecord[];
+  siblings: string[];
+  versions: string[][];
+}
+type TurnItem = Step & { files: StoredFile[]; isLast: boolean };
+interface Exchange {
+  turn: Turn;
+  answer?: AnswerRecord;
+}
+interface Records {
+  patch?: Partial<Conversation>;
+  turns?: Turn[];
+  answers?: AnswerRecord[];
+  files?: StoredFile[];
+}
+interface Stored {
+  conversation: Conversation;
+  turns: Turn[];
+  answers: AnswerRecord[];
+}
+/** A conversation in an exported file: pictures are data URLs. */
+type Exported = Conversation & { turns: Turn[]; answers: AnswerRecord[]; files: (StoredFile & { data?: string })[] };
+interface Hit {
+  conversation: string;
+  turn: string;
+}
+interface Trouble {
+  kind: string;
+  text: string;
+}
+interface Session {
+  list: Conversation[];
+  conversation: Conversation;
+  tree: Tree;
+  path: Step[];
+  files: Map<string, StoredFile>;
+  trouble: Trouble | null;
+}
+/** What the page of the chat tells its form. */
+interface FormState {
+  conversation: string | null;
+  busy: boolean;
+  blind: string;
+  used: [number, number] | null;
+}
+/** A message of one tab to the others. */
+type TabMessage =
+  | { kind: "who" | "mine" | "stop"; id: string }
+  | { kind: "changed"; conversation: string; turns: string[]; answers: string[] }
+  | { kind: "gone"; ids: string[] }
+  | { kind: "presets" };
+
+/** A conversation of version 1 (see chat/takeover.js). */
+interface OldConversation extends ChatValues {
+  id: string;
+  title: string;
+  updated: number;
+  models: string[];
+  turns: { text: string; images: string[]; texts?: { name: string; text: string }[]; answers: OldMessage[][] }[];
+}
+type OldMessage = Message & { model?: string; error?: string; stopped?: boolean };
+
+/** A formula of Markdown, as a token of marked. */
+interface Formula {
+  type: string;
+  raw: string;
+  tex: string;
+  display: boolean;
+}
+
+/** A node of the tree that KaTeX makes. */
+interface FormulaNode {
+  attributes?: Record<string, string>;
+  children?: FormulaNode[];
+  toNode(): HTMLElement;
+}
+
+// Events and libraries
+
+/** What a template may show. */
+type Renderable = object | string | number | bigint | boolean | symbol | null | undefined;
+
+
+/** What listeners in templates are given: the event of a field, a key or a details element. */
+interface FieldEvent extends KeyboardEvent {
+  target: HTMLInputElement & { open: boolean };
+  currentTarget: HTMLElement;
+  detail: any; // what a CustomEvent brings
+}
+interface FormEvent extends Event {
+  target: HTMLFormElement;
+}
+
+/** What the web UI uses of highlight.js. */
+interface Highlighter {
+  getLanguage(name: string): object | undefined;
+  registerLanguage(name: string, grammar: object): void;
+  highlight(text: string, options: { language: string; ignoreIllegals: boolean }): { value: string };
+}
+
+declare var early: { path: string; answer: Promise<Response> } | undefined;
+declare var DOMPurify: typeof import("dompurify");
+declare var katex: { __renderToDomTree(tex: string, options: object): FormulaNode } | undefined;
+type Plot = import("uplot"); // it also declares the global uPlot

@@ -1,0 +1,2 @@
+declare const highlighter: Highlighter;
+export default highlighter;
