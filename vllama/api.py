@@ -45,7 +45,7 @@ __all__ = ["Resolved", "Server", "plan", "pull", "resolve", "serve"]
 
 
 def resolve(model: str, **settings: Any) -> Resolved:
-    """Return what `model` stands for, without downloading it: on this disk, else on the hub.
+    """Resolve `model` without downloading it: on this disk, else on the hub.
 
     `settings` are those of `vllama serve` by field (`context_length=8192`). Raises InvalidModelRef,
     ModelNotFound, NoPlan, NotEnoughMemory, Offline, SourceError.
@@ -64,7 +64,7 @@ def plan(model: str, **settings: Any) -> Plan:
     library, facts = _library(settings_), gather_facts(settings_)
     found = resolve_name(library, facts, whole_path(model))
     if found.resolution is None:
-        info = library.info(found.bundle)
+        info = library.plan_info(found.bundle)
         return make_first_plan(
             facts, found.bundle, info, Need(), lambda: list_forms_here(library, found.bundle)
         )
@@ -88,7 +88,7 @@ def pull(
     """Download `model`, or go on with a download that was stopped; return what is on the disk.
 
     `progress` gets a `PullEvent` now and then; setting `cancel` stops it, and what is there is
-    kept. Raises what `resolve` raises, and Cancelled, DiskFull.
+    kept. Raises what `resolve` raises, and Canceled, DiskFull.
     """
     settings_ = config.load(settings, config.environ())
     facts = gather_facts(settings_)

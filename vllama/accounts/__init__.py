@@ -1,1 +1,1 @@
-"""Who may ask what, and what was asked: keys, limits, usage."""
+"""API keys, their limits, and the usage of requests."""

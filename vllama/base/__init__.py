@@ -1,1 +1,1 @@
-"""What every room needs: errors, units, clocks, log lines, private files, executors."""
+"""Foundations of every room: errors, units, clocks, log lines, private files, executors."""

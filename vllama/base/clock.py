@@ -21,11 +21,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
-        ...
 
     def time(self) -> float:
         """Return seconds since the Unix epoch."""
-        ...
 
 
 class RealClock:

@@ -15,10 +15,10 @@
       ModelNotFound            404           no such model here, or at its source
       BadModelFile             500           a model's file is damaged, or is not a model
       SourceError              502           a hub or registry failed
-        AuthRequired           401           the source requires a token or an accepted licence
+        AuthRequired           401           the source requires a token or an accepted license
         Offline                502           the source cannot be reached
         ChecksumMismatch       502           a download does not match its checksum
-      Cancelled                499           nobody waits for a pull any more
+      Canceled                499           nobody waits for a pull any more
       DiskFull                 507           not enough space for a download
       EnvironmentFailed        500           an environment cannot be created or removed
       NoPlan                   500  exit 3   nothing here can serve the model
@@ -155,7 +155,7 @@ class SourceError(VllamaError):
 
 
 class AuthRequired(SourceError):
-    """The source requires a token, or the user has to accept a licence first."""
+    """The source requires a token, or the user has to accept a license first."""
 
     status = 401
 
@@ -169,7 +169,7 @@ class ChecksumMismatch(SourceError):
 
 
 class Cancelled(VllamaError):
-    """The caller cancelled a pull. The bytes that arrived stay for the next one."""
+    """The caller canceled a pull. The bytes that arrived stay for the next one."""
 
     status = 499
 
@@ -233,7 +233,7 @@ class UpstreamError(EngineError):
 
     @property
     def retry_after_s(self) -> float:
-        """When to try again, as far as the engine has said it."""
+        """Seconds until a retry, if the engine reported them."""
         value = self.headers.get("retry-after", "")
         return float(value) if value.isdecimal() else 1.0
 

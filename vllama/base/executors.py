@@ -81,21 +81,21 @@ class Executor:
         return len(self._waiting)
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` returns, called in a thread with the context of the caller.
+        """Return the result of `work`, called in a thread with the context of the caller.
 
-        Raises QueueFull. If the caller is cancelled, work that has not begun is dropped.
+        Raises QueueFull. If the caller is canceled, work that has not begun is dropped.
         """
         return await self.finish(self.start(partial(work, *args, **kwargs)))
 
     async def finish(self, job: Job[T]) -> T:
-        """Wait for a job, which is dropped if the caller is cancelled before it has begun."""
+        """Wait for a job, which is dropped if the caller is canceled before it has begun."""
         try:
             return await job.result
         finally:
             self.withdraw(job)
 
     def start(self, work: Callable[[], T], group: str = "") -> Job[T]:
-        """Have `work` done in a thread, at once or in its turn. Raises QueueFull."""
+        """Run `work` in a thread, at once or in its turn. Raises QueueFull."""
         job = Job(work, group)
         with self._lock:
             if self._has_room(job):
@@ -138,7 +138,7 @@ class Executor:
             del job  # an idle thread keeps nothing alive
 
     def _end(self, job: Job[Any]) -> None:
-        """Let the next job begin: of the groups that wait, the one with the fewest threads."""
+        """Start the next job: of the groups that wait, the one with the fewest threads."""
         self.running -= 1
         self._groups[job.group] -= 1
         self._groups = +self._groups  # without those that have none

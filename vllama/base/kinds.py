@@ -28,8 +28,8 @@ def write_value(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
-    """What one setting takes.
+class ValueKind:
+    """Kind of a setting's values: parser, schema and writer.
 
     `parse` returns the value. `metavar` stands for the value in help. `schema` is the kind in JSON
     Schema. `none` is what a user writes for None. `join` makes one text of the items of a list or a
@@ -74,12 +74,12 @@ class Kind:
         return self.join(map(str, value)) or "none"
 
 
-def find_kind(annotation: Any) -> Kind:
+def find_kind(annotation: Any) -> ValueKind:
     """Return the kind that the type of a field says."""
     inner, *more = get_args(annotation) or (None,)
     if get_origin(annotation) is Annotated:
         (mark,) = more
-        return mark if isinstance(mark, Kind) else mark(find_kind(inner))
+        return mark if isinstance(mark, ValueKind) else mark(find_kind(inner))
     if get_origin(annotation) is tuple:
         return many(find_kind(inner))
     return PLAIN[annotation] if inner is None else find_kind(inner)
@@ -90,12 +90,12 @@ def text(
     parse: Callable[[str], Any],
     schema: Schema = TEXT_SCHEMA,
     write: Callable[[Any], str] = write_value,
-) -> Kind:
+) -> ValueKind:
     """Return the kind of any text that `parse` accepts."""
-    return Kind(parse=parse, metavar=metavar, schema=schema, write=write)
+    return ValueKind(parse=parse, metavar=metavar, schema=schema, write=write)
 
 
-def number(low: int, high: int | None = None) -> Kind:
+def number(low: int, high: int | None = None) -> ValueKind:
     """Return the kind of whole numbers from `low` to `high`."""
     schema: dict[str, Any] = {"type": "integer", "minimum": low}
     if high is not None:
@@ -103,7 +103,7 @@ def number(low: int, high: int | None = None) -> Kind:
     return text("N", read_number(low, high), schema)
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> ValueKind:
     """Return the kind that takes one of some words, in any case."""
 
     def read(text: str) -> str:
@@ -114,11 +114,11 @@ def choice(*words: str) -> Kind:
     return text("|".join(words), read, {"enum": [*words]})
 
 
-def auto(*words: str) -> Callable[[Kind], Kind]:
-    """Let `auto`, and further words, mean None: vllama decides."""
+def auto(*words: str) -> Callable[[ValueKind], ValueKind]:
+    """Read `auto`, and further words, as None: vllama decides."""
     in_json = [int(word) if word.isdecimal() else word for word in words]
 
-    def extend(kind: Kind) -> Kind:
+    def extend(kind: ValueKind) -> ValueKind:
         return replace(
             kind,
             parse=lambda text: None if text.lower() in ("auto", *words) else kind.parse(text),
@@ -135,20 +135,20 @@ def split_commas(text: str) -> list[str]:
 
 
 def many(
-    kind: Kind,
+    kind: ValueKind,
     split: Callable[[str], list[str]] = split_commas,
     join: Callable[[Iterable[str]], str] = ", ".join,
-) -> Kind:
+) -> ValueKind:
     """Return the kind of lists; in a flag or a variable `split` separates what `join` joins."""
     schema = {"anyOf": [{"type": "array", "items": kind.schema}, TEXT_SCHEMA]}
 
     def read(value: str | Sequence[str]) -> tuple[Any, ...]:
         return tuple(map(kind.parse, split(value) if isinstance(value, str) else value))
 
-    return Kind(parse=read, metavar=kind.metavar, schema=schema, is_list=True, join=join)
+    return ValueKind(parse=read, metavar=kind.metavar, schema=schema, is_list=True, join=join)
 
 
-def table(shape: str, annotation: Any) -> Kind:
+def table(shape: str, annotation: Any) -> ValueKind:
     """Return the kind of tables with values of a type; `shape` shows one entry."""
     kind = find_kind(annotation)
 
@@ -163,14 +163,14 @@ def table(shape: str, annotation: Any) -> Kind:
 
     values = {"type": "object", "additionalProperties": kind.schema}
     schema = {"anyOf": [values, TEXT_SCHEMA]}
-    return Kind(parse=read, metavar=shape.upper(), schema=schema, is_table=True)
+    return ValueKind(parse=read, metavar=shape.upper(), schema=schema, is_table=True)
 
 
-def nested(
+def nest(
     parse: Callable[[Any], Any], schema: Schema, write: Callable[[Any], str] = write_toml
-) -> Kind:
+) -> ValueKind:
     """Return the kind of values as TOML has them."""
-    return Kind(parse=parse, schema=schema, write=write, is_nested=True)
+    return ValueKind(parse=parse, schema=schema, write=write, is_nested=True)
 
 
 def read_text(text: str) -> str:
@@ -298,7 +298,8 @@ SizeOrSwitch = Annotated[
     ),
 ]
 KvCacheType = Annotated[
-    str, choice("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8")
+    str,
+    choice("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "fit"),
 ]
 SWITCH = text("", read_switch, {"type": "boolean"})
-PLAIN: Mapping[type, Kind] = {bool: SWITCH, str: text("TEXT", str)}
+PLAIN: Mapping[type, ValueKind] = {bool: SWITCH, str: text("TEXT", str)}

@@ -13,7 +13,7 @@ def name_component(logger: str) -> str:
 
 
 def as_text(fields: dict[str, Any]) -> str:
-    """Return what a line of JSON holds as a line for people: the time is a local one."""
+    """Return a line of JSON as a line for people: the time is a local one."""
     when = datetime.fromisoformat(fields["ts"]).astimezone()
     return text_line(
         f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",

@@ -1,4 +1,4 @@
-"""What a field means and may be, beside its type: for `/openapi.json`."""
+"""Meanings and limits of fields, beside their types: for `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINARY: Schema = {"contentMediaType": "application/octet-stream", "minLength": 1
 
 
 def says(text: str = "", /, **schema: Any) -> Meta:
-    """Return what `/openapi.json` says of a field: `size: Annotated[int, says("in bytes")]`.
+    """Return a field's description for `/openapi.json`: `size: Annotated[int, says("in bytes")]`.
 
     `schema` is what its type does not say, as in `says("the best first", minItems=1)`. Fields that
     have a default but have to be there say `required=True`.

@@ -1,7 +1,4 @@
-"""Files and folders that only their owner may read: logs, names, prompts, uploaded models.
-
-What root makes in the folder of another user, such as that of a service, belongs to that user.
-"""
+"""Files and folders that only their owner may read: logs, names, prompts, uploaded models."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import errno
 import fcntl
 import os
 import stat
-import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -42,13 +39,18 @@ def restrict(folder: Path) -> bool:
 
 
 def create(path: Path) -> BinaryIO:
-    """Open an empty private file for writing; an existing file becomes private."""
-    file = os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE), "wb"
-    )
-    os.fchmod(file.fileno(), FILE)
-    os.fchown(file.fileno(), *find_owner(path.parent))
-    return file
+    """Open a new private file for writing, in place of an existing one. Raises OSError.
+
+    So it is neither a link nor a file that another user holds open.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path.name, dir_fd=folder)
+        return os.fdopen(os.open(path.name, flags, FILE, dir_fd=folder), "wb")
+    finally:
+        os.close(folder)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -60,39 +62,27 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def replace(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically, so that no reader sees half of it. Raises OSError."""
-    new = path.with_suffix(".new")
-    with create(new) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-    new.replace(path)
+def replace(
+    path: Path, data: str | bytes, *, by: Path | None = None, mode: int = FILE, sync: bool = False
+) -> None:
+    """Replace a file atomically, so that no reader ever sees half of it. Raises OSError.
 
-
-def write_through(folder: Path, path: Path, content: bytes, mode: int) -> None:
-    """Write a file of any mode atomically, through a file of its own in `folder`. Raises OSError.
-
-    `folder` is on the same file system.
+    It is written in the folder `by` of the same file system, else in its own, which is made if it
+    is missing. `sync`: wait for the disk.
     """
-    handle, name = tempfile.mkstemp(prefix=".", dir=folder)
+    new = (by or path.parent) / f".{os.getpid()}-{threading.get_ident()}.new"
+    make_folder(new.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        with create(new) as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            os.fchmod(file.fileno(), mode)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        new.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
-
-
-def create_unique(folder: Path, prefix: str, suffix: str, text: str) -> Path:
-    """Write a text into a new private file, whose name no other has. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(suffix, prefix, folder)
-    os.close(descriptor)
-    with create(Path(name)) as file:
-        file.write(text.encode())
-    return Path(name)
 
 
 @contextlib.contextmanager
@@ -124,25 +114,3 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def find_owner(folder: Path) -> tuple[int, int]:
-    """Return to which user and group belongs what is made in a folder; -1: to who makes it."""
-    if os.geteuid() != 0:
-        return -1, -1
-    status = folder.stat()
-    return status.st_uid, status.st_gid
-
-
-def give_to_owner(folder: Path) -> None:
-    """Give to the owner of a folder what root has made in it. Follows no links. Raises OSError."""
-    owner = find_owner(folder)
-    if owner[0] <= 0:
-        return
-    # a folder after what is in it: until then nobody else can replace anything there
-    for _, folders, files, place in os.fwalk(folder.resolve(), topdown=False):
-        for name in (*folders, *files):
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(name, dir_fd=place, follow_symlinks=False)
-                if status.st_uid == 0 and (status.st_nlink == 1 or stat.S_ISDIR(status.st_mode)):
-                    os.chown(name, *owner, dir_fd=place, follow_symlinks=False)

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from vllama.base.kinds import SWITCH, Kind, find_kind, nested
+from vllama.base.kinds import SWITCH, ValueKind, find_kind, nest
 from vllama.base.spelling import suggest
 from vllama.base.toml_lines import write_toml
 
@@ -15,7 +15,7 @@ ENV_PREFIX = "VLLAMA_"
 
 
 class Effect(StrEnum):
-    """When a change of the config file takes effect in a running server that reads it again."""
+    """Time when a change of the config file takes effect in a server that reloads it."""
 
     NOW = "now"
     NEXT_LOAD = "next load"
@@ -37,7 +37,7 @@ class Setting:
 
     field: str
     default: Any
-    kind: Kind
+    kind: ValueKind
     help: str
     example: str = ""
     flag: str | None = None
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag takes no value."""
+        """True if the flag takes no value."""
         return isinstance(self.default, bool)
 
     @property
@@ -88,7 +88,7 @@ def setting(
 
 
 def list_declared(group: type) -> tuple[Setting, ...]:
-    """Return what the fields of a dataclass declare, in their order."""
+    """Return the declarations of a dataclass's fields, in their order."""
     types = get_type_hints(group, include_extras=True)
     found = []
     for each in fields(group):
@@ -143,7 +143,7 @@ def describe_fields(declared: Sequence[Setting]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": known}
 
 
-def make_kind(group: type) -> Kind:
+def make_kind(group: type) -> ValueKind:
     """Return the kind of tables with the fields that a dataclass declares."""
     declared = list_declared(group)
 
@@ -156,4 +156,4 @@ def make_kind(group: type) -> Kind:
         given = list_given(value, declared).items()
         return write_toml({each.key: one for each, one in given})
 
-    return nested(read, describe_fields(declared), write)
+    return nest(read, describe_fields(declared), write)

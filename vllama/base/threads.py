@@ -30,7 +30,7 @@ def begin(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
 def in_parallel(
     work: Callable[[S], T], items: Sequence[S], threads: int, failed: threading.Event | None = None
 ) -> list[T]:
-    """Return what `work` makes of each item, in up to `threads` new threads; blocks.
+    """Return the results of `work` for each item, in up to `threads` new threads; blocks.
 
     Raises the first error; `failed` is then set, so that the others can end.
     """
@@ -61,7 +61,7 @@ def in_parallel(
 
 @contextmanager
 def ended_after(limit_s: float, end: Callable[[], object]) -> Iterator[None]:
-    """Have another thread call `end` if this takes longer, however steadily bytes drip."""
+    """Make another thread call `end` if this takes longer, however steadily bytes drip."""
     timer = threading.Timer(limit_s, end)
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Where something stands in a TOML file, and how it is written: `tomllib` tells neither. Pure."""
+"""Positions and spelling of values in a TOML file, which `tomllib` does not report. Pure."""
 
 from __future__ import annotations
 

@@ -118,9 +118,9 @@ def format_share(done_bytes: int, total_bytes: int) -> str:
     return f"{100 * done_bytes // total_bytes}% of {format_bytes_decimal(total_bytes)}"
 
 
-def format_load(completed: int, total: int, started_at: str) -> str:
+def format_load(completed: int, total: int, started_s: float) -> str:
     """Format how far a load is now: `62% of 91 MB, 1.4 s`, or only the time."""
-    passed = f"{max(0.0, time.time() - parse_rfc3339(started_at)):.1f} s"
+    passed = f"{max(0.0, time.time() - started_s):.1f} s"
     return f"{format_share(completed, total)}, {passed}" if completed and total else passed
 
 
@@ -134,7 +134,7 @@ def format_bytes_binary(size_bytes: int) -> str:
 
 
 def format_amount(size_bytes: int) -> str:
-    """Return an amount of memory for people, fine enough to tell two quantisations apart."""
+    """Return an amount of memory for people, fine enough to tell two quantizations apart."""
     if size_bytes < 1024**3:
         return f"{size_bytes / 1024**2:.0f} MiB"
     return f"{size_bytes / 1024**3:.1f} GiB"
@@ -205,11 +205,11 @@ def format_go_duration(duration_ns: int) -> str:
     if duration_ns < 1_000_000_000:
         for scale, unit in ((1_000_000, "ms"), (1_000, "µs"), (1, "ns")):
             if duration_ns >= scale:
-                return _trimmed_number(duration_ns, scale) + unit
+                return _trim_number(duration_ns, scale) + unit
         return "0s"
     minutes, rest_ns = divmod(duration_ns, 60_000_000_000)
     hours, minutes = divmod(minutes, 60)
-    text = _trimmed_number(rest_ns, 1_000_000_000) + "s"
+    text = _trim_number(rest_ns, 1_000_000_000) + "s"
     if hours:
         return f"{hours}h{minutes}m{text}"
     return f"{minutes}m{text}" if minutes else text
@@ -258,7 +258,7 @@ def parse_rfc3339(text: str) -> float:
     return datetime.fromisoformat(re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text)).timestamp()
 
 
-def _trimmed_number(value: int, scale: int) -> str:
+def _trim_number(value: int, scale: int) -> str:
     whole, rest = divmod(value, scale)
     fraction = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0") if rest else ""
     return f"{whole}.{fraction}" if fraction else str(whole)

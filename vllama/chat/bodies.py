@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.inspect import DictType, Field, IntType, ListType, Metadata, StructType, UnionType
 
-from vllama.base.errors import BadRequest
+from vllama.base.errors import BadRequest, ContextOverflow
 
 MAX_DEPTH = 256
 """Nesting beyond this is refused: what is read here is encoded again, and rendered by jinja."""
@@ -28,6 +28,8 @@ MAX_NAMES = 200_000
 """More names of fields, lists and objects are refused; they cost more than other values."""
 MAX_DIGITS = 8 * MAX_VALUES
 """More in all numbers together are refused: long ones cost up to 80 ns a digit."""
+MAX_TEXT = 6_000_000
+"""Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
 MAX_ESCAPES = 500_000
 """More in a body that msgspec refuses are not read again to tell what is wrong with it."""
 T = TypeVar("T", bound="Body")
@@ -85,6 +87,14 @@ def decode_object(body: bytes) -> dict[str, Any]:
     raise BadRequest(say_wrong("", f"expected an object, got {name_type(value)}"))
 
 
+def decode_as(body: bytes, python_type: Any) -> Any:
+    """Decode a body that must be an object of a type that is no struct. Raises BadRequest."""
+    value = decode_object(body)
+    if error := find_error(value, python_type):
+        raise BadRequest(error)
+    return convert(value, python_type)
+
+
 def decode_json(body: bytes) -> object:
     """Decode the first JSON value in a body. Raises BadRequest."""
     _check_limits(body)
@@ -137,7 +147,29 @@ def say_wrong(field: str, problem: str) -> str:
     return f"Invalid value for {where}: {problem}."
 
 
+def check_length(characters: int) -> None:
+    """Raise BadRequest for a text that is longer than any context."""
+    if characters > MAX_TEXT:
+        raise ContextOverflow(f"the input is too long: it has more than {MAX_TEXT} characters")
+
+
+def _check_texts(body: bytes) -> None:
+    """Raise BadRequest for a long text before it is decoded; Base64 is none, as of images."""
+    start = 0
+    while len(body) - start > MAX_TEXT:
+        quote = body.rfind(b'"', start, start + MAX_TEXT + 1)
+        if quote < 0:
+            quote = body.find(b'"', start) % (len(body) + 1)  # without one, the end
+            is_ascii = body.isascii()
+            if not is_ascii or body.find(b" ", start, quote) >= 0:
+                # at least so many: a character has 4 bytes at most, or two escapes of 6
+                least = (quote - start) // (1 if is_ascii else 4)
+                check_length(least - 6 * body.count(b"\\", start, quote))
+        start = quote + 1
+
+
 def _check_limits(body: bytes) -> None:
+    _check_texts(body)
     if has_too_many_values(body):
         raise BadRequest(
             f"cannot read the request: it has more than {MAX_VALUES} values, {MAX_NAMES} names, "
@@ -155,7 +187,7 @@ def _exceeds(body: bytes) -> bool:
 
 
 def _without_strings(body: bytes) -> bytes:
-    """Return what is outside of strings; if there are too many of them, the body as it is."""
+    """Return the text outside of strings; if there are too many of them, the body as it is."""
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if body.count(b'"') > 2 * (MAX_VALUES + MAX_NAMES):
@@ -239,7 +271,7 @@ def _tidy_fields(value: dict[str, object], python_type: Any) -> dict[str, object
 
 
 def _explain(error: msgspec.ValidationError) -> str:
-    """Say what is wrong, and where; the path of a value within a class's `read` comes first."""
+    """Describe an error and its place; the path of a value within a class's `read` comes first."""
     problem, *paths = str(error).split(" - at `$")
     field = "".join(path.removesuffix("`") for path in reversed(paths)).removeprefix(".")
     problem = _WORDS.sub(lambda match: _name_words(match[1]), problem)

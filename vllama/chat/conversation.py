@@ -3,12 +3,12 @@
 Coding agents send several system messages, some of them after the user's, and two messages of one
 role in a row. Templates that refuse this are common: Qwen 3.5 wants one system message at the
 beginning, Gemma and Mistral want user and assistant in turn, early Gemmas know no system at all.
-Ollama joins neighbours for every template (template/template.go `collate`); vllama does so only
+Ollama joins neighbors for every template (template/template.go `collate`); vllama does so only
 where a template has refused the conversation, because others make use of its order.
 
 An answer that the client has begun is a last message of the assistant, which the model continues.
 Anthropic's guides call it prefill, transformers `continue_final_message`. Ollama's own renderers
-leave such a message open too (model/renderers), and its Go templates join neighbours of one role,
+leave such a message open too (model/renderers), and its Go templates join neighbors of one role,
 which is done here as well: many Jinja templates refuse two answers in a row. A message with tool
 calls is a whole turn and is not continued.
 """
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.traits import Traits
 from vllama.chat.parsers.call_values import ToolCall, object_of, short_id
-from vllama.chat.parsers.thinking import ends_open, thinking_opening
+from vllama.chat.parsers.thinking import find_open, thinking_opening
 from vllama.chat.request import Message
 
 _SYSTEM = ("system", "developer")
@@ -46,7 +46,7 @@ def join_messages(turn: Sequence[Message], separator: str = "\n\n") -> Message:
 
 
 def fold_roles(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages with one system message, at the beginning, and with neighbours joined.
+    """Return the messages with one system message, at the beginning, and with neighbors joined.
 
     Results of tools stay apart, and so does what follows an answer with calls.
     """
@@ -214,7 +214,7 @@ async def render_continued(
             if mark:
                 return head + text
     prompt = await render(messages[:-1], True)
-    if ends_open(prompt):  # the template has opened the thinking already
+    if find_open(prompt):  # the template has opened the thinking already
         text = text.lstrip().removeprefix(thinking_opening(text)).lstrip("\n")
     return prompt + text
 

@@ -48,7 +48,7 @@ TIMELESS = TimestampCache()
 
 
 class EventTemplate:
-    """What surrounds the text of a stream's plain events, with the engine and with the client.
+    """Bytes around the text of a stream's plain events, from the engine and to the client.
 
     `tokens` and `last_ns` count the plain events and tell when the last one came (nobody asks that
     of a stream whose events pass as they are but for their beginning); to `kept` and `taken` their
@@ -81,9 +81,9 @@ class EventTemplate:
         *,
         tries: int = TRIES,
     ) -> None:
-        """`first`, `before`, `after`: as the client gets it; else they are learnt, too.
+        """`first`, `before`, `after`: as the client gets it; else they are learned, too.
 
-        `tries`: how often it is learnt again before a stream is given up; 0: nothing is learnt.
+        `tries`: how often it is learned again before a stream is given up; 0: nothing is learned.
         """
         self.head = self.tail = self._seam = b""  # no read is matched while `tail` is empty
         self.first, self.before, self.after, self.timestamp = first, before, after, timestamp
@@ -121,12 +121,12 @@ class EventTemplate:
             self.taken += b"".join(texts)
 
     def write(self, texts: Sequence[bytes], now_ns: int) -> bytes:
-        """Return what the client gets for plain events; those of one read have one time."""
+        """Return the client's bytes of plain events; those of one read have one time."""
         before, after = self.around(now_ns)
         return b"%b%b%b" % (before, (after + before).join(texts), after)
 
     def around(self, now_ns: int) -> tuple[bytes, bytes]:
-        """Return what stands before and after a text with the client."""
+        """Return the bytes around a text for the client."""
         if self.skip:
             return self.first + self.head[self.skip :], self.tail
         timestamp = self.timestamp
@@ -135,7 +135,7 @@ class EventTemplate:
         return b"%b%b%b" % (self.first, timestamp.text, self.before), self.after
 
     def learn(self, read: bytes, text: str, written: bytes = b"") -> bool:
-        """Keep what surrounds `text` in the first event of a read of plain events.
+        """Store the bytes around `text` in the first event of a read of plain events.
 
         `written` is what the client got for the read. Gives up on a stream whose events differ in
         more than the text.
@@ -157,7 +157,7 @@ class EventTemplate:
         return True
 
     def _graft(self, around: tuple[bytes, bytes]) -> None:
-        """Keep what surrounds the text with the client; the engine's is known already.
+        """Store the bytes around the text for the client; the engine's is known already.
 
         What both have in common is not kept twice, if that is all but a beginning.
         """
@@ -172,11 +172,11 @@ class EventTemplate:
             self.skip, self.first, self.before, self.after = 0, b"", before, share(after)
 
     def renew(self) -> None:
-        """Note that what was learnt was of use: it may be learnt again as often as before."""
+        """Note that what was learned was of use: it may be learned again as often as before."""
         self._tries = TRIES
 
     def forget(self) -> None:
-        """Match nothing until something is learnt again, as an event is now in two reads."""
+        """Match nothing until something is learned again, as an event is now in two reads."""
         self.head = self.tail = b""
 
 
@@ -200,7 +200,7 @@ def count_common_end(one: bytes, other: bytes) -> int:
 
 
 def find_surroundings(event: bytes, text: str) -> tuple[bytes, bytes] | None:
-    """Return what stands before and after `text` in a plain event; None if that is not certain."""
+    """Return the bytes around `text` in a plain event; None if that is not certain."""
     value = text.encode(errors="surrogatepass")
     if not value or b"\n\n" not in event:
         return None

@@ -13,10 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from vllama.chat.engine.events import Choice, Delta, Event, FunctionDelta, ToolDelta
+from vllama.chat.engine.events import ChunkChoice, Delta, Event, FunctionDelta, ToolDelta
 from vllama.chat.engine.traits import Traits
 from vllama.chat.logprobs import convert_logprobs
-from vllama.chat.parsers.call_values import ToolCall, Toolset, make_call_id
+from vllama.chat.parsers.call_values import ToolCall, Toolset
+from vllama.chat.parsers.marks import compile_tokens, find_noise
 from vllama.chat.parsers.thinking import ThinkSplitter, Trim
 from vllama.chat.tool_calls import CallScanner
 
@@ -27,7 +28,7 @@ MAX_SCANNED = 1_000_000
 
 
 class CallSource(msgspec.Struct):
-    """What the answers of one model on one engine have told of its calls and its thinking.
+    """Facts about calls and thinking, learned from one model's responses on one engine.
 
     `parses`: it has sent a call that it had found itself, so its text is text from then on. The
     same holds for thinking that it `splits` off.
@@ -44,12 +45,10 @@ class Filter(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether plain events pass through it as they are, now and until another comes."""
-        ...
+        """True if plain events pass through it as they are, now and until another comes."""
 
     def take(self, event: Event) -> None:
         """Change one event."""
-        ...
 
 
 def compose_filters(
@@ -62,22 +61,19 @@ def compose_filters(
     from_completion: bool = False,
     is_whole: bool = False,
     source: CallSource | None = None,
+    special_tokens: tuple[str, ...] = (),
 ) -> list[Filter]:
     """Return the filters of an answer, in order.
 
     `tools`: those whose calls may come, True: any; `source` learns of them. `thinks`: the model may
     think; `think_opened`: its prompt ended inside the thinking. `keeps_thinking_end`: white space
     at the end of the thinking stays. `from_completion`: a chat was sent as a completion.
-    `is_whole`: nobody reads the answer before its end.
+    `is_whole`: nobody reads the answer before its end. `special_tokens` are left in the text by the
+    engine, to be read and taken out.
     """
-    by_schema = isinstance(tools, Toolset) and tools.forced
-    source = CallSource() if by_schema or source is None else source
-    looks = by_schema or not traits.parses_tools or traits.may_leave_calls
-    scan = tools if looks and not source.parses else False
-    leaves_thinking = traits.may_leave_thinking and not source.splits
-    split = thinks and (not traits.splits_reasoning or leaves_thinking)
+    scan, split, source = choose_reading(traits, tools, thinks, source)
     filters: list[Filter] = [CompletionAsChat()] if from_completion else []
-    if split or scan:
+    if split or scan or special_tokens:
         filters.append(
             TextClassifier(
                 partial(
@@ -92,11 +88,22 @@ def compose_filters(
                 else None,
                 scan,
                 source,
+                special_tokens,
             )
         )
-    if not keeps_thinking_end:
-        filters.append(ThinkingTrim())
-    return [*filters, CallCompletion()]
+    return filters if keeps_thinking_end else [*filters, ThinkingTrim()]
+
+
+def choose_reading(
+    traits: Traits, tools: Toolset | bool, thinks: bool, source: CallSource | None = None
+) -> tuple[Toolset | bool, bool, CallSource]:
+    """Return which calls are looked for in a text, whether thinking is, and who learns of it."""
+    by_schema = isinstance(tools, Toolset) and tools.forced
+    source = CallSource() if by_schema or source is None else source
+    looks = by_schema or not traits.parses_tools or traits.may_leave_calls
+    scan = tools if looks and not source.parses else False
+    leaves_thinking = traits.may_leave_thinking and not source.splits
+    return scan, thinks and (not traits.splits_reasoning or leaves_thinking), source
 
 
 class CompletionAsChat:
@@ -130,39 +137,45 @@ class TextClassifier:
         make_splitter: Callable[[], ThinkSplitter] | None,
         scan: Toolset | bool,
         source: CallSource,
+        special_tokens: tuple[str, ...] = (),
     ) -> None:
         """`make_splitter`: look for thinking, too; `scan`: for calls."""
         self._make_splitter, self._scan, self._source = make_splitter, scan, source
+        self._noise = find_noise(special_tokens) if special_tokens else None
+        self._marks = compile_tokens(special_tokens)
         self._choices: dict[int, _ChoiceText] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Whether all choices are past their thinking, and no calls are looked for."""
-        return bool(self._choices) and all(text.is_plain for text in self._choices.values())
+        """True if all choices are past their thinking, and no calls are looked for."""
+        plain = bool(self._choices) and all(text.is_plain for text in self._choices.values())
+        return plain and self._noise is None
 
     def take(self, event: Event) -> None:
         """Move what is thinking or a call out of the text; hold back what may become either."""
         choices = event.chunk.choices or ()
         for choice in choices:
             text = self._choices.get(choice.index)
-            if text is None or not text.is_plain:
+            if text is None or not text.is_plain or self._noise is not None:
                 break
         else:
             return
         silent = [self._is_silent(choice, event) for choice in choices]
         event.silent = all(silent)
 
-    def _is_silent(self, choice: Choice, event: Event) -> bool:
+    def _is_silent(self, choice: ChunkChoice, event: Event) -> bool:
         """Change one choice of an event; return whether it has nothing to say for now."""
         given = choice.text if choice.delta is None else choice.delta.content
         text = self._choices.get(choice.index)
         if text is None:
             splitter = self._make_splitter() if self._make_splitter else None
             text = self._choices[choice.index] = _ChoiceText(splitter, self._scan)
-        thinking, certain = text.feed(given or "")
+        thinking, certain = text.feed(
+            self._noise.sub("", given or "") if self._noise else given or ""
+        )
         if (own := choice.delta) is not None:
             self._source.parses |= bool(own.tool_calls)
-            self._source.splits |= bool(own.reasoning or own.reasoning_content)
+            self._source.splits |= bool(own.thinking)
         if self._source.parses:
             certain += text.release()
         calls: list[ToolCall] = []
@@ -170,13 +183,14 @@ class TextClassifier:
         if is_last:
             more, rest, calls = text.finish(is_cut=choice.finish_reason == "length")
             thinking, certain = thinking + more, certain + rest
+        if self._noise is not None:
+            thinking, certain = self._marks.sub("", thinking), self._marks.sub("", certain)
         if own is None or thinking or calls or certain != (given or ""):
             event.changed = True
         delta = choice.delta = own or Delta()
         choice.text = None
         if thinking:
-            before = delta.reasoning or delta.reasoning_content or ""
-            delta.reasoning, delta.reasoning_content = before + thinking, None
+            delta.reasoning, delta.reasoning_content = delta.thinking + thinking, None
         if calls:
             if not self._source.is_logged and self._source.model:
                 self._source.is_logged = True
@@ -185,8 +199,8 @@ class TextClassifier:
             choice.finish_reason = "tool_calls"
         if given is not None or certain:
             delta.content = certain
-        said = certain or is_last or delta.role or delta.reasoning or delta.reasoning_content
-        return not (said or delta.tool_calls or choice.logprobs) and bool(given)
+        said = choice.speaks or is_last or delta.role
+        return not (said or choice.logprobs) and bool(given)
 
 
 class _ChoiceText:
@@ -201,7 +215,7 @@ class _ChoiceText:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that still comes is text."""
+        """True if all that still comes is text."""
         return self._scanner is None and (self._splitter is None or self._splitter.is_over)
 
     def feed(self, text: str) -> tuple[str, str]:
@@ -222,7 +236,7 @@ class _ChoiceText:
         return scanner.release() if scanner is not None else ""
 
     def finish(self, *, is_cut: bool) -> tuple[str, str, list[ToolCall]]:
-        """Return what was held back: thinking, text and the calls.
+        """Return the held-back rest: thinking, text and the calls.
 
         Thinking that did not end, although the answer was not cut, is the text after all.
         """
@@ -253,7 +267,7 @@ class ThinkingTrim:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no thinking came last."""
+        """True if no thinking came last."""
         return not any(trim.after for trim in self._trims.values())
 
     def take(self, event: Event) -> None:
@@ -262,7 +276,7 @@ class ThinkingTrim:
             delta = choice.delta
             if delta is None:
                 continue
-            thinking = delta.reasoning or delta.reasoning_content
+            thinking = delta.thinking
             trim = self._trims.get(choice.index)
             if trim is None:
                 if not thinking:
@@ -270,7 +284,7 @@ class ThinkingTrim:
                 trim = self._trims[choice.index] = Trim()
             if not (thinking or trim.after):
                 continue
-            before = (thinking or "", delta.content or "")
+            before = (thinking, delta.content or "")
             after = trim.feed(*before)
             if after != before:
                 event.changed = True
@@ -278,53 +292,3 @@ class ThinkingTrim:
                     delta.reasoning, delta.reasoning_content = after[0], None
                 if delta.content:
                     delta.content = after[1]
-
-
-class CallCompletion:
-    """Completes the pieces of tool calls that an engine has found itself.
-
-    A call's name and id are said once, because engines repeat them and clients join the pieces.
-    One without an id gets one, and one without arguments `{}`: clients parse what they were sent.
-    """
-
-    is_idle = True
-
-    def __init__(self) -> None:
-        self._argued: dict[tuple[int, int], bool] = {}  # whether a call has arguments so far
-
-    def take(self, event: Event) -> None:
-        """Complete the calls in one event, and at the end of a choice all of its calls."""
-        for choice in event.chunk.choices or ():
-            pieces = choice.delta.tool_calls if choice.delta is not None else None
-            for number, piece in enumerate(pieces or ()):
-                call = number if piece.index is None else piece.index
-                event.changed |= self._complete((choice.index, call), piece)
-            if self._argued and choice.finish_reason in ("tool_calls", "stop"):
-                self._end(event, choice)
-
-    def _complete(self, key: tuple[int, int], piece: ToolDelta) -> bool:
-        """Complete one piece of a call; return whether it was changed."""
-        function = piece.function
-        argued = function is not None and bool(function.arguments)
-        if key in self._argued:
-            self._argued[key] |= argued
-            piece.id = piece.type = None
-            if function is not None:
-                function.name = None
-            return True
-        if function is None or not function.name:
-            return False
-        self._argued[key] = argued
-        if piece.id:
-            return False
-        piece.id, piece.type = make_call_id(), "function"
-        return True
-
-    def _end(self, event: Event, choice: Choice) -> None:
-        """Give arguments to the calls of a choice that have none."""
-        for key, argued in self._argued.items():
-            if key[0] == choice.index and not argued:
-                self._argued[key] = event.changed = True
-                delta = choice.delta = choice.delta or Delta()
-                empty = ToolDelta(index=key[1], function=FunctionDelta(arguments="{}"))
-                delta.tool_calls = [*(delta.tool_calls or ()), empty]

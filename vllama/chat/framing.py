@@ -2,6 +2,7 @@
 
 `SseReader` follows the EventSource rules as far as engines use them (HTML standard §9.2): fields
 `data` and, as llama.cpp once sent, `error`; comments (keep-alive pings) and other fields skipped.
+What begins with a brace is no event but JSON, up to the end: an answer or an error in one piece.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ FEED, RETURN = b"\n\r"  # numbers: see event_template.py
 class SseReader:
     """Cuts a byte stream into the data of its events, wherever the reads were cut."""
 
-    __slots__ = ("_limit", "_parts", "_searched", "_size")
+    __slots__ = ("_is_json", "_limit", "_parts", "_searched", "_size")
 
     def __init__(self, *, limit_bytes: int = MAX_EVENT_BYTES) -> None:
         self._parts: list[bytes] = []  # what came since the last complete event
         self._size = 0
+        self._is_json = False
         self._searched = b""  # the last three bytes, in which a separator may have begun
         self._limit = limit_bytes
 
     @property
     def pending(self) -> bool:
-        """Whether an event has begun whose end has not come."""
+        """True if an event has begun whose end has not come."""
         return bool(self._parts)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -35,6 +37,8 @@ class SseReader:
         Raises UpstreamError when one event grows beyond the limit.
         """
         end = len(chunk) - 2
+        if self._is_json:
+            return self._keep(chunk)
         if not self._parts:
             if (  # the usual read: one whole event of one line
                 chunk.find(b"\n") == end
@@ -43,6 +47,9 @@ class SseReader:
                 and RETURN not in chunk
             ):
                 return [chunk[6:end]]
+            if chunk.lstrip().startswith(b"{"):
+                self._is_json = True
+                return self._keep(chunk)
         else:
             seam = self._searched + chunk
             if b"\n\n" not in seam and b"\n\r" not in seam and b"\r\r" not in seam:
@@ -63,8 +70,8 @@ class SseReader:
 
     def close(self) -> list[bytes]:
         """Return the data of a last event that the stream's end completes, if there is one."""
-        if not self._parts:
-            return []
+        if self._is_json or not self._parts:
+            return [self._take()] if self._is_json else []
         out: list[bytes] = []
         self._slow(self._take().replace(b"\r\n", b"\n").replace(b"\r", b"\n"), out)
         return out

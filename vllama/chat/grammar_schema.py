@@ -1,105 +1,71 @@
-"""A JSON schema cut down to what the grammar of every engine can hold.
+"""JSON schemas cut down to what the grammar of an engine can hold.
 
-llama.cpp's Python server makes any JSON of a schema that it does not understand, and dies (signal
-11) of grammars that come of many patterns, quotes in values and large bounds. Nothing of the kind
-may reach it. What is left out is no longer enforced; all the rest is.
+Of a schema with one keyword that they do not know, engines make any text (llguidance in llama.cpp),
+what they know (xgrammar, llama.cpp's own converter), or an end of their process (llama.cpp's Python
+server). So a schema is written again in words that each is known to hold, and what is left out is
+named: docs/reference/engines.md#schemas.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.schema import KINDS, References
+from vllama.chat.schema import References
+from vllama.chat.schema_merge import (
+    CONSTRAINTS,
+    KEYWORDS,
+    NEVER_HELD,
+    Schema,
+    are_distinct,
+    merge,
+    simplify,
+)
+from vllama.chat.schema_pattern import MOST_REPEATS, is_plain, spell_out_pattern
 
 _DEPTH = 32
 _MOST_PARTS = 5_000
-_MOST_REPEATS = 200  # larger bounds make grammars that take seconds to build
-_ANY: Mapping[str, object] = {"type": ["string", "number", "boolean", "object", "array", "null"]}
-_FORMATS = frozenset({"date", "time", "date-time", "uuid"})
+_ANY: Schema = {"type": ["string", "number", "boolean", "object", "array", "null"]}
 # of more than 16 bits: written as two halves, which no token is
 _SAFE_TEXT = re.compile(r"[^\\\x00-\x1f\x7f\ud800-\udfff\U00010000-\U0010ffff]*")
-# one part of a simple pattern and how often it comes
-_PART = re.compile(
-    r"(?P<one>\\[dw.\-/]|\.|\[\^?(?:[A-Za-z0-9]-[A-Za-z0-9]|\\[dw]|[A-Za-z0-9 _:/@#,.+])+-?\]"
-    r"|[A-Za-z0-9 _:/@#,%&=!~;-])(?P<many>[+*?]|\{(?P<low>\d{1,3})(?P<to>,(?P<high>\d{1,3})?)?\})?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """A compiler of grammars; `keywords` are those that not all hold.
+
+    `combines`: a string may have a pattern, a format and a length at once, an object patterns of
+    names. `converts`: llama.cpp's own. `is_fragile`: it dies of escapes and of large numbers.
+    `writes_raw`: control characters come as they are in a string that only has a length.
+    """
+
+    formats: frozenset[str]
+    keywords: frozenset[str] = frozenset()
+    combines: bool = False
+    converts: bool = False
+    is_fragile: bool = False
+    writes_raw: bool = False
+
+
+_FEW = frozenset({"date", "time", "date-time", "uuid"})
+_FORMATS = _FEW | {"duration", "email", "hostname", "ipv4", "ipv6"}
+_COUNTS = frozenset({"minProperties", "maxProperties"})
+LLGUIDANCE = Compiler(
+    formats=_FORMATS, keywords=_COUNTS | KEYWORDS["number"] | {"patternProperties"}, combines=True
 )
-_DEFINITIONS = frozenset({"$defs", "definitions"})
-_LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
-# with these an object has more members than `properties` lists
-_OPEN = frozenset({"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"})
-_NOT_IN_STRINGS = r'"\\\x00-\x1f'
-_CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
-
-
-def make_safe_schema(schema: object) -> dict[str, object]:
-    """Return what of `schema` every engine can keep to. Raises BadRequest if it is too large.
-
-    References are put in place; a schema within itself means any value there.
-    """
-    return _Cleaner(schema).clean(schema)
-
-
-def close_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `schema` with objects that have the members it lists and no others, unless it says so.
-
-    llama.cpp's own converter would let others come, and a small model goes on with them to the end.
-    It also knows neither references other than plain pointers (not `#`) nor schemas that are
-    `true` or `false`, so that these are written as it knows them.
-    """
-    closer = _Closer(schema)
-    out: dict[str, Any] = closer.close(schema)
-    return out | {"$defs": closer.definitions} if closer.definitions else out
-
-
-class _Closer:
-    """Copies one schema for `close_schema`; what is referred to is collected in `definitions`."""
-
-    def __init__(self, root: object) -> None:
-        self._references = References(root)
-        self._names: dict[int, str] = {}
-        self.definitions: dict[str, Any] = {}
-
-    def close(self, schema: Any, depth: int = 0) -> Any:
-        if isinstance(schema, bool):
-            return {} if schema else {"not": {}}
-        if not isinstance(schema, Mapping) or depth > _DEPTH:
-            return schema
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            return {"$ref": self._refer(reference, depth)}
-        out = {name: value for name, value in schema.items() if name not in _DEFINITIONS}
-        for name, inner in schema.items():
-            if name == "properties" and isinstance(inner, Mapping):
-                out[name] = {
-                    key: self.close(one, depth + 1)
-                    for key, one in inner.items()
-                    if one is not False  # there is no such member then
-                }
-            elif name in _LISTS and isinstance(inner, list):
-                out[name] = [self.close(one, depth + 1) for one in inner]
-            elif name == "items" and inner is False:  # no more than `prefixItems` has
-                del out[name]
-            elif name == "items":
-                out[name] = self.close(inner, depth + 1)
-        if out.get("properties") and not _OPEN & out.keys():
-            out["additionalProperties"] = False
-        return out
-
-    def _refer(self, reference: str, depth: int) -> str:
-        try:
-            target = self._references.resolve(reference)
-        except LookupError:
-            return reference
-        name = self._names.get(id(target))
-        if name is None:
-            name = self._names[id(target)] = f"r{len(self._names)}"
-            self.definitions[name] = {}  # keeps its place
-            self.definitions[name] = self.close(target, depth + 1)
-        return f"#/$defs/{name}"
+XGRAMMAR = Compiler(
+    formats=_FORMATS | {"uri", "uri-reference", "uri-template"},
+    keywords=_COUNTS | KEYWORDS["number"] - {"multipleOf"},
+    writes_raw=True,
+)
+CONVERTER = Compiler(formats=_FEW, converts=True)
+FRAGILE = Compiler(formats=_FEW, converts=True, is_fragile=True)
+COMPILERS = (LLGUIDANCE, XGRAMMAR, CONVERTER, FRAGILE)
 
 
 def is_safe(value: object) -> bool:
@@ -111,127 +77,268 @@ def is_safe(value: object) -> bool:
     return _SAFE_TEXT.fullmatch(text) is not None
 
 
-class _Cleaner:
-    """Copies one schema: references put in place, only known keywords kept."""
+class SchemaWriter:
+    """Writes schemas for a compiler; `left_out` has the paths of the keywords that it cannot hold.
 
-    def __init__(self, root: object) -> None:
-        self._references = References(root)
-        self._left = _MOST_PARTS
+    They allow less than they might, never more: objects have the members that are listed, and lists
+    the items, unless the schema says otherwise, as small models go on with others to the end.
+    """
 
-    def clean(
-        self, schema: object, depth: int = 0, seen: tuple[str, ...] = ()
-    ) -> dict[str, object]:
-        self._left -= 1
-        if self._left < 0:
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._any: Schema = _ANY if compiler.is_fragile else {}
+        self._references = References({})
+        self._names: dict[int, str] = {}
+        self._definitions: dict[str, Schema | None] = {}
+        self._roots: list[object] = []  # kept, so that their parts keep their ids
+        self._open: set[int] = set()
+        self._parts = 0
+        self.left_out: dict[str, None] = {}
+
+    def write(self, schema: Mapping[str, Any], where: str) -> Schema | None:
+        """Return a schema, whose references `finish` completes; None: no value fits it.
+
+        Raises BadRequest if it is too large, or if nothing of it can be held.
+        """
+        self._roots.append(schema)
+        self._references, before = References(schema), len(self.left_out)
+        out = self._write(schema, where, 0)
+        if out == self._any and len(self.left_out) > before:
+            first = [*self.left_out][before]
+            raise BadRequest(f"cannot keep to the JSON schema: the engine does not support {first}")
+        return out
+
+    def finish(self, schema: Schema) -> Schema:
+        """Return a schema with the definitions that written ones refer to."""
+        known = {name: x for name, x in self._definitions.items() if x is not None}
+        return schema | ({"$defs": known} if known else {})
+
+    def _leave_out(self, where: str, names: Iterable[str]) -> None:
+        self.left_out |= {f"{where}.{name}": None for name in sorted(names)}
+
+    def _write(self, schema: object, where: str, depth: int) -> Schema | None:
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
             raise BadRequest("cannot keep to the JSON schema: it is too large")
-        if not isinstance(schema, Mapping) or depth > _DEPTH:
-            return dict(_ANY)
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            if reference in seen:  # a schema within itself: any value from here on
-                return dict(_ANY)
-            try:
-                target = self._references.resolve(reference)
-            except LookupError:  # in a tool's parameters, which are not checked
-                target = None
-            return self.clean(target, depth + 1, (*seen, reference))
-        options = schema.get("anyOf", schema.get("oneOf"))
-        if isinstance(options, list) and options and "properties" not in schema:
-            return {"anyOf": [self.clean(option, depth + 1, seen) for option in options]}
-        parts = schema.get("allOf")
-        if isinstance(parts, list) and len(parts) == 1 and "properties" not in schema:
-            return self.clean(parts[0], depth + 1, seen)
-        if "const" in schema and is_safe(schema["const"]):
-            return {"const": schema["const"]}
-        values = schema.get("enum")
-        if isinstance(values, list) and values and all(map(is_safe, values)):
-            return {"enum": values}
-        return self._of_kind(schema, depth, seen)
+        if not isinstance(schema, Mapping):
+            return None if schema is False else self._any
+        if "$ref" in schema and CONSTRAINTS & schema.keys() == {"$ref"}:
+            return self._refer(schema["$ref"], where, depth)
+        flat = self._flatten(schema, where, depth)
+        if flat is None:
+            return None
+        options = flat.pop("anyOf", None)
+        if options is None:
+            return self._write_kinds(flat, where, depth)
+        if flat:
+            options = [{"allOf": [flat, option]} for option in options]
+        return self._join(
+            self._write(option, f"{where}.anyOf[{number}]", depth + 1)
+            for number, option in enumerate(options)
+        )
 
-    def _of_kind(
-        self, schema: Mapping[str, Any], depth: int, seen: tuple[str, ...]
-    ) -> dict[str, object]:
-        kind = schema.get("type")
-        if isinstance(kind, list):
-            kinds = [one for one in kind if one in KINDS]
-            one_each = [self.clean({**schema, "type": one}, depth + 1, seen) for one in kinds]
-            return {"anyOf": one_each} if one_each else dict(_ANY)
-        if kind == "object" or (kind is None and isinstance(schema.get("properties"), Mapping)):
-            return self._object(schema, depth, seen)
-        if kind == "array" or (kind is None and "items" in schema):
-            items = schema.get("items")
-            out: dict[str, object] = {"type": "array"}
-            if isinstance(items, Mapping):
-                out["items"] = self.clean(items, depth + 1, seen)
-                out |= _bounds(schema, ("minItems", "maxItems"))
+    def _join(self, options: Iterable[Schema | None]) -> Schema | None:
+        """Return the schema of values that fit one of these."""
+        found = [option for option in options if option is not None]
+        if self._any in found:
+            return self._any
+        return {"anyOf": found} if len(found) > 1 else found[0] if found else None
+
+    def _refer(self, reference: str, where: str, depth: int) -> Schema | None:
+        target = self._references.end(reference, where)
+        if self._compiler.is_fragile:  # it does not know them
+            if id(target) in self._open:  # a schema within itself
+                self._leave_out(where, ["$ref"])
+                return self._any
+            self._open.add(id(target))
+            out = self._write(target, where, depth + 1)
+            self._open.discard(id(target))
             return out
-        if kind == "string":
-            return {"type": "string", **_string(schema)}
-        return {"type": kind} if kind in KINDS else dict(_ANY)
+        name = self._names.get(id(target))
+        if name is None:
+            name = self._names[id(target)] = f"r{len(self._names)}"
+            self._definitions[name] = {}  # keeps its place
+            self._definitions[name] = self._write(target, where, depth + 1)
+        return None if self._definitions[name] is None else {"$ref": f"#/$defs/{name}"}
 
-    def _object(
-        self, schema: Mapping[str, Any], depth: int, seen: tuple[str, ...]
-    ) -> dict[str, object]:
-        properties = schema.get("properties")
-        if not isinstance(properties, Mapping) or not all(
-            isinstance(name, str) and name and is_safe(name) for name in properties
-        ):
-            return {"type": "object"}
-        members = {
-            name: self.clean(inner, depth + 1, seen)
-            for name, inner in properties.items()
-            if inner is not False
+    def _flatten(self, schema: Mapping[str, Any], where: str, depth: int) -> Schema | None:
+        """Return one schema without references, `allOf` and `oneOf`; None: no value fits it."""
+        if depth > _DEPTH:
+            self._leave_out(where, CONSTRAINTS & schema.keys())
+            return {}
+        flat = simplify(schema)
+        if flat.get("not") in (True, {}):
+            return None
+        self._leave_out(where, NEVER_HELD & flat.keys())
+        parts = flat.pop("allOf", [])
+        if (reference := flat.pop("$ref", None)) is not None:
+            parts = [self._references.end(reference, where), *parts]
+        if (options := flat.pop("oneOf", None)) is not None:
+            before = dict(self.left_out)
+            known = [self._flatten(one, where, depth + 1) for one in options if one is not False]
+            self.left_out = before  # they are looked at again
+            if not are_distinct([one for one in known if one is not None]):
+                self._leave_out(where, ["oneOf"])
+            parts = [*parts, {"anyOf": options}]
+        out: Schema | None = {name: x for name, x in flat.items() if name not in NEVER_HELD}
+        for part in parts:
+            more = self._flatten(part, where, depth + 1) if isinstance(part, Mapping) else {}
+            if part is False or more is None or out is None:
+                return None
+            out = merge(out, more, lambda name: self._leave_out(where, [name]))
+        return out
+
+    def _write_kinds(self, flat: Schema, where: str, depth: int) -> Schema | None:
+        kinds = flat.get("type")
+        if (values := flat.pop("enum", None)) is not None:
+            fitting = [x for x in values if kinds is None or _find_kinds(x) & {*kinds}]
+            if not self._compiler.is_fragile or all(map(is_safe, fitting)):
+                self._leave_out(where, flat.keys() - {"type"})
+                return {"enum": fitting} if fitting else None
+            self._leave_out(where, ["enum"])
+        if kinds is None:
+            kinds = [kind for kind, names in KEYWORDS.items() if names & flat.keys()]
+        if "number" in kinds:
+            kinds = [kind for kind in kinds if kind != "integer"]
+        written = [self._write_kind(kind, flat, where, depth) for kind in kinds]
+        return self._join(written) if written else self._any
+
+    def _write_kind(self, kind: str, flat: Schema, where: str, depth: int) -> Schema | None:
+        own = KEYWORDS.get("number" if kind == "integer" else kind, frozenset())
+        flat = {name: x for name, x in flat.items() if name in own}
+        if kind == "array":
+            return self._write_array(flat, where, depth)
+        if kind == "object":
+            return self._write_object(flat, where, depth)
+        held = self._hold_string(flat) if kind == "string" else self._hold_number(kind, flat)
+        self._leave_out(where, flat.keys() - held.keys())
+        for low, high in (("minLength", "maxLength"), ("minimum", "maximum")):
+            if held.get(low, -math.inf) > held.get(high, math.inf):
+                return None
+        if {"minLength", "maxLength"} & held.keys() and self._compiler.writes_raw:
+            low, high = held.get("minLength", 0), held.get("maxLength", "")
+            held = {"pattern": f'^[^"\\\\\\x00-\\x1f]{{{low},{high}}}$'}
+        return {"type": kind, **held}
+
+    def _hold_string(self, flat: Schema) -> Schema:
+        held: Schema = {}
+        compiler = self._compiler
+        pattern = flat.get("pattern")
+        if isinstance(pattern, str) and compiler.converts:
+            pattern = spell_out_pattern(pattern)
+        if isinstance(pattern, str) and (compiler.converts or is_plain(pattern)):
+            held["pattern"] = pattern
+        if flat.get("format") in compiler.formats and (compiler.combines or not held):
+            held["format"] = flat["format"]
+        # llguidance gives up on the lengths of what has groups
+        is_single = not held or (compiler.combines and "(" not in held.get("pattern", "("))
+        return held | (self._count(flat, "Length") if is_single else {})
+
+    def _hold_number(self, kind: str, flat: Schema) -> Schema:
+        known: Collection[str] = self._compiler.keywords
+        if kind == "number" or self._compiler.is_fragile:
+            return {name: x for name, x in flat.items() if name in known}
+        held = {name: x for name, x in flat.items() if name in known or name != "multipleOf"}
+        if "minimum" in held:
+            held["minimum"] = math.ceil(held["minimum"])
+        if "maximum" in held:
+            held["maximum"] = math.floor(held["maximum"])
+        return held
+
+    def _count(self, flat: Schema, what: str) -> Schema:
+        """Return the counts that the engine can hold, as whole numbers."""
+        is_small = self._compiler.converts or (what == "Length" and self._compiler.writes_raw)
+        most = MOST_REPEATS if is_small else math.inf
+        names = (f"min{what}", f"max{what}")
+        return {name: int(flat[name]) for name in names if name in flat and flat[name] <= most}
+
+    def _write_array(self, flat: Schema, where: str, depth: int) -> Schema | None:
+        counts = self._count(flat, "Items")
+        self._leave_out(where, flat.keys() & {"minItems", "maxItems"} - counts.keys())
+        least, most = counts.get("minItems", 0), counts.get("maxItems", math.inf)
+        prefix: list[Schema] = []
+        for number, inner in enumerate(flat.get("prefixItems", ())):
+            item = self._write(inner, f"{where}.prefixItems[{number}]", depth + 1)
+            if item is None or number >= most:
+                most = number
+                break
+            prefix.append(item)
+        rest = flat.get("items", not prefix or least > len(prefix))
+        items = self._write(rest, f"{where}.items", depth + 1) if len(prefix) < most else None
+        if items is None:
+            most = len(prefix)
+        if least > most:
+            return None
+        counts |= {} if most == math.inf else {"maxItems": most}
+        if not prefix:
+            is_any = self._compiler.is_fragile and items in (None, self._any)
+            return {"type": "array", **({} if is_any else {"items": items or self._any}), **counts}
+        if not self._compiler.converts:
+            shown = False if items is None else items
+            return {"type": "array", "prefixItems": prefix, "items": shown, **counts}
+        if self._compiler.is_fragile or least > len(prefix):
+            self._leave_out(where, ["prefixItems"])
+            return {"type": "array"}
+        return {"type": "array", "prefixItems": prefix}  # it knows tuples that are complete
+
+    def _write_object(self, flat: Schema, where: str, depth: int) -> Schema | None:
+        members, required = dict(flat.get("properties", {})), flat.get("required", [])
+        patterns, rest = flat.get("patternProperties", {}), flat.get("additionalProperties")
+        is_open, each = not members, True if rest is None else rest
+        names = flat.get("propertyNames", True)
+        names = simplify(names) if isinstance(names, Mapping) else {} if names else {"enum": []}
+        if names.keys() - {"type"} == {"enum"} and not (members or patterns):  # zod's records
+            members = {name: each for name in names["enum"] if isinstance(name, str)}
+            rest = False
+        elif names.keys() - {"type"} == {"pattern"} and not (members or patterns):
+            patterns, rest = {names["pattern"]: each}, False
+        elif names.keys() - {"type"}:
+            self._leave_out(where, ["propertyNames"])
+        members = dict.fromkeys(required, each) | members
+        written = {
+            name: self._write(inner, f"{where}.properties.{name}", depth + 1)
+            for name, inner in members.items()
         }
-        out: dict[str, object] = {"type": "object", "properties": members}
-        required = schema.get("required")
-        if isinstance(required, list):
-            out["required"] = [
-                name for name in required if isinstance(name, str) and name in members
-            ]
-        if schema.get("additionalProperties") is False:
-            out["additionalProperties"] = False
+        known = {name: inner for name, inner in written.items() if inner is not None}
+        if not known.keys() >= {*required}:
+            return None
+        if self._compiler.is_fragile and not all(name and is_safe(name) for name in known):
+            self._leave_out(where, ["properties"])
+            return {"type": "object"}
+        out: Schema = {"type": "object"}
+        out |= {"properties": known} if members or "properties" in flat else {}
+        out |= {"required": required} if required else {}
+        rest = False if rest is None and not is_open else rest
+        if patterns:
+            inner = {
+                key: self._write(one, f"{where}.patternProperties", depth + 1)
+                for key, one in patterns.items()
+            }
+            plain = None not in inner.values() and all(map(is_plain, inner))
+            if plain and "patternProperties" in self._compiler.keywords:
+                out["patternProperties"] = inner
+            elif plain and not (self._compiler.converts or members or len(inner) > 1):
+                out["patternProperties"], rest = inner, False
+            else:
+                self._leave_out(where, ["patternProperties"])
+        if rest is not None:
+            more = self._write(rest, f"{where}.additionalProperties", depth + 1)
+            if self._compiler.is_fragile and more is not None:
+                self._leave_out(where, ["additionalProperties"] if more != self._any else [])
+            else:
+                out["additionalProperties"] = False if more is None else more
+        counts = {name: flat[name] for name in _COUNTS & flat.keys()}
+        if counts.keys() <= self._compiler.keywords and known.keys() <= {*required}:
+            return out | counts
+        self._leave_out(where, counts)
         return out
 
 
-def _bounds(schema: Mapping[str, Any], names: tuple[str, str]) -> dict[str, object]:
-    found: dict[str, Any] = {
-        name: schema[name]
-        for name in names
-        if type(schema.get(name)) is int and 0 <= schema[name] <= _MOST_REPEATS
-    }
-    low, high = names
-    # llama-server would build a grammar of these for ever
-    return {} if found.get(low, 0) > found.get(high, _MOST_REPEATS) else found
-
-
-def _string(schema: Mapping[str, Any]) -> dict[str, object]:
-    """Return what limits a string: a pattern, else a format, else its length."""
-    pattern = _pattern(schema.get("pattern"))
-    if pattern is not None:
-        return {"pattern": pattern}
-    if schema.get("format") in _FORMATS:
-        return {"format": schema["format"]}
-    return _bounds(schema, ("minLength", "maxLength"))
-
-
-def _pattern(pattern: object) -> str | None:
-    """Return a pattern of plain parts from begin to end, written without escapes; else None."""
-    if not isinstance(pattern, str) or not (pattern[:1] == "^" and pattern[-1:] == "$"):
-        return None
-    out, at = ["^"], 1
-    while at < len(pattern) - 1:
-        part = _PART.match(pattern, at, len(pattern) - 1)
-        if part is None:
-            return None
-        low, high = (int(part[name] or 0) for name in ("low", "high"))
-        if max(low, high) > _MOST_REPEATS or (part["high"] and high < low):
-            return None
-        one = "[^]" if part["one"] == "." else part["one"]
-        for short, long in _CLASSES.items():
-            one = one.replace(short, long if one[0] == "[" else f"[{long}]")
-        one = one if one[0] == "[" else f"[{one[-1]}]"
-        if one.startswith("[^"):  # never what would end the string
-            one = f"[^{_NOT_IN_STRINGS}{one[2:]}"
-        out.append(one + (part["many"] or ""))
-        at = part.end()
-    return "".join(out) + "$"
+def _find_kinds(value: object) -> set[str]:
+    """Return the types that a value has."""
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, int | float):
+        return {"number", "integer"} if value == int(value) else {"number"}
+    names = {str: "string", list: "array", type(None): "null"}
+    return {names.get(type(value), "object")}

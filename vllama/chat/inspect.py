@@ -33,7 +33,7 @@ Layers = Annotated[
 
 
 class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to return with the answer; `residual`: the residual stream after these layers."""
+    """Data to return with the response; `residual`: the residual stream after these layers."""
 
     residual: Layers
 
@@ -96,7 +96,7 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
-    """What was collected inside a model while it answered."""
+    """Data collected inside a model during a response."""
 
     residual: Annotated[Residual, says("the residual stream")]
 
@@ -107,15 +107,13 @@ MaybeInspected = Annotated[
 
 
 class Inspector(Protocol):
-    """How one engine is asked to collect and steer, and what it reports."""
+    """Requests to one engine to collect and steer, and the parser of its reports."""
 
     def ask(self, layers: Sequence[int], steering: Sequence[Steering], /) -> Mapping[str, Any]:
         """Return the fields to add to a request; no `layers`: nothing is collected."""
-        ...
 
     def read(self, answer: bytes, layers: Sequence[int], /) -> Residual:
-        """Return what a whole answer has collected, without texts. Raises UpstreamError."""
-        ...
+        """Return the collected data of a whole response, without texts. Raises UpstreamError."""
 
 
 def check_single(asked: Inspect | None, choices: int) -> None:
@@ -150,7 +148,7 @@ def pack_vector(values: Sequence[float], width: int, model: str) -> bytes:
 
 
 class WholeReader:
-    """Keeps an answer that comes as one object, and makes the events of a stream of it.
+    """Keeps an answer that comes as one object, which becomes one event.
 
     Engines that trim what they have collected to the last piece of a stream collect all of it for
     a whole answer only.
@@ -158,14 +156,14 @@ class WholeReader:
 
     pending = False  # of a stream's event
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: float) -> None:
         self.body = bytearray()
         self._limit = limit_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Keep bytes; once the answer is whole, return it as an event, and the end.
 
-        Raises UpstreamError for more than can have been asked for, or another form.
+        Raises UpstreamError for more than can have been asked for.
         """
         self.body += chunk
         if len(self.body) > self._limit:
@@ -176,33 +174,12 @@ class WholeReader:
             whole = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
         except (ValueError, RecursionError):  # the end of an inner object
             return []
-        try:
-            choices = msgspec.json.decode(whole.pop("choices", b"[]"), type=list[dict[str, Any]])
-            kept = {name: whole[name] for name in _KEPT if name in whole}
-            event = {
-                "object": CHUNK,
-                **kept,
-                "choices": [_make_delta(choice) for choice in choices],
-            }
-        except (ValueError, RecursionError, AttributeError):
-            raise UpstreamError("the engine's answer is not of OpenAI's form") from None
-        return [msgspec.json.encode(event), DONE]
+        kept = {name: whole[name] for name in _KEPT if name in whole}
+        return [msgspec.json.encode(kept), DONE]
 
     def close(self) -> list[bytes]:
         """Return nothing: an answer that is not whole by now is none."""
         return []
 
 
-CHUNK = "chat.completion.chunk"
-_KEPT = ("id", "created", "model", "usage", "error")
-
-
-def _make_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """Return a choice of a whole answer as a stream has it."""
-    known = ("index", "text", "logprobs", "finish_reason", "stop_reason")
-    part = {name: choice[name] for name in known if name in choice}
-    if "message" in choice:
-        part["delta"] = {name: x for name, x in choice["message"].items() if x is not None}
-        for number, call in enumerate(part["delta"].get("tool_calls", ())):
-            call["index"] = number
-    return part
+_KEPT = ("choices", "id", "created", "model", "usage", "error")

@@ -84,8 +84,8 @@ def _entry(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_completion(source: Mapping[str, Any], tokens: list[Any]) -> list[dict[str, Any]]:
-    values = _padded(source.get("token_logprobs"), len(tokens))
-    tops = _padded(source.get("top_logprobs"), len(tokens))
+    values = _pad(source.get("token_logprobs"), len(tokens))
+    tops = _pad(source.get("top_logprobs"), len(tokens))
     out = []
     for token, value, top in zip(tokens, values, tops, strict=True):
         entry = _token(token, value, None)
@@ -104,7 +104,7 @@ def _token(token: object, logprob: object, raw: object) -> dict[str, Any]:
     return {"token": text, "logprob": logprob if known else 0.0, "bytes": data}
 
 
-def _padded(values: object, size: int) -> list[Any]:
+def _pad(values: object, size: int) -> list[Any]:
     given = values[:size] if isinstance(values, list) else []
     return given + [None] * (size - len(given))
 

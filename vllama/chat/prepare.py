@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vllama.base.errors import BadRequest
+from vllama.chat.bodies import decode_value
 from vllama.chat.conversation import (
     fold_roles,
     has_tools,
@@ -20,41 +21,60 @@ from vllama.chat.conversation import (
     shorten_ids,
     write_tools_as_text,
 )
-from vllama.chat.engine.fields import make_response_format, make_schema_format, need_tools
+from vllama.chat.engine.fields import (
+    make_response_format,
+    make_schema_format,
+    need_tools,
+    spell_format,
+)
 from vllama.chat.engine.request_fields import pass_fields
-from vllama.chat.engine.traits import SchemaStyle, Traits
-from vllama.chat.grammar_schema import is_safe, make_safe_schema
+from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
+from vllama.chat.grammar_schema import FRAGILE, Compiler, SchemaWriter, is_safe
 from vllama.chat.parsers.call_values import Toolset
 from vllama.chat.request import ChatRequest, Message, PreparedChat
-from vllama.chat.schema import check_size
+from vllama.chat.schema import check_schema, check_size
 from vllama.chat.templates.template_style import Style, choose_think
 
 
-def make_call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Return the schema of `{"name": …, "arguments": {…}}`. Raises BadRequest if it is too large.
+def make_call_schema(
+    tools: Sequence[Mapping[str, Any]], compiler: Compiler = FRAGILE
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the schema of `{"name": …, "arguments": {…}}`, and what of it cannot be held.
 
-    `tools` in OpenAI's form, each with `function.name` and `function.parameters`.
+    `tools` in OpenAI's form, each with `function.name` and `function.parameters`. Raises BadRequest
+    if they are too large, or if the only one has no schema.
     """
     check_size(tools)
-    calls = []
-    for tool in tools:
+    writer, calls = SchemaWriter(compiler), []
+    for number, tool in enumerate(tools):
         function = tool["function"]
-        parameters = make_safe_schema(function["parameters"])
-        if parameters.get("type") != "object":
-            parameters = {"type": "object"}
         name = function["name"]
+        where = f"tools[{number}].parameters"
+        try:
+            given = check_schema(function["parameters"])
+        except BadRequest as error:  # no error of one of several tools
+            if len(tools) == 1:
+                raise BadRequest(f"cannot call the tool '{name[:80]}': {error.message}") from None
+            writer.left_out[where] = None
+            given = {}
+        parameters = writer.write(given, where)
+        if not parameters or parameters.get("type", "object") != "object":
+            parameters = {"type": "object"}
         calls.append(
             {
                 "type": "object",
                 "properties": {
-                    "name": {"const": name} if is_safe(name) else {"type": "string"},
+                    "name": {"const": name}
+                    if is_safe(name) or not compiler.is_fragile
+                    else {"type": "string"},
                     "arguments": parameters,
                 },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
         )
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+    whole = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return writer.finish(whole), tuple(writer.left_out)
 
 
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
@@ -90,7 +110,7 @@ def place_tools(
             tool_fields={name: value for name, value in given.items() if value is not None},
             toolset=make_toolset(asked.tools, style),
         )
-    tools = [_checked(number, tool) for number, tool in enumerate(asked.tools)]
+    tools = [_check_tool(number, tool) for number, tool in enumerate(asked.tools)]
     known = {tool["function"]["name"] for tool in tools}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
@@ -103,8 +123,10 @@ def place_tools(
     chat = replace(chat, toolset=make_toolset(tools, style, most=most, forced=forced))
     if forced:
         # a schema for the whole answer: what a client's own format says cannot hold as well
-        wanted = make_response_format(make_schema_format(make_call_schema(tools)), traits)
-        chat = replace(chat, response_format=wanted)
+        schema, left_out = make_call_schema(tools, traits.schema_compiler or FRAGILE)
+        ignored = (*chat.ignored, *left_out)
+        wanted = spell_format(schema, traits)
+        chat = replace(chat, response_format=wanted, ignored=ignored, half_held=None)
     if style is not None and not style.takes_tools:
         messages = write_tools_as_text(asked.messages, tagged=True)
         guide = write_guide(tools, must=forced, most=most)
@@ -125,7 +147,7 @@ def make_toolset(
     most: int | None = None,
     forced: bool = False,
 ) -> Toolset:
-    """Return what to look for in the answer to a request with these tools, in OpenAI's form."""
+    """Return the tools to look for in the response to a request with these."""
     schemas = {}
     for tool in tools:
         function = tool.get("function")
@@ -169,7 +191,7 @@ def _read_choice(value: object) -> tuple[str, tuple[str, ...]]:
     )
 
 
-def _checked(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
+def _check_tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool with all that templates read of it. Raises BadRequest."""
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -223,6 +245,43 @@ def add_guide(messages: Sequence[Message], text: str, style: Style) -> tuple[Mes
     return (*messages[:at], changed, *messages[at + 1 :])
 
 
+def find_schema_fields(asked: ChatRequest, traits: Traits) -> set[str | None]:
+    """Return the fields in which vLLM and the engine read a schema."""
+    own = asked.extra.get("structured_outputs")
+    has_json = isinstance(own, dict) and "json" in own
+    return {"guided_json", traits.completion_schema} | (
+        {"structured_outputs"} if has_json else set()
+    )
+
+
+def take_schema(asked: ChatRequest, traits: Traits) -> ChatRequest:
+    """Return a request whose schema is in `response_format`, if vLLM's or the engine's word has it.
+
+    These fields are not sent: a schema in `response_format` wins, and they are named. Raises
+    BadRequest.
+    """
+    if asked.response_format is not None or not asked.extra:
+        return asked
+    extra = dict(asked.extra)
+    found = extra.pop("guided_json", None)
+    own = extra.get("structured_outputs")
+    if isinstance(own, dict) and own.get("json") is not None:
+        found = own["json"]
+        extra["structured_outputs"] = {name: x for name, x in own.items() if name != "json"}
+        if not extra["structured_outputs"]:
+            del extra["structured_outputs"]
+    if found is None and traits.completion_schema is not None:
+        found = extra.pop(traits.completion_schema, None)
+    if isinstance(found, str):
+        found = decode_value(found.encode())
+    if not isinstance(found, dict):
+        return asked
+    return replace(asked, extra=extra, response_format=make_schema_format(found))
+
+
+_FORMS = {"structured_outputs", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf"}
+
+
 def prepare_chat(
     asked: ChatRequest,
     traits: Traits,
@@ -230,24 +289,34 @@ def prepare_chat(
     *,
     n: int = 1,
     renders: bool = False,
+    thinks: bool = False,
 ) -> PreparedChat:
     """Return a request as the engine of `traits` takes it.
 
     `style` is what the template in force tells, None if another server keeps it to itself; `n`
     is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
-    Modelfile's template. Raises BadRequest, CapabilityMissing.
+    Modelfile's template. `thinks`: the model can. Raises BadRequest, CapabilityMissing.
     """
-    known = {*traits.passed_fields, *traits.refused_fields, traits.completion_schema}
+    asked = take_schema(asked, traits)
+    known = {*traits.passed_fields, *traits.refused_fields} - find_schema_fields(asked, traits)
     extra, ignored = pass_fields(asked.extra, known) if asked.extra else ({}, ())
+    ignored = (*asked.passed_over, *ignored)
+    if asked.effort and asked.think is None:  # the model cannot
+        ignored = (*ignored, "reasoning_effort")
+    wanted, left_out = make_response_format(asked.response_format, traits)
+    # nobody knows what an unknown server's grammar holds, and whether it has one
+    named = (asked.response_format or {}).get("type")
+    unsure = traits.schema_compiler is None and named == "json_schema"
     chat = PreparedChat(
         model=asked.model,
         messages=asked.messages,
-        response_format=make_response_format(asked.response_format, traits),
+        response_format=wanted,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,
         n=n,
         extra=extra,
-        ignored=ignored,
+        ignored=(*ignored, *left_out),
+        half_held=asked.response_format if left_out or unsure else None,
     )
     chat = place_tools(chat, asked, traits, style, renders=renders)
     messages = chat.messages
@@ -258,17 +327,45 @@ def prepare_chat(
             messages = write_tools_as_text(messages)
     if not (traits.takes_calls or renders) and has_tools(messages):
         messages = write_tools_as_text(messages)
-    # An engine that tells thinking apart lets the grammar begin after it; another one, and any
-    # engine in a completion, lets it begin at the start, so that the model cannot think first.
-    splits = traits.splits_reasoning and not (renders and traits.formats_completions)
-    constrained = chat.response_format is not None and not splits
     messages = join_answers(messages)
     if traits.folds_roles:
         messages = fold_roles(messages)
-    return replace(
+    chat = replace(
         chat,
         messages=messages,
-        constrained=constrained,
-        think=False if constrained else choose_think(asked.think, style),
+        think=choose_think(asked.think, style),
         continues=is_continued(messages),
+        # with tools the answer may be cut after a call, and engines' parsers want small pieces
+        is_whole=not (asked.stream or asked.tools),
     )
+    # An engine that tells thinking apart lets the grammar begin after it; another one, and any
+    # engine in a completion, lets it begin at the start, so that the thinking needs its own pass.
+    splits = traits.splits_reasoning and not (renders and traits.formats_completions)
+    if splits or (chat.response_format is None and not _FORMS & chat.extra.keys()):
+        return chat
+    if thinks and style is not None and may_think_first(chat, asked, traits):
+        return replace(chat, thinks_first=True)
+    return hold_from_start(chat, asked, thinks=thinks)
+
+
+def may_think_first(chat: PreparedChat, asked: ChatRequest, traits: Traits) -> bool:
+    """Tell whether a thinking model's response can have two passes, as completions of its prompt.
+
+    Images, log probabilities and what is collected inside the model need one call.
+    """
+    if chat.think is False or chat.continues or chat.logprobs or chat.n > 1 or asked.inspect:
+        return False
+    if asked.is_text or asked.context or any(message.media_count for message in chat.messages):
+        return False
+    ends_at_marks = "stop" in traits.parameters and traits.stops is Stops.LEFT_OUT
+    return traits.completes and traits.formats_completions and ends_at_marks
+
+
+def hold_from_start(chat: PreparedChat, asked: ChatRequest, *, thinks: bool) -> PreparedChat:
+    """Return a request whose format holds from the first token on; a model that `thinks` cannot.
+
+    That is named, unless the client wants no thinking.
+    """
+    lost = ("think",) if thinks and asked.think is not False and not asked.is_text else ()
+    chat = replace(chat, ignored=(*chat.ignored, *lost))
+    return replace(chat, thinks_first=False, constrained=True, think=False)

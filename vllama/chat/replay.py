@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from vllama.base.errors import EngineCrashed
-from vllama.chat.engine.events import Choice, Chunk
+from vllama.chat.engine.events import Chunk, ChunkChoice
 from vllama.chat.request import Call
 
 Key = tuple[int, str]
@@ -44,10 +44,8 @@ class Rest(NamedTuple):
 
     def without(self, tokens: int) -> Call:
         """Return the last call for so many tokens less: those that have been said."""
-        body = msgspec.json.decode(self.go_on.body)
-        if (limit := body.get("max_tokens")) is not None:
-            body["max_tokens"] = max(1, limit - tokens)
-        return msgspec.structs.replace(self.go_on, body=msgspec.json.encode(body))
+        limit = self.go_on.fields.get("max_tokens")
+        return self.go_on if limit is None else self.go_on.put(max_tokens=max(1, limit - tokens))
 
 
 def continue_call(call: Call, said: str) -> Rest | None:
@@ -55,21 +53,20 @@ def continue_call(call: Call, said: str) -> Rest | None:
 
     That is chats, several choices, and answers that keep to a form or have log probabilities.
     """
-    body = msgspec.json.decode(call.body)
+    body = call.fields
     prompt = body.get("prompt")
     if not isinstance(prompt, str) or body.get("n", 1) > 1:
         return None
     if any(body.get(name) is not None for name in _KEEPS_STATE):
         return None
-    reading = {**body, "max_tokens": 0, "stream": False}
-    reading.pop("stream_options", None)
-    whole = {"prompt": prompt + said}
-    bodies = (reading | whole, body | whole)
-    return Rest(*(msgspec.structs.replace(call, body=msgspec.json.encode(x)) for x in bodies))
+    go_on = call.put(prompt=prompt + said)
+    reading = {name: value for name, value in go_on.fields.items() if name != "stream_options"}
+    reading |= {"max_tokens": 0, "stream": False}
+    return Rest(msgspec.structs.replace(call, fields=reading), go_on)
 
 
 class Taken:
-    """What has come of an answer, as the engine sent it.
+    """Received part of a response, as the engine sent it.
 
     `text` is that of the only choice, or of the first; the fast path adds to it.
     """
@@ -84,7 +81,7 @@ class Taken:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come."""
+        """True if nothing has come."""
         return not any(self._texts.values())
 
     def rewind(self) -> None:
@@ -117,7 +114,7 @@ class Taken:
         return is_left
 
     def _take(self, key: Key, text: str) -> str:
-        """Return what of a text is new."""
+        """Return the new part of a text."""
         given, known = _encode(text), self._texts.setdefault(key, bytearray())
         at = self._at.get(key, len(known))
         size = min(len(given), len(known) - at)
@@ -136,7 +133,7 @@ def _encode(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def _list_texts(choice: Choice) -> Iterator[tuple[Key, str]]:
+def _list_texts(choice: ChunkChoice) -> Iterator[tuple[Key, str]]:
     """Yield the texts of a choice, each once."""
     delta = choice.delta
     if delta is None:
@@ -145,18 +142,17 @@ def _list_texts(choice: Choice) -> Iterator[tuple[Key, str]]:
         return
     if delta.content:
         yield (choice.index, CONTENT), delta.content
-    if thinking := delta.reasoning or delta.reasoning_content:
-        yield (choice.index, THINKING), thinking
-    for number, call in enumerate(delta.tool_calls or ()):
+    if delta.thinking:
+        yield (choice.index, THINKING), delta.thinking
+    for call in delta.tool_calls or ():
         arguments = call.function.arguments if call.function is not None else None
         # a name comes before the arguments, and counts as a character of them
         named = "\0" if call.function is not None and call.function.name else ""
         if isinstance(arguments, str) or named:
-            place = number if call.index is None else call.index
-            yield (choice.index, f"call {place}"), named + (arguments or "")
+            yield (choice.index, f"call {call.index}"), named + (arguments or "")
 
 
-def _keep(choice: Choice, rest: dict[Key, str]) -> None:
+def _keep(choice: ChunkChoice, rest: dict[Key, str]) -> None:
     """Leave in a choice only what is left of its texts."""
     choice.logprobs = choice.logprobs if any(rest.values()) else None
     delta = choice.delta
@@ -167,9 +163,8 @@ def _keep(choice: Choice, rest: dict[Key, str]) -> None:
     delta.content = rest.get((choice.index, CONTENT)) or None
     delta.reasoning, delta.reasoning_content = rest.get((choice.index, THINKING)) or None, None
     calls = []
-    for number, call in enumerate(delta.tool_calls or ()):
-        place = number if call.index is None else call.index
-        left = rest.get((choice.index, f"call {place}"), "")
+    for call in delta.tool_calls or ():
+        left = rest.get((choice.index, f"call {call.index}"), "")
         if left and call.function is not None:
             if not left.startswith("\0"):
                 call.function.name = call.id = call.type = None

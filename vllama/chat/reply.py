@@ -1,9 +1,10 @@
 """An answer on its way from the engine to the client: one reader, a list of filters, one writer.
 
-    engine's bytes → `SseReader` → `Event` → filters → `Tally`, `Writer` → client's bytes
+    engine's bytes → `SseReader` → `Event` → `Deltas` → filters → `Tally`, `Writer` → client's bytes
 
-The reader decodes each event once. Filters (`chat.filters`) change events and see no bytes. A
-writer knows the bytes of one dialect and route and nothing of engines.
+The reader decodes each event once. `Deltas` makes whatever engines stream well formed. Filters
+(`chat.filters`) change events and see no bytes. A writer knows the bytes of one dialect and route
+and nothing of engines.
 
 Most events of a stream differ from the one before in their text only. Once the filters let such
 events pass as they are, their surroundings are learnt (`EventTemplate`), so that a read that looks
@@ -18,21 +19,18 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from vllama.base.errors import EngineCrashed, VllamaError
-from vllama.chat.engine.events import (
-    Chunk,
-    Event,
-    Timings,
-    check_finish,
-    decode_event,
-)
+from vllama.chat.engine.deltas import Deltas
+from vllama.chat.engine.events import Chunk, Event, Timings, check_finish, decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
-from vllama.chat.inspect import Inspected, WholeReader
+from vllama.chat.inspect import WholeReader
 from vllama.chat.replay import Rest, Taken, continue_call
 from vllama.chat.request import Call, Usage
+from vllama.chat.schema_check import SchemaCheck
 from vllama.chat.stops import StopFilter
+from vllama.chat.thinking_pass import ThinkingPass
 
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 EVENT_STREAM = "text/event-stream"
@@ -42,7 +40,7 @@ JSON = "application/json"
 class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an OpenAI client wants of the answer, while the engine always streams with usage.
 
-    `model` is the name that the client wrote, which the answer bears.
+    `model` is the name that the client wrote, which the answer bears; `customs` are custom tools.
     """
 
     kind: Literal["chat", "completion"]
@@ -50,6 +48,7 @@ class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     model: str
     top_logprobs: int = 0
+    customs: frozenset[str] = frozenset()
 
 
 class Tally:
@@ -66,17 +65,18 @@ class Tally:
 
         Both are used where the engine does not say.
         """
+        self.streams = True  # its tokens come one by one
         self.ended = self.left = False  # `left`: the client has, while the engine was at work
         self.first_token_ns: int | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
         self.moved = 0  # tokens of the answer that the engine counts with the prompt
-        self.collected: dict[str, Inspected] = {}  # `inspect`, as the answer has it
+        self.collected: dict[str, Any] = {}  # vllama's own fields, at the answer's end
         self._template = template  # counts the events that are not decoded
         self.prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
         self._usage: dict[str, Any] = {}
-        self._choices, self._unfinished = 1, set[int]()
+        self._choices, self.unfinished = 1, set[int]()
         self._final: Usage | None = None
 
     @property
@@ -138,14 +138,14 @@ class Tally:
             self.moved = max(self.moved, both_tokens - self.prompt_tokens)
         return self.moved
 
+    def expect(self, choices: int) -> None:
+        """Take an answer as whole only when so many choices have ended."""
+        self._choices, self.unfinished = choices, set(range(choices))
+
     def count(self, chunk: Chunk, now_ns: int) -> None:
         """Count the tokens of an event as the engine sent it, whatever filters make of it."""
         for choice in chunk.choices or ():
-            delta = choice.delta
-            if (choice.text if delta is None else delta.content) or (
-                delta is not None
-                and (delta.reasoning or delta.reasoning_content or delta.tool_calls)
-            ):
+            if choice.speaks:
                 if self.first_token_ns is None:
                     self.first_token_ns = now_ns
                 self._template.last_ns = now_ns
@@ -162,17 +162,17 @@ class Tally:
             self.timings = chunk.timings
         for choice in chunk.choices or ():
             self._choices = max(self._choices, choice.index + 1)
-            self._unfinished.add(choice.index)
+            self.unfinished.add(choice.index)
             if choice.finish_reason is not None:
                 check_finish(choice.finish_reason)
-                self._unfinished.discard(choice.index)
+                self.unfinished.discard(choice.index)
                 self.finish_reason = choice.finish_reason
                 self._template.last_ns = now_ns
-                self.ended = not self._unfinished
+                self.ended = not self.unfinished
 
     def complete(self) -> None:
         """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
-        if self.finish_reason is None or self._unfinished:
+        if self.finish_reason is None or self.unfinished:
             raise EngineCrashed(CUT_SHORT)
         self._final = self.usage
 
@@ -198,29 +198,23 @@ class Writer(Protocol):
     @property
     def content_type(self) -> str:
         """What its bytes are."""
-        ...
 
     @property
     def template(self) -> EventTemplate:
         """What is known of its plain events."""
-        ...
 
     @property
     def streams(self) -> bool:
         """Whether plain events are written as they come, or kept by the template for the end."""
-        ...
 
     def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
         """Return what one event is to the client; b"" if that comes later."""
-        ...
 
     def finish(self, tally: Tally, now_ns: int) -> bytes:
         """Return the end, or the whole answer."""
-        ...
 
     def fail(self, error: VllamaError) -> bytes:
         """Return how the dialect reports `error` inside an answer that has begun."""
-        ...
 
 
 class Reply:
@@ -235,13 +229,16 @@ class Reply:
         prompt_tokens: int | None = None,
         max_tokens: int | None = None,
         reader: GenerateReader | WholeReader | None = None,
+        passes: ThinkingPass | None = None,
     ) -> None:
         """`filters` in order; `stops` comes first, and tells the tally of an end that it makes.
 
-        `reader` is that of an answer that is no stream of events.
+        `reader` is that of an answer that is no stream of events. `passes`: it thinks first, and
+        the engine is called twice.
         """
         self.writer = writer
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        self.tally.streams = not isinstance(reader, WholeReader)
         self.count_prompt: Callable[[], Awaitable[int]] | None = None
         """Counts the prompt of an answer that ended before the engine told how long it is."""
         self.prompt_text: str | None = None
@@ -249,11 +246,15 @@ class Reply:
         """Whether its text goes on from `prompt_text` as the engine has both."""
         self.collect: Callable[[Any], Awaitable[None]] | None = None
         """Reads what the engine has collected, with its connections, before the end is written."""
+        self.check: SchemaCheck | None = None
         self._reader = reader or SseReader()
         self._filters = filters
         self._stops = stops
-        self._failure: VllamaError | None = None
-        self._is_done = False  # the engine has said so
+        self.passes = passes
+        self.second_call: Call | None = None  # the first has been answered
+        self._deltas, self._held_ns = Deltas(), 0
+        self.failure: VllamaError | None = None  # raised once all before it is sent
+        self.is_done = False  # the engine has said so
         self._taken: Taken | None = None
         self._said = b""  # before that: what the engine was given to go on from
         self._is_behind = False  # what comes has come before
@@ -282,6 +283,11 @@ class Reply:
         self._taken, self._on_new = Taken(), on_new
         self.writer.template.taken = self._taken.text
 
+    def keep_text(self) -> None:
+        """Keep what comes for `taken_text`."""
+        if self._taken is None:
+            self.make_resumable(lambda: None)
+
     @property
     def taken_text(self) -> str | None:
         """The text that follows `prompt_text`, as far as it is known; None if it was cut."""
@@ -293,7 +299,7 @@ class Reply:
     @property
     def is_resumable(self) -> bool:
         """Whether it can be asked for again."""
-        return self._taken is not None and self._failure is None and not self.has_enough
+        return self._taken is not None and self.failure is None and not self.has_enough
 
     @property
     def is_empty(self) -> bool:
@@ -303,10 +309,22 @@ class Reply:
     def begin_again(self) -> None:
         """Expect the same answer from its beginning."""
         assert self._taken is not None
-        self._reader = SseReader()
-        self.writer.template.forget()
+        self._expect_stream()
         self._taken.rewind()
         self._is_behind = True
+
+    async def begin_second(self) -> None:
+        """Expect what follows the thinking."""
+        assert self.passes is not None
+        if (wait := self.passes.before_second) is not None:
+            self.passes.before_second = None
+            await wait()
+        self._expect_stream()
+
+    def _expect_stream(self) -> None:
+        self._reader, self._deltas = SseReader(), Deltas()
+        self.is_done, self.second_call = False, None
+        self.writer.template.forget()
 
     def make_rest(self, call: Call) -> Rest | None:
         """Return how to go on from what has come of the answer to `call`; None if none can."""
@@ -321,8 +339,8 @@ class Reply:
         `both_tokens`: the prompt and what has come, as the engine counts.
         """
         assert self._taken is not None
-        self._reader, self._failure = SseReader(), None
-        self.writer.template.forget()
+        self._expect_stream()
+        self.failure = None
         self._said += self._taken.text
         self._taken, self._is_behind = Taken(), False
         self.writer.template.taken = self._taken.text
@@ -340,8 +358,8 @@ class Reply:
         if texts is not None:
             template.count(texts, now_ns)
             return template.write(texts, now_ns) if self.writer.streams else b""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         plain = not self._reader.pending and self._stops is None
         plain = plain and isinstance(self._reader, SseReader) and not self._is_behind
         plain = plain and not [step for step in self._filters if not step.is_idle]
@@ -350,6 +368,8 @@ class Reply:
         try:
             for payload in self._reader.feed(chunk):
                 event = self._take(payload, now_ns, out)
+                if self.passes is not None and self.passes.ends_first(is_done=self.is_done):
+                    self._end_first_pass(self.passes, now_ns, out)
                 plain = plain and event is not None and event.text is not None
                 if plain and text is None and event is not None:
                     text = event.text
@@ -359,7 +379,7 @@ class Reply:
             if not self.has_enough:  # else nobody wants to know it
                 if not out:
                     raise
-                self._failure = error
+                self.failure = error
         written = out[0] if len(out) == 1 else b"".join(out)
         if self._reader.pending:
             template.forget()
@@ -372,19 +392,36 @@ class Reply:
 
         Raises UpstreamError or EngineCrashed when the answer is not whole.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         out: list[bytes] = []
         if not self.has_enough:  # else the engine was cut off, maybe in the midst of an event
             for payload in self._reader.close():
                 self._take(payload, now_ns, out)
+        for event in self._deltas.release():
+            self._pass(event, self._held_ns, out)
         self.tally.complete()
         out.append(self.writer.finish(self.tally, now_ns))
         return b"".join(out)
 
     def fail(self, error: VllamaError) -> bytes:
         """Return how the dialect reports `error` inside an answer that has begun."""
-        return self.writer.fail(error)
+        out, stops = b"", self._stops
+        for event in self._deltas.end(self.tally.unfinished if stops is not None else ()):
+            assert stops is not None
+            stops.take(event)  # gives what it has held back
+            for choice in event.chunk.choices or ():
+                choice.finish_reason = None
+                if choice.speaks:
+                    out += self.writer.write(event, self.tally, self.tally.last_token_ns)
+        return out + self.writer.fail(error)
+
+    @property
+    def lacks_prompt(self) -> bool:
+        """Whether the prompt is to be counted, because the engine has ended and not told."""
+        if self.count_prompt is None or self._reader.pending or self._deltas.needs_all:
+            return False
+        return self.tally.ended and not (self.has_enough or self.tally.usage.prompt_tokens)
 
     @property
     def has_enough(self) -> bool:
@@ -393,15 +430,40 @@ class Reply:
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
         """Take one event; None for the end of the stream and what follows it."""
-        if payload == DONE:
-            self.tally.ended = self._is_done = True
-            self.writer.template.forget()
-        if self._is_done:
+        if self.is_done:
             return None
-        event = decode_event(payload)
+        template, deltas, tally = self.writer.template, self._deltas, self.tally
+        if payload == DONE:
+            self.is_done = True
+            template.forget()
+            for last in deltas.release():
+                self._pass(last, self._held_ns, out)
+            if tally.first_token_ns is not None:
+                for last in deltas.end(tally.unfinished):
+                    self._pass(last, now_ns, out)
+            tally.ended = True
+            return None
+        event = decode_event(payload or b"{}")
+        if event.text is not None and not deltas.needs_all:
+            return self._pass(event, now_ns, out)
+        passed = None
+        for one in deltas.take(event, has_begun=tally.first_token_ns is not None):
+            passed = self._pass(one, now_ns if one is event else self._held_ns, out)
+        self._held_ns = now_ns
+        if deltas.needs_all:  # more than the text of the next event counts
+            template.forget()
+            if self.passes is None or not self.passes.is_first:
+                tally.ended |= deltas.ends(tally.unfinished)
+        return passed if passed is event else None
+
+    def _pass(self, event: Event, now_ns: int, out: list[bytes]) -> Event | None:
+        """Pass a well-formed event through the filters to the writer; None: it came before."""
+        stops, passes = self._stops, self.passes
+        if passes is not None:
+            stops = None if passes.is_first else stops  # they hold for the response only
+            passes.take(event)
         if self._taken is not None and not self._is_new(event, self._taken):
             return None
-        stops = self._stops
         if stops is None or not stops.is_over:
             self.tally.count(event.chunk, now_ns)
         if stops is not None:
@@ -412,6 +474,13 @@ class Reply:
         if not event.silent and (data := self.writer.write(event, self.tally, now_ns)):
             out.append(data)
         return event
+
+    def _end_first_pass(self, passes: ThinkingPass, now_ns: int, out: list[bytes]) -> None:
+        """Have the relay make the second call, or end here."""
+        self.is_done, self.tally.ended = True, False
+        self.second_call = passes.begin_second()
+        if self.second_call is None:
+            self._pass(passes.make_end(), now_ns, out)
 
     def _is_new(self, event: Event, taken: Taken) -> bool:
         """Keep what comes; return whether anything of it has not come before."""

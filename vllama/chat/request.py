@@ -32,7 +32,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it. `num_keep` tokens
     of the prompt's beginning stay when it is cut or the context shifted, -1: all of them.
-    `left_out` are parameters that nobody asked for and that are left to the server.
+    `left_out` are parameters that nobody asked for and that are left to the server. `own` are those
+    that only the model's files name: an engine that reads the files itself is not sent them.
     """
 
     temperature: float = 0.8
@@ -49,6 +50,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     num_keep: int = 4
     left_out: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +112,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `options` are Ollama's, for loading and for sampling. `parameters` are what the dialect's own
     fields say of `Sampling`; they win. `assumed` are the dialect's values of those that are absent.
     `response_format` has OpenAI's form. `keep_alive` is in seconds, `math.inf` for ever, None not
-    given. `template` is a Modelfile's, in place of the model's own. `inspect`: what to collect
-    inside the model, and how to steer it. `extra` are the fields that only engines understand: they
-    are passed on.
+    given. `truncate` None: as the engine does. `template` is a Modelfile's, in place of the model's
+    own. `inspect`: what to collect inside the model, and how to steer it. `extra` are the fields
+    that only engines understand: they are passed on. `passed_over` names what has no effect here.
     """
 
     model: str
@@ -130,10 +132,12 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     assumed: Mapping[str, Any] = msgspec.field(default_factory=dict)
     keep_alive: float | None = None
     think: Think = None
+    effort: bool = False  # OpenAI's field says how hard it thinks, which not all models can
     tools: tuple[dict[str, Any], ...] = ()
+    customs: frozenset[str] = frozenset()  # of them, functions in the place of custom tools
     tool_choice: object = None
     parallel_tool_calls: object = None
-    truncate: bool = True
+    truncate: bool | None = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
@@ -142,6 +146,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     debug_render_only: bool = False
     inspect: Inspect | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -158,9 +163,12 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     """A request as one engine takes it: what the body for the engine is built from.
 
     `tool_fields` go with the tools, such as `tool_choice`. `response_format` is spelled for the
-    engine; `constrained`: it holds from the first token on, so that no thinking comes before.
+    engine; `constrained`: it holds from the first token on, so that no thinking comes before;
+    `thinks_first`: thinking comes before, in a pass of its own (`chat.thinking_pass`).
     `toolset`: what to look for in the answer. `continues`: the last message is an answer that the
-    client has begun. `ignored` names the fields of the client that the engine is not sent.
+    client has begun. `is_whole`: neither the client nor vllama needs the pieces. `ignored` names
+    the fields of the client that the engine is not sent. `half_held` is the client's own format,
+    if its schema has more than the engine is known to hold.
     """
 
     model: str
@@ -169,14 +177,17 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     tool_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     response_format: Mapping[str, Any] | None = None
     constrained: bool = False
+    thinks_first: bool = False
     think: Think = None
     logprobs: bool = False
     top_logprobs: int = 0
     n: int = 1
     continues: bool = False
+    is_whole: bool = False
     toolset: Toolset | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    half_held: Mapping[str, Any] | None = None
 
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,11 +217,24 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to an engine: always POST, JSON unless it says otherwise."""
+    """A request to an engine: always POST, with the fields of a JSON object or a finished body.
+
+    Fields are encoded when the call is sent, so until then any may be added.
+    """
 
     path: str
-    body: bytes
+    fields: Mapping[str, Any] = {}
+    body: bytes | None = None  # in place of fields
     content_type: str = "application/json"
+    grammar: bytes = b""  # what the engine must make a grammar of, if anything
+
+    def put(self, **fields: Any) -> Call:
+        """Return the call with more fields, or others."""
+        return msgspec.structs.replace(self, fields={**self.fields, **fields})
+
+    def encode(self) -> bytes:
+        """Return the body as it is sent. Raises BadRequest for what cannot be encoded."""
+        return encode_json(self.fields) if self.body is None else self.body
 
 
 BYTES_PER_TOKEN = 4

@@ -1,4 +1,4 @@
-"""Whether a JSON schema can be used, and what its references mean.
+"""Checks of a JSON schema, and the resolution of its references.
 
 Engines differ in what they make of one with a fault: any JSON without a word, an error in their own
 words, or no answer at all (llama-server builds the grammar of a `minLength` above its `maxLength`
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
+from vllama.chat.grammar_cost import measure_grammar
 
 KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 MOST_DEPTH = 128
@@ -30,6 +31,8 @@ MOST_ITEMS = 200_000
 """All `minItems` and `maxItems` together: llama-server takes 1.7 s for so many."""
 MOST_NESTED = 1000
 """Brackets of a grammar: llama-server reads it recursively, on stacks of 512 KiB on macOS."""
+MOST_SKIPPED = 100
+"""Parts of a grammar (`measure_grammar`): llama-server takes about a second for so many."""
 _ONE = frozenset({
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
@@ -65,13 +68,13 @@ def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(found, bool):
             continue
         if not isinstance(found, Mapping):
-            _refuse(where, f"a schema is an object or a boolean, not {_shown(found)}")
+            _refuse(where, f"a schema is an object or a boolean, not {_show(found)}")
         if depth > MOST_DEPTH:
             _refuse("#", f"it is nested more than {MOST_DEPTH} levels deep")
         for name, value in found.items():
             check = _CHECKS.get(name)
             if check is not None:
-                check(f"{where}/{_escaped(name)}", value)
+                check(f"{where}/{_escape(name)}", value)
         _check_ranges(found, where)
         todo += ((inner, f"{where}/{path}", depth + 1) for path, inner in _schemas_in(found))
         reference = found.get("$ref")
@@ -108,7 +111,12 @@ def _bound_counts(schema: Any, items: list[int]) -> Any:
 
 
 def check_grammar(grammar: str) -> None:
-    """Raise BadRequest if a grammar is nested so deeply that it ends the engine."""
+    """Raise BadRequest if a grammar is nested so deeply that it ends the engine, or too costly."""
+    if (skipped := measure_grammar(grammar)) > MOST_SKIPPED:
+        raise BadRequest(
+            f"cannot use the grammar: one place in it costs {skipped:.0f}, at most {MOST_SKIPPED}",
+            hint="repeat nothing that may be empty, and use fewer alternatives",
+        )
     depth = 0
     for bracket in re.findall(r"[()]", grammar):
         depth += 1 if bracket == "(" else -1
@@ -126,7 +134,7 @@ def check_size(schema: object) -> bytes:
 
 
 class References:
-    """What the references in one schema mean; all names are collected once."""
+    """Targets of the references in one schema; all names are collected once."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -142,10 +150,10 @@ class References:
         base, _, fragment = reference.partition("#")
         target = root
         if base and not (isinstance(root, Mapping) and root.get("$id") == base):
-            target = self._named(root, "$id", base)
+            target = self._look_up(root, "$id", base)
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
-            return self._named(target, "$anchor", fragment)
+            return self._look_up(target, "$anchor", fragment)
         for step in fragment.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(target, Mapping) and step in target:
@@ -157,7 +165,7 @@ class References:
         return target
 
     def end(self, reference: str, where: str) -> object:
-        """Return what a reference means in the end, which must be more than another one.
+        """Return the final target of a reference, which must be more than another one.
 
         Raises BadRequest.
         """
@@ -167,18 +175,18 @@ class References:
             try:
                 target = self.resolve(reference)
             except LookupError:
-                _refuse(where, f"{_shown(reference)} is not in the schema")
+                _refuse(where, f"{_show(reference)} is not in the schema")
             following = target.get("$ref") if isinstance(target, Mapping) else None
             if not isinstance(following, str):
                 self._ends[reference] = target
             elif following in seen:
-                _refuse(where, f"{_shown(reference)} only refers to itself")
+                _refuse(where, f"{_show(reference)} only refers to itself")
             else:
                 reference = following
         self._ends |= dict.fromkeys(seen, self._ends[reference])
         return self._ends[reference]
 
-    def _named(self, root: object, keyword: str, name: str) -> object:
+    def _look_up(self, root: object, keyword: str, name: str) -> object:
         names = self._names.get((id(root), keyword))
         if names is None:
             names = self._names[id(root), keyword] = {}
@@ -198,7 +206,7 @@ def _schemas_in(schema: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield the schemas that one consists of, with their paths in it."""
     for name, value in schema.items():
         if name in _MAPS:
-            yield from ((f"{name}/{_escaped(key)}", inner) for key, inner in value.items())
+            yield from ((f"{name}/{_escape(key)}", inner) for key, inner in value.items())
         elif name in _ONE and not (name == "items" and isinstance(value, list)):
             yield name, value
         elif name in _ONE or name in _LISTS:  # in older drafts `items` may be a list
@@ -239,7 +247,7 @@ def _type(where: str, value: object) -> None:
         _refuse(where, "it names no type")
     for kind in kinds:
         if not isinstance(kind, str) or kind not in KINDS:
-            _refuse(where, f"{_shown(kind)} is not a type; the types are {', '.join(KINDS)}")
+            _refuse(where, f"{_show(kind)} is not a type; the types are {', '.join(KINDS)}")
 
 
 def _is(words: str, test: Callable[[Any], bool]) -> Callable[[str, object], None]:
@@ -247,7 +255,7 @@ def _is(words: str, test: Callable[[Any], bool]) -> Callable[[str, object], None
 
     def check(where: str, value: object) -> None:
         if not test(value):
-            _refuse(where, f"it is {words}, not {_shown(value)}")
+            _refuse(where, f"it must be {words}, not {_show(value)}")
 
     return check
 
@@ -259,7 +267,7 @@ def _is_count(value: object) -> bool:
 
 
 _map = _is("an object", lambda value: isinstance(value, Mapping))
-_list = _is("a list that is not empty", lambda value: isinstance(value, list) and bool(value))
+_list = _is("a non-empty list", lambda value: isinstance(value, list) and bool(value))
 _names = _is(
     "a list of names",
     lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
@@ -272,7 +280,7 @@ _above_0 = _is("a number above 0", lambda value: value > 0)
 def _number(where: str, value: object) -> None:
     draft_4 = isinstance(value, bool) and "/exclusive" in where
     if not (draft_4 or (isinstance(value, int | float) and not isinstance(value, bool))):
-        _refuse(where, f"it is a number, not {_shown(value)}")
+        _refuse(where, f"it must be a number, not {_show(value)}")
 
 
 def _pattern(where: str, value: object) -> None:
@@ -286,7 +294,7 @@ def _pattern(where: str, value: object) -> None:
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         if _BROKEN.search(str(error)):
-            _refuse(where, f"{_shown(value)} is no regular expression: {error}")
+            _refuse(where, f"{_show(value)} is no regular expression: {error}")
 
 
 def _step(where: str, value: object) -> None:
@@ -309,12 +317,12 @@ _CHECKS: dict[str, Callable[[str, object], None]] = {
 }
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")[:60]
 
 

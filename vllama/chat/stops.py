@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllama.base.errors import BadRequest
-from vllama.chat.engine.events import Choice, Event
+from vllama.chat.engine.events import ChunkChoice, Event
 from vllama.chat.engine.traits import Stops, Traits
 
 MAX_STOPS = 1000
@@ -17,8 +17,8 @@ def check_stops(stops: Sequence[str]) -> None:
     """Raise BadRequest for more stop sequences than can be looked for."""
     if len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_TEXT:
         raise BadRequest(
-            f"cannot look for so many stop sequences: {MAX_STOPS} of them and {MAX_STOP_TEXT} "
-            "characters are the most"
+            f"cannot look for so many stop sequences: at most {MAX_STOPS}, with {MAX_STOP_TEXT} "
+            "characters in total"
         )
 
 
@@ -39,7 +39,7 @@ class StopFinder:
         self.found: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return what is certain to come before any stop sequence."""
+        """Return the text that is certain to come before any stop sequence."""
         if self.found is not None:
             return ""
         kept, start = self._held
@@ -58,7 +58,7 @@ class StopFinder:
         return start[: min(kept, certain)] + text[: max(certain - kept, 0)]
 
     def finish(self) -> str:
-        """Return what was held back: nothing more comes."""
+        """Return the held-back rest: nothing more comes."""
         (kept, start), self._held = self._held, (0, "")
         return start[:kept]
 
@@ -100,7 +100,7 @@ class _Matcher:
 
 
 def make_stop_filter(stops: Sequence[str], traits: Traits) -> StopFilter | None:
-    """Return what ends an answer where the engine does not end it as OpenAI's API says."""
+    """Return the stop sequences where the engine does not end it as OpenAI's API says."""
     if not stops or traits.stops is Stops.LEFT_OUT:
         return None
     return StopFilter(stops, cuts=traits.stops is Stops.UNKNOWN)
@@ -121,7 +121,7 @@ class StopFilter:
 
     @property
     def is_over(self) -> bool:
-        """Whether the engine goes on although all choices have ended."""
+        """True if the engine goes on although all choices have ended."""
         return (
             self.cuts
             and bool(self._finders)
@@ -137,7 +137,7 @@ class StopFilter:
         event.chunk.choices = [choice for choice in choices if self._choice(choice)]
         event.silent = not event.chunk.choices and event.chunk.usage is None
 
-    def _choice(self, choice: Choice) -> bool:
+    def _choice(self, choice: ChunkChoice) -> bool:
         """Cut a choice's text in place; False if it had ended before."""
         finder = self._finders.get(choice.index)
         if finder is None:

@@ -11,43 +11,42 @@ See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Collection, Iterable, Sequence
 
 from vllama.base.errors import UpstreamError
-from vllama.chat.engine.events import ToolDelta
+from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.parsers.call_values import (
     ToolCall,
     Toolset,
-    encodable,
     make_call,
-    make_call_id,
     object_of,
     write_call,
 )
-from vllama.chat.parsers.quoting import Before, Place, is_indented
+from vllama.chat.parsers.quoting import Before, Spot, is_indented
 from vllama.chat.parsers.scan import MAX_TRIES, begins_bare, markers_of, read_calls
 
 _ANY = Toolset()
-MAX_CALLS = 1000  # of one answer, which is finished in one piece
 MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
-TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
 TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
 
 
+def read_input(arguments: str) -> str:
+    """Return the text of a custom tool's call, which the model made as one of a function."""
+    said = (object_of(arguments) or {}).get("input")
+    return said if isinstance(said, str) else arguments  # it was cut
+
+
 class _Partial:
-    __slots__ = ("arguments", "id", "name", "whole")
+    __slots__ = ("arguments", "id", "name")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
-        self.whole: dict[str, object] | None = None
 
 
 class CallCollector:
-    """Joins the deltas of a stream's tool calls."""
+    """Joins the deltas of a stream's tool calls, which are well formed (`chat.engine.deltas`)."""
 
     __slots__ = ("_calls", "_size")
 
@@ -55,43 +54,35 @@ class CallCollector:
         self._calls: dict[int, _Partial] = {}
         self._size = 0
 
-    def openai(self) -> list[dict[str, object]]:
-        """Return the calls in OpenAI's form, arguments as the engine wrote them."""
+    def openai(self, customs: Collection[str] = ()) -> list[dict[str, object]]:
+        """Return the calls in OpenAI's form, arguments as written; `customs` are custom tools."""
         out: list[dict[str, object]] = []
-        for position, (_, call) in enumerate(sorted(self._calls.items())):
-            raw = "".join(call.arguments) or "{}"
-            if call.whole is not None:
-                raw = msgspec.json.encode(call.whole).decode()
-            identity = call.id or make_call_id()
-            function = {"name": call.name, "arguments": raw}
-            out.append(
-                {"index": position, "id": identity, "type": "function", "function": function}
-            )
+        for index, call in sorted(self._calls.items()):
+            kind, said = "function", {"name": call.name, "arguments": "".join(call.arguments)}
+            if call.name in customs:
+                kind, said = "custom", {"name": call.name, "input": read_input(said["arguments"])}
+            out.append({"index": index, "id": call.id, "type": kind, kind: said})
         return out
+
+    def __contains__(self, index: int | None) -> bool:
+        """Tell whether the call of an index has begun."""
+        return index in self._calls
 
     def __bool__(self) -> bool:
         """Tell whether any call has begun."""
         return bool(self._calls)
 
     def add(self, deltas: Iterable[ToolDelta]) -> None:
-        """Take the pieces of one chunk; each may repeat name and id."""
-        for position, delta in enumerate(deltas):
-            index = position if delta.index is None else delta.index
-            if index not in self._calls and len(self._calls) >= MAX_CALLS:
-                raise UpstreamError(TOO_MANY_CALLS)
-            call = self._calls.setdefault(index, _Partial())
+        """Take the pieces of one chunk. Raises UpstreamError for too much."""
+        for delta in deltas:
+            call = self._calls.setdefault(delta.index or 0, _Partial())
             call.id = call.id or delta.id or ""
-            function = delta.function
-            if function is None:
-                continue
+            function = delta.function or FunctionDelta()
             call.name = call.name or function.name or ""
-            if isinstance(function.arguments, str):
-                call.arguments.append(function.arguments)
-                self._size += len(function.arguments)
-                if self._size > MAX_TEXT:
-                    raise UpstreamError(TOO_LONG)
-            elif isinstance(function.arguments, dict):
-                call.whole = function.arguments if encodable(function.arguments) else None
+            call.arguments.append(function.arguments or "")
+            self._size += len(call.arguments[-1])
+            if self._size > MAX_TEXT:
+                raise UpstreamError(TOO_LONG)
 
     def finish(self) -> tuple[list[ToolCall], str]:
         """Return the whole calls, and as text what is no call: arguments must be an object."""
@@ -99,14 +90,13 @@ class CallCollector:
         broken: list[str] = []
         for _, partial in sorted(self._calls.items()):
             raw = "".join(partial.arguments)
-            arguments = partial.whole if partial.whole is not None else object_of(raw)
+            arguments = object_of(raw) if raw else None  # without any it was cut
             if arguments is None or not partial.name:
-                broken.append(write_call(partial.name, raw or "{}"))
+                broken.append(write_call(partial.name, raw))
                 continue
             position = len(calls)
-            identity = partial.id or make_call_id()
             calls.append(
-                ToolCall(id=identity, name=partial.name, arguments=arguments, index=position)
+                ToolCall(id=partial.id, name=partial.name, arguments=arguments, index=position)
             )
         self._calls.clear()
         return calls, "\n".join(broken)
@@ -179,7 +169,7 @@ class CallScanner:
             self._before.feed("".join((*self._said, held[looked_at:at])))
             self._said.clear()
             looked_at = at
-            if self._before.find_place(self._tools) is not Place.QUOTED:
+            if self._before.find_place(self._tools) is not Spot.QUOTED:
                 return at, at
             self._quoted += 1
             at = self._markers.find(held, at + 1)

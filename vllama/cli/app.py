@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 from vllama import __version__
 from vllama.base.spelling import find_similar, suggest
@@ -18,7 +19,7 @@ from vllama.cli.command_index import ALIASES, COMMANDS
 
 INTERRUPTED = 130
 USAGE = 2
-REST = ("serve", "launch", "engines", "service")
+REST = ("serve", "plan", "launch", "engines", "service")
 """The commands that pass what comes after -- on to another program."""
 SWITCHES = (
     *("verbose", "hidethinking", "nowordwrap", "truncate", "insecure", "experimental"),
@@ -70,14 +71,14 @@ def run(argv: Sequence[str]) -> int:
         if argv and argv[0] in ("--version", "-v", "version"):
             sys.stdout.write(f"vllama version is {__version__}\n")
             status = 0
+        elif not argv and sys.stdin.isatty() and sys.stdout.isatty():
+            from vllama.cli.menu import show_menu
+
+            status = show_menu(run)
         else:
-            try:
-                status = _run_command(*prepare(list(argv)))
-                if status == USAGE and _is_agent():
-                    status = 0  # else launchd would start it again and again
-            finally:
-                if os.geteuid() == 0:
-                    _leave_to_owner()
+            status = _run_command(*prepare(list(argv)))
+            if status == USAGE and _is_agent():
+                status = 0  # else launchd would start it again and again
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -87,7 +88,8 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         from vllama.cli.output import show_error
 
-        show_error(f"cannot write: {error.strerror or error}")
+        where = f"use '{error.filename}'" if error.filename else "write"
+        show_error(f"cannot {where}: {error.strerror or error}")
         return 1
 
 
@@ -100,6 +102,9 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     from vllama.cli.parser import COMPLETION_VARIABLE, root
 
     try:
+        is_help = args[0][:1] == "-" or not {"--help", "-h"}.isdisjoint(args)
+        if os.geteuid() == 0 and args[0] != "service" and not is_help:
+            _become_owner(args)
         status = root().main(
             args,
             prog_name="vllama",
@@ -132,16 +137,19 @@ def _is_agent() -> bool:
     return config.environ().get("XPC_SERVICE_NAME") == LABEL
 
 
-def _leave_to_owner() -> None:
-    """Give what root's command has made in the folder of a service to the user of the service."""
-    if "vllama.config" not in sys.modules:  # the command has not looked where the folder is
-        return
-    from vllama import config
-    from vllama.base import private
-    from vllama.base.errors import VllamaError
+def _become_owner(args: Sequence[str]) -> None:
+    """Run root's command as the user whose the data folder is, such as that of a service."""
+    from pathlib import Path
 
-    with contextlib.suppress(OSError, VllamaError):
-        private.give_to_owner(config.load({}, config.environ()).data_dir)
+    from vllama import config
+    from vllama.base.errors import ConfigError
+    from vllama.base.owner import become_owner
+
+    words, file = [part for arg in args for part in arg.split("=", 1)], None
+    if ALIASES.get(args[0], args[0]) in ("serve", "config"):
+        file = next((Path(b) for a, b in pairwise(words) if a == "--config"), None)
+    with contextlib.suppress(ConfigError):  # by which the command fails, too, or it is to mend it
+        become_owner(config.load({}, config.environ(), file).data_dir, words)
 
 
 def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -171,7 +179,7 @@ def _switch(arg: str) -> list[str]:
 
 
 def _explain(message: str) -> str:
-    """Return what typer and pydantic say of an argument in words of ours."""
+    """Translate an error of typer or pydantic about an argument."""
     message = message.rstrip(".")
     for pattern, words in WORDS:
         message = re.sub(pattern, words, message)
@@ -179,7 +187,7 @@ def _explain(message: str) -> str:
 
 
 def _find_removed(args: Sequence[str], option: str | None) -> str | None:
-    """Return what to do instead of a command or an option that was removed; None if none was."""
+    """Return the replacement of a removed command or option; None if it never existed."""
     from vllama.config import removed
 
     name = next((a for a in args if not a.startswith("-")), "")

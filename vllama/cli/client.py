@@ -17,7 +17,7 @@ from http.client import (
     InvalidURL,
     RemoteDisconnected,
 )
-from ssl import SSLCertVerificationError, SSLError
+from ssl import SSLCertVerificationError, SSLError, VerifyFlags, create_default_context
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -54,14 +54,21 @@ class Client:
     server's own text where it refuses.
     """
 
-    def __init__(self, url: str, *, key: str | None = None, limit_s: float | None = None) -> None:
-        """`key` is one of the server's, if it has keys."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        limit_s: float | None = None,
+        certificate: str = "",
+    ) -> None:
+        """`key` is one of the server's, if it has keys; `certificate` a file with its own."""
         self.url = url
         self._headers = HEADERS | ({"authorization": f"Bearer {key}"} if key else {})
-        self._limit_s = limit_s
+        self._limit_s, self._certificate = limit_s, certificate
         self._is_known = False  # what answers at this address
         self._http = OpenerDirector()  # without an error handler: a refusal is an answer too
-        self._http.add_handler(_Connections(limit_s))
+        self._http.add_handler(_Connections(limit_s, certificate))
         # a proxy of the environment cannot reach this machine's own loopback
         if not is_loopback(urlsplit(url).hostname or ""):
             self._http.add_handler(ProxyHandler())
@@ -100,7 +107,8 @@ class Client:
         is_new = path == "/api/create"  # then the name is not one that could exist
         if body is not None and not is_new and isinstance(name := body.get("model"), str):
             body = {**body, "model": whole_path(name)}
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        text = json.dumps(body, ensure_ascii=False).encode(errors="replace")  # of any file's name
+        content = None if body is None else text
         with self._open(method, path, content, self._headers) as answer:
             if answer.status >= 400:
                 raise _refusal(answer.status, answer.read(), body)
@@ -136,7 +144,7 @@ class Client:
         """Raise ServerUnreachable unless it has Ollama's API: any program may listen there."""
         self._is_known = True
         limit_s = min(ANSWER_LIMIT_S, self._limit_s or ANSWER_LIMIT_S)
-        with Client(self.url, limit_s=limit_s) as client:
+        with Client(self.url, limit_s=limit_s, certificate=self._certificate) as client:
             client._is_known = True
             try:
                 with client._open("GET", "/api/version", None, self._headers) as answer:
@@ -174,7 +182,7 @@ class Client:
                 yield answer
         except URLError as error:  # the request could not be sent
             if isinstance(error.reason, SSLError):
-                raise _untrusted(self.url, error.reason) from error
+                raise _make_tls_error(self.url, error.reason) from error
             raise _unreachable(self.url, error.reason) from error
         except InvalidURL as error:
             raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
@@ -228,7 +236,7 @@ def _unreachable(url: str, reason: object) -> ServerUnreachable:
     )
 
 
-def _untrusted(url: str, error: SSLError) -> ServerUnreachable:
+def _make_tls_error(url: str, error: SSLError) -> ServerUnreachable:
     """Return the error for a failed TLS connection."""
     if isinstance(error, SSLCertVerificationError):
         return ServerUnreachable(
@@ -248,9 +256,9 @@ class _Connections(AbstractHTTPHandler):
 
     http_request = https_request = AbstractHTTPHandler.do_request_
 
-    def __init__(self, limit_s: float | None) -> None:
+    def __init__(self, limit_s: float | None, certificate: str) -> None:
         super().__init__()
-        self._limit_s = limit_s
+        self._limit_s, self._certificate = limit_s, certificate
 
     def http_open(self, request: Request) -> HTTPResponse:
         """Send a request."""
@@ -258,7 +266,11 @@ class _Connections(AbstractHTTPHandler):
 
     def https_open(self, request: Request) -> HTTPResponse:
         """Send a request by TLS."""
-        return self.do_open(self._kind(HTTPSConnection), request)
+        context = create_default_context(cafile=self._certificate)
+        if self._certificate:  # it stands for itself, whatever names and issuers it has
+            context.check_hostname = False
+            context.verify_flags |= VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+        return self.do_open(self._kind(HTTPSConnection), request, context=context)
 
     def _kind(self, plain: type[HTTPConnection]) -> type[HTTPConnection]:
         limit_s = self._limit_s

@@ -21,6 +21,7 @@ GROUPS = {
         "engines": "List, install or remove the engines.",
     },
     "Models": {
+        "recommend": "Recommend models that suit this machine.",
         "plan": "Show what serve would do with a model, and why.",
         "show": "Show the details of a model.",
         "create": "Create a model from another one, with defaults of its own.",
@@ -78,7 +79,7 @@ def find_place(name: str) -> str:
 
 
 COMMANDS = tuple(name for rows in (*GROUPS.values(), HIDDEN) for name in rows)
-INTRODUCTION = "Serve language models with the vendors' own servers, behind the API of Ollama."
+INTRODUCTION = "Serve language models with the official inference servers, behind Ollama's API."
 HEAD = """\
 Usage: vllama [OPTIONS] COMMAND [ARGS]...
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vllama.base.errors import EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.output import ask, can_ask, confirm, say_aside, show_warning
+from vllama.cli.output import can_ask, confirm, say_aside, show_warning
 from vllama.cli.progress import open_display, show_installer
 from vllama.models.types import PullEvent
 
@@ -22,27 +22,35 @@ if TYPE_CHECKING:
 
 
 def describe_offer(offer: Offer) -> list[str]:
-    """Say what will be fetched and how large it is, before it is."""
+    """Announce a download and its size (`measure_offer`)."""
     from vllama.machine.environments.layout import list_requirements
 
     wheels, size = offer.wheels, format_bytes_decimal
     home = next(path for path in (offer.folder, *offer.folder.parents) if path.exists())
     free = size(shutil.disk_usage(home).free)
-    first, *rest = list_requirements(offer.steps)
+    names = list_requirements(offer.steps)
+    first, *rest = sorted(names, key=lambda name: not name.startswith(wheels.package))
     more = f" and {len(rest)} more" if rest else ""
-    lines = [
-        f"{offer.engine.title}: {first}{more}",
-        f"  to download  about {size(wheels.download_bytes)}",
-        f"  on the disk  about {size(wheels.disk_bytes)}, of {free} free",
-        f"  where        {offer.folder}",
-    ]
-    notes = [
+    about = "" if offer.measured else "about "
+    rows = [
+        ("download", f"{about}{size(wheels.download_bytes)}"),
+        ("disk", f"about {size(wheels.disk_bytes)} in {offer.folder} ({free} free)"),
         ("why", offer.reason),
         ("note", wheels.note),
         ("instead", offer.instead),
         ("faster", offer.faster),
     ]
-    return [*lines, *(f"  {name:<11}  {text}" for name, text in notes if text)]
+    lines = [f"  {name:<8}  {text}" for name, text in rows if text]
+    return [f"{offer.engine.title}: {first}{more}", *lines]
+
+
+def measure_shown(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers with the sizes of the index in use, and show that it is asked."""
+    from vllama.engines.install import measure_offer
+
+    with open_display() as display:
+        display(PullEvent(status="asking the package index for sizes"))
+        return [measure_offer(each) for each in offers]
 
 
 def install_with_progress(offer: Offer) -> Installation:
@@ -65,33 +73,28 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     """
     from vllama.engines.registry import make_search_paths
 
-    asks = can_ask()
     environments = make_search_paths(settings).environments
-    if not (yes or asks) or environments is None:
+    if not (yes or can_ask()) or environments is None:
         return False
     offers = find_offers(error.engines, environments)
     if not offers:
         return False
     show_warning(error.message)
-    shown = offers[:1] if yes else offers
-    for number, each in enumerate(shown, 1):
-        first, *rest = describe_offer(each)
-        say_aside(f"{number}. {first}" if len(shown) > 1 else first)
-        for line in rest:
-            say_aside(line)
-    chosen = offers[0] if yes else pick_offer(offers)
-    if chosen is None:
+    (best,) = measure_shown(offers[:1])
+    for line in describe_offer(best):
+        say_aside(line)
+    if not (yes or confirm("Install it now (other engines: vllama engines)?")):
         return False
-    later = offers[offers.index(chosen) :]
-    install_first([each for each in later if each.engine is chosen.engine])
+    others = [each for each in offers[1:] if each.engine is best.engine]
+    install_first([best, *others], yes=yes)
     return True
 
 
-def install_first(offers: Sequence[Offer]) -> Installation:
+def install_first(offers: Sequence[Offer], *, yes: bool) -> Installation:
     """Install an engine in the first of these ways that works, and return it.
 
-    A release may be out of reach, and a compiler may lack a library. Raises VllamaError if the last
-    way fails, too.
+    A release may be out of reach, and a compiler may lack a library. What takes minutes to compile
+    is asked for again, unless `yes`. Raises VllamaError if the last way fails, too.
     """
     from vllama.machine.environments.layout import list_requirements
 
@@ -99,8 +102,13 @@ def install_first(offers: Sequence[Offer]) -> Installation:
         try:
             return install_with_progress(each)
         except EnvironmentFailed as error:
-            what = list_requirements(following.steps)[0]
-            how = "built from source" if following.wheels.compiled else "installed"
+            what, wheels = list_requirements(following.steps)[0], following.wheels
+            if wheels.compiled and not (yes or each.wheels.compiled):
+                show_warning(error.message)
+                if not (can_ask() and confirm(f"Build {what} from source ({wheels.note})?")):
+                    raise
+                continue
+            how = "built from source" if wheels.compiled else "installed"
             show_warning(f"{error.message}; {what} is {how} instead")
     return install_with_progress(offers[-1])
 
@@ -114,7 +122,7 @@ def read_releases_url() -> str | None:
 
 
 def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
-    """Return what can be installed here of some engines, in their order."""
+    """Return the installable ones of some engines, in their order."""
     from vllama.engines.install import make_offers
     from vllama.engines.registry import find_engine, load_engines
     from vllama.machine.detect import detect
@@ -130,17 +138,3 @@ def find_offers(names: Sequence[str], environments: Path) -> list[Offer]:
         # what is done is missing all the same, and installing it again will not help
         offers += [offer for offer in found if not offer.done]
     return offers
-
-
-def pick_offer(offers: Sequence[Offer]) -> Offer | None:
-    """Let the user choose one by its number, the first by yes, or none."""
-    if len(offers) == 1:
-        return offers[0] if confirm("Install it now?") else None
-    numbers = {str(number): each for number, each in enumerate(offers, 1)}
-    words = {"y": offers[0], "yes": offers[0], "n": None, "no": None}
-    while True:
-        question = f"Install which one now ({', '.join(numbers)}, or n for none)?"
-        answer = ask(question, default="1").lower()
-        if answer in numbers or answer in words:
-            return (numbers | words)[answer]
-        say_aside(f"type a number from 1 to {len(offers)}, or n for none")

@@ -74,7 +74,7 @@ def _model(shown: Mapping[str, object]) -> list[Row]:
 
 
 def _projector(info: Mapping[str, object]) -> list[Row]:
-    """Describe what reads images for the model, from the metadata of its file."""
+    """Describe the model's image encoder, from the metadata of its file."""
     rows = [
         ("architecture", info.get("general.architecture")),
         ("parameters", _count(info.get("general.parameter_count"))),
@@ -177,5 +177,5 @@ def has_prefix(row: Mapping[str, object], prefix: str) -> bool:
 def describe_load(row: Mapping[str, Any]) -> str:
     """Say how far a load is, or else what it waits for; empty if neither is known."""
     if load := row.get("load"):
-        return format_load(load["completed"], load["total"], load["started_at"])
+        return format_load(load["completed"], load["total"], parse_rfc3339(load["started_at"]))
     return str(row.get("cause") or "")

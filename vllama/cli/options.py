@@ -55,12 +55,12 @@ def complete_key(incomplete: str) -> list[str]:
 
 
 def complete_words(*words: str) -> Complete:
-    """Return what completes one of some words."""
+    """Return a completer for one of some words."""
     return lambda incomplete: begin(incomplete, words)
 
 
 def complete_schema(schema: Mapping[str, Any]) -> Complete | None:
-    """Return what completes the words that a JSON schema allows; None if it lists none."""
+    """Return a completer for the words that a JSON schema allows; None if it lists none."""
     parts = (schema, *schema.get("anyOf", ()))
     words = [str(word) for part in parts for word in part.get("enum", ())]
     return complete_words(*words) if words else None

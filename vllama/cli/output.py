@@ -1,4 +1,4 @@
-"""What the terminal shows: errors, tables, plain text; fancy on a terminal, plain when piped."""
+"""Output to the terminal: errors, tables, plain text; fancy on a terminal, plain when piped."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text as it is: no markup, no guessing of colours."""
+    """Return a console that prints text as it is: no markup, no guessing of colors."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def say(text: str = "") -> None:
-    """Print a line of a command's result."""
-    print(text, flush=True)
+    """Print a line of a command's result, as UTF-8 even if a file's name in it is not."""
+    print(text.encode(errors="replace").decode(), flush=True)
 
 
 def say_prose(text: str) -> None:
@@ -73,17 +73,17 @@ def wrap_words(text: str, stream: TextIO, indent: int = 0) -> str:
 
 def show_error(message: str, hint: str | None = None) -> None:
     """Print an error and, on a line of its own, what to do."""
-    _labelled("Error:", "bold red", message)
+    _print_labeled("Error:", "bold red", message)
     if hint:
-        _labelled("Hint:", "bold cyan", hint)
+        _print_labeled("Hint:", "bold cyan", hint)
 
 
 def show_warning(message: str) -> None:
     """Print a warning."""
-    _labelled("Warning:", "bold yellow", message)
+    _print_labeled("Warning:", "bold yellow", message)
 
 
-def _labelled(label: str, style: str, text: str) -> None:
+def _print_labeled(label: str, style: str, text: str) -> None:
     # what other servers and programs have said must not move the cursor
     text = "\n".join(map(escape_control, text.splitlines()))
     if not is_terminal(sys.stderr):

@@ -18,7 +18,7 @@ COMPLETION_VARIABLE = "_VLLAMA_COMPLETE"
 
 
 def pass_text_on(parameters: list[Any]) -> list[Any]:
-    """Have parameters give text to the command as it is, and return them.
+    """Make parameters pass text to the command unchanged, and return them.
 
     typer has pydantic convert every value, even None and text, and importing pydantic takes longer
     than most commands run.
@@ -93,7 +93,7 @@ def terminal_width() -> int:
 
 
 def root() -> Commands:
-    """Return what parses a whole command line, and answers a shell that completes one."""
+    """Return the parser of a whole command line, and answers a shell that completes one."""
     return Commands(
         name="vllama",
         help=INTRODUCTION,

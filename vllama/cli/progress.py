@@ -27,7 +27,7 @@ STOP_LIMIT_S = 10.0
 SIGNAL_CHECK_S = 0.2
 STEP_PERCENT = 10
 SUCCESS = "success"
-LASTING = ("chose ", "licence: ", "using ", "warning: ")
+LASTING = ("chose ", "license: ", "using ", "warning: ")
 """How statuses begin that are to be read after the download too."""
 
 
@@ -54,9 +54,9 @@ def open_display() -> PullDisplay:
 
 def show_installer(display: PullDisplay) -> Callable[[str], None]:
     """Return a function that shows the lines of an installer; small steps only on a terminal."""
-    from vllama.machine.environments.installer import Reader
+    from vllama.machine.environments.installer import UvReader
 
-    reader, fancy = Reader(), is_terminal(sys.stderr)
+    reader, fancy = UvReader(), is_terminal(sys.stderr)
 
     def show(line: str) -> None:
         news = reader.read(line)
@@ -71,13 +71,13 @@ def show_installer(display: PullDisplay) -> Callable[[str], None]:
 def pull_with_progress(settings: Config, model: str, *, insecure: bool = False) -> None:
     """Download a model to this machine. Raises VllamaError, and Abort if Ctrl-C has ended it."""
     with open_display() as display:
-        whole = _pulled(settings, model, display, insecure)
+        whole = _pull(settings, model, display, insecure)
     if not whole:
         say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
         raise typer.Abort
 
 
-def _pulled(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
+def _pull(settings: Config, model: str, display: PullDisplay, insecure: bool) -> bool:
     """Pull in a thread, so that Ctrl-C can stop it in order; False if it did."""
     from concurrent.futures import wait
 

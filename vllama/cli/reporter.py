@@ -1,4 +1,4 @@
-"""What `vllama serve` says while it runs: on a terminal or a pipe, and in the log.
+"""Messages of `vllama serve` while it runs: on a terminal or a pipe, and in the log.
 
 Everything goes to stderr, in the order in which it happens.
 """
@@ -188,7 +188,7 @@ class LogReporter:
         self._say(lambda terminal: terminal.pull(event))
 
     def error(self, message: str, hint: str | None) -> None:
-        """Say what went wrong and what to do."""
+        """Print an error and its hint."""
         self.log_error(message, hint)
         self._say(lambda terminal: terminal.error(message, hint))
 

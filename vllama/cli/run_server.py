@@ -128,7 +128,7 @@ class Run:
 
     def find_server(self) -> str:
         """Return the address of a running server; it stays until `leave`. Raises VllamaError."""
-        waiting = Waiting("starting a server (its log: vllama logs)")
+        waiting = Waiting("looking for a server")
         try:
             self._used.lock(LOCK_SH)  # a server that is about to end holds it
             with LockFile(find_lock(self._settings, "server")) as server:
@@ -139,12 +139,14 @@ class Run:
                     time.sleep(LOOK_EVERY_S)
                 if self._is_served():
                     return self._settings.url
+                waiting.over()
+                waiting = Waiting("starting a server (its log: vllama logs)")
                 return self._start(server, waiting)
         finally:
             waiting.over()
 
     def keep_server(self) -> None:
-        """Let a server of runs go on when the last of them has ended."""
+        """Keep a server of runs alive after the last of them has ended."""
         if self._shares:
             address, pid, *_ = self._used.read()
             self._used.write(address, pid, KEEP)
@@ -238,7 +240,7 @@ def offer_engine(settings: Config) -> bool:
 
 
 def serve_users(path: Path, stop_limit_s: float) -> Callable[[str], None]:
-    """Have this process end in order when no run is left; return what tells runs the address.
+    """Stop this process in order when no run is left; return what tells runs the address.
 
     `stop_limit_s` is how long a stop may wait for clients: one that hangs is cut short.
     """

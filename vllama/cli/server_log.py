@@ -18,7 +18,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import NamedTuple
 
-from vllama.base import log_context, private
+from vllama.base import journal, log_context, private
 from vllama.base.log_lines import name_component, text_line
 from vllama.observe.tracing.setup import trace
 from vllama.supervise.logs import get_rotated_path
@@ -47,7 +47,7 @@ def set_up_logging(*, debug: bool, log_format: str, file: Path | None = None) ->
 
 
 class Outlet(NamedTuple):
-    """Where lines are written, and how; `skips_shown`: without what the terminal has `SHOWN`."""
+    """Destination and format of lines; `skips_shown`: without those marked `SHOWN`."""
 
     formatter: logging.Formatter
     write: Callable[[str], None]
@@ -176,7 +176,7 @@ class LogFile:
 
     def _append(self, data: bytes) -> bool:
         """Append to the file that is there now; False if it has just been put aside."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         file = os.open(self._path, flags, private.FILE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
@@ -186,7 +186,7 @@ class LogFile:
             if ours.st_size and ours.st_size + len(data) > self._max_bytes:
                 self._path.replace(get_rotated_path(self._path))
                 return False
-            os.write(file, data)
+            journal.append(file, data)
         finally:
             os.close(file)
         return True

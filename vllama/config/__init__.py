@@ -20,7 +20,7 @@ from vllama.config.folders import (
     default_models_dir,
     keys_file,
 )
-from vllama.config.load import default_file, load, named_file
+from vllama.config.load import default_file, find_config_file, load
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 
 if TYPE_CHECKING:
@@ -40,18 +40,22 @@ __all__ = [
     "default_file",
     "describe_answering",
     "environ",
+    "find_config_file",
     "keys_file",
     "list_upstreams",
     "load",
     "models_settings",
-    "named_file",
     "prepare_environment",
     "read_node_key",
 ]
 
 
 def environ() -> dict[str, str]:
-    """Return a copy of this process's environment."""
+    """Return a copy of this process's environment, with a HOME: a uid without a name gets /."""
+    if not os.environ.get("HOME"):
+        os.environ.pop("HOME", None)
+        found = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises
+        os.environ["HOME"] = "/" if found == "~" else found  # as in Docker
     return dict(os.environ)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def save_text(
     Raises ConfigError for that, or if somebody else has written it meanwhile, and OSError. The file
     is unchanged then. With `keep` the text stays in a draft that the hint of the error names.
     """
-    private.make_folder(path.parent)
-    draft = private.create_unique(path.parent, f"{path.stem}.draft-", ".toml", text)
+    draft = path.with_name(f"{path.stem}.draft-{time.time_ns():x}.toml")
+    private.replace(draft, text)
     try:
         load({}, environ, draft)
         with private.lock_folder(path.parent):

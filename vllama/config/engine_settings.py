@@ -20,8 +20,8 @@ class EngineSettings:
     """The part of `Config` that says how models are run.
 
     `context_length` is in tokens, `gpu_layers` -1 means all. `keep_alive_s` may be `math.inf`;
-    `load_timeout_s` and `hang_timeout_s` None: no limit. `num_parallel` and `max_loaded_models`
-    None leave it to engine and memory.
+    a timeout None means no limit. `num_parallel` and `max_loaded_models` None leave it to engine
+    and memory.
     """
 
     model: ModelArgument | None = setting(
@@ -79,6 +79,14 @@ class EngineSettings:
         "how long an engine may be silent during an answer before it is restarted; 0: never", 30.0,
         flag="--hang-timeout", remote=True,
     )  # fmt: skip
+    first_token_timeout_s: kinds.Timeout = setting(
+        "how long an engine may give nobody a token while a request waits for its first, for each "
+        "8192 tokens of context; 0: no limit", 600.0, flag="--first-token-timeout", remote=True,
+    )  # fmt: skip
+    early_head_s: kinds.Timeout = setting(
+        "how long a stream may wait for a token before the client gets a sign of life, with the "
+        "head, and again as often; 0: never", 10.0, flag="--early-head", remote=True,
+    )  # fmt: skip
     cache_disk_bytes: kinds.Size = setting(
         "disk space to keep conversations of models that are unloaded or killed; 0: none are kept",
         0, example="20GB", flag="--cache-disk", effect=RESTART,
@@ -100,8 +108,8 @@ class EngineSettings:
         remote=True,
     )  # fmt: skip
     kv_cache_type: kinds.Auto[kinds.KvCacheType] = setting(
-        "number format of the KV cache", example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE",
-        effect=LOAD, remote=True,
+        "number format of the KV cache; fit: q8_0 where f16 does not fit on the GPU",
+        example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=LOAD, remote=True,
     )  # fmt: skip
     inspect: bool = setting(
         "let requests collect activations and steer answers, with engines that can; slower", False,

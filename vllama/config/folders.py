@@ -1,4 +1,4 @@
-"""Where the platform wants programs to keep what is theirs, and where others keep theirs."""
+"""Folders of the platform for vllama's files, and the folders of other programs."""
 
 from __future__ import annotations
 

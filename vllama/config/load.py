@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from vllama.base.toml_lines import find_line, write_keys
 from vllama.config.address import Address, parse_address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.config.removed import is_removed, list_removed, take_out_fields
-from vllama.config.secrets import open_to_others, read_keys
+from vllama.config.secrets import explain_unsendable, open_to_others, read_keys
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.models.settings import UpstreamSettings
 
@@ -30,9 +31,9 @@ def default_file() -> Path:
     return default_config_dir() / FILE_NAME
 
 
-def named_file(environ: Mapping[str, str]) -> Path:
+def find_config_file(environ: Mapping[str, str]) -> Path:
     """Return the config file that `VLLAMA_CONFIG` names, else the default one."""
-    named = _trimmed(environ, FILE_VARIABLE)
+    named = _trim(environ, FILE_VARIABLE)
     return Path(named).expanduser() if named else default_file()
 
 
@@ -53,7 +54,7 @@ def load(
     known = {name for one in SETTINGS for name in (one.key, one.env, one.foreign or FILE_VARIABLE)}
     loader.notes.extend(list_removed(read.entries, read.place, environ))
     for setting in SETTINGS:  # the address comes before the port, which wins over the address's
-        given = [one for one in loader.list_given(setting) if one.value not in (None, "")]
+        given = [one for one in loader.list_given(setting) if loader.holds_something(setting, one)]
         if setting.field == "upstreams":
             loader.take_upstreams(setting, given)
         else:
@@ -61,7 +62,7 @@ def load(
     loader.fill_in()
     loader.read_secrets()
     loader.notes.extend(_unknown_variables(environ, known))
-    loader.notes.extend(_missing_folders(loader.values.get("folders", ())))
+    loader.notes.extend(loader.list_missing())
     return Config(
         **loader.values, config_file=read.path, notes=tuple(loader.notes), sources=loader.sources
     )
@@ -99,11 +100,11 @@ class _Given:
         return self.file.place(keys) if self.file else self.origin
 
 
-def _trimmed(environ: Mapping[str, str], name: str) -> str:
+def _trim(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name, "").strip().strip("\"'")
 
 
-def _unquoted(environ: Mapping[str, str], name: str) -> str:
+def _unquote(environ: Mapping[str, str], name: str) -> str:
     """Take off one pair of quotes only: inside `--a 'b c'` they mean something."""
     text = environ.get(name, "").strip()
     paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text.count(text[0]) == 2
@@ -123,12 +124,12 @@ class _Loader:
         self._ranks: dict[str, float] = {}
 
     def list_given(self, setting: Setting) -> Iterator[_Given]:
-        """Yield what each source says of a setting, the highest first."""
+        """Yield each source's value of a setting, the highest first."""
         name, file = setting.flag or f"the argument {setting.field}", self._file
         yield _Given(value=self._flags.get(setting.field), origin=name, rank=0)
-        yield _Given(value=_unquoted(self._environ, setting.env), origin=setting.env, rank=1)
+        yield _Given(value=_unquote(self._environ, setting.env), origin=setting.env, rank=1)
         if foreign := setting.foreign:
-            theirs = _trimmed(self._environ, foreign)
+            theirs = _trim(self._environ, foreign)
             yield _Given(value=theirs, origin=foreign, rank=2, lenient=True)
         value = file.entries.get(setting.key)
         yield _Given(value=value, origin=str(file.path), rank=3, file=file)
@@ -142,6 +143,8 @@ class _Loader:
             hidden = setting.field in self.values
             try:
                 value = self._parse(setting, source)
+                if setting.field == "api_key" and not value:  # "," has no key, either
+                    raise self._make_empty_error(setting, source)
             except ConfigError as error:
                 if not source.lenient:
                     raise
@@ -155,6 +158,23 @@ class _Loader:
                 self._take_address(value, source)
             else:
                 self._set(setting.field, value, source.origin, source.rank)
+
+    def holds_something(self, setting: Setting, given: _Given) -> bool:
+        """Return whether a source has a value. Raises ConfigError for an empty key of the server.
+
+        With a variable that was meant to be set, the server would be open.
+        """
+        is_set = given.file or given.origin in self._environ
+        if is_set and setting.field in ("api_key", "api_key_file") and given.value in ("", []):
+            raise self._make_empty_error(setting, given)
+        return given.value not in (None, "")
+
+    @staticmethod
+    def _make_empty_error(setting: Setting, given: _Given) -> ConfigError:
+        return ConfigError(
+            f"cannot use an empty {setting.key} from {given.place((setting.key,))}",
+            hint="remove it to run without a key, or write the key",
+        )
 
     def _take_address(self, parts: Address, source: _Given) -> None:
         """Take scheme, host and port each from the highest source that names it."""
@@ -182,17 +202,23 @@ class _Loader:
     def fill_in(self) -> None:
         """Derive the folders that belong together, and the hub's token as huggingface_hub does."""
         environ = self._environ
-        home, cache = _trimmed(environ, "HF_HOME"), _trimmed(environ, "XDG_CACHE_HOME")
+        home, cache = _trim(environ, "HF_HOME"), _trim(environ, "XDG_CACHE_HOME")
         hf_home = Path(home).expanduser().absolute() if home else None
         if hf_home is None:
             hf_home = (
                 Path(cache).expanduser().absolute() / "huggingface" if cache else default_hf_home()
             )
-        if older := _trimmed(environ, "HUGGINGFACE_HUB_CACHE"):
+        if older := _trim(environ, "HUGGINGFACE_HUB_CACHE"):
             self._set("hf_cache_dir", Path(older).expanduser().absolute(), "HUGGINGFACE_HUB_CACHE")
         self._set("hf_cache_dir", hf_home / "hub", "HF_HOME" if home else "")
         token, origin = self._hub_token(hf_home)
         self._set("hf_token", token, origin)
+        if fault := explain_unsendable(self.values["hf_token"] or ""):
+            where = self.sources["hf_token"]
+            self.notes.append(
+                f"cannot send the hub's token from {where}: {fault}; public models do without it"
+            )
+            self.values["hf_token"] = ""  # None would let huggingface_hub find it again
         self._set("data_dir", default_data_dir())
         self._set("log_dir", self.values["data_dir"] / "logs")
         self._set("run_dir", self.values["data_dir"] / "run")
@@ -201,16 +227,16 @@ class _Loader:
         """Return the token that other tools of the hub have stored, and where it was."""
         if "hf_token" in self.values:
             return None, ""
-        if token := _trimmed(self._environ, "HUGGING_FACE_HUB_TOKEN"):
+        if token := _trim(self._environ, "HUGGING_FACE_HUB_TOKEN"):
             return token, "HUGGING_FACE_HUB_TOKEN"
-        named = _trimmed(self._environ, "HF_TOKEN_PATH")
+        named = _trim(self._environ, "HF_TOKEN_PATH")
         path = Path(named).expanduser() if named else hf_home / "token"
         try:
-            token = path.read_text().strip()
+            token = path.read_bytes().decode(errors="surrogateescape").strip()
             return token or None, str(path) if token else ""
         except FileNotFoundError:
             pass
-        except (OSError, UnicodeDecodeError):
+        except OSError:
             self.notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
         return None, ""
 
@@ -240,8 +266,10 @@ class _Loader:
         """Return an upstream with the key that a variable or a file has."""
         where = f"cannot find the key of the upstream {upstream.name}"
         if name := upstream.key_env:
-            if not (key := _trimmed(self._environ, name)):
+            if not (key := _trim(self._environ, name)):
                 raise ConfigError(f"{where}: the variable {name} is not set")
+            if fault := explain_unsendable(key):
+                raise ConfigError(f"{where}: the variable {name} cannot be sent: {fault}")
             return replace(upstream, key=key)
         if file := upstream.key_file:
             try:
@@ -249,6 +277,18 @@ class _Loader:
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
         return upstream
+
+    def list_missing(self) -> Iterator[str]:
+        """Yield which folders that the user named for models are missing: their drive, perhaps."""
+        named = [("folders", folder, folder) for folder in self.values.get("folders", ())]
+        for field in sorted({"lmstudio_dir", "models_dir", "hf_cache_dir"} & self.sources.keys()):
+            folder = self.values[field]  # a pull makes two of them, but not the drive they are on
+            drive = folder.parent.parent
+            named.append((field, folder, folder if field == "lmstudio_dir" else drive))
+        for field, folder, place in named:
+            if not os.path.exists(place):  # noqa: PTH110 - Path.exists may raise
+                reason = "there is no such file or folder"
+                yield f"cannot look for models in '{folder}' ({field}): {reason}"
 
     def _set(self, field: str, value: object, origin: str = "", rank: float = math.inf) -> None:
         """Set a value and its source unless a source of the same or a higher rank has set one."""
@@ -285,8 +325,8 @@ class _Loader:
 
 
 def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
-    path = file or named_file(environ)
-    wanted = file is not None or bool(_trimmed(environ, FILE_VARIABLE))
+    path = file or find_config_file(environ)
+    wanted = file is not None or bool(_trim(environ, FILE_VARIABLE))
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -313,12 +353,6 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
                 f'cannot use "{key}" in {where}: no such setting', hint=suggest(key, known)
             )
     return read
-
-
-def _missing_folders(folders: Sequence[Path]) -> Iterator[str]:
-    for folder in folders:
-        if not folder.exists():
-            yield f"cannot look for models in '{folder}' (folders): there is no such file or folder"
 
 
 RELEASES_URL = "VLLAMA_RELEASES_URL"

@@ -15,7 +15,7 @@ from vllama.base.kinds import (
     LIST_SCHEMA,
     TEXT_SCHEMA,
     Folder,
-    Kind,
+    ValueKind,
     find_kind,
     many,
     read_number,
@@ -26,6 +26,7 @@ from vllama.base.kinds import (
 )
 from vllama.base.setting import Setting, TableError, describe_fields, list_given, read_fields
 from vllama.config import address
+from vllama.models.disk import is_file
 from vllama.models.names.ref import HUB_HOSTS, list_spellings
 from vllama.models.names.variants import CONFIG_FILES
 from vllama.models.settings import (
@@ -81,7 +82,7 @@ def is_gguf(path: Path) -> bool:
 
 def holds_model(folder: Path) -> bool:
     """Tell whether a folder has a model's files in it."""
-    has_config = any((folder / name).is_file() for name in CONFIG_FILES)
+    has_config = any(is_file(folder / name) for name in CONFIG_FILES)
     return has_config or any(folder.glob("*.gguf"))
 
 
@@ -230,7 +231,7 @@ def _describe(declared: Sequence[Setting]) -> dict[str, Any]:
 
 Models = Annotated[
     tuple[tuple[str, ModelSettings], ...],
-    Kind(
+    ValueKind(
         parse=read_models,
         schema=_describe(MODEL_FIELDS),
         is_table=True,
@@ -240,7 +241,7 @@ Models = Annotated[
 ]
 Upstreams = Annotated[
     tuple[UpstreamSettings, ...],
-    Kind(
+    ValueKind(
         parse=read_upstreams,
         metavar="URL",
         schema={"anyOf": [LIST_SCHEMA, {"type": "string"}, _describe(UPSTREAM_FIELDS)]},

@@ -130,7 +130,7 @@ def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> C
     sources = {name: origin for name, origin in new.sources.items() if name not in kept}
     sources |= {name: origin for name, origin in old.sources.items() if name in kept}
     lines: dict[Effect, list[str]] = {effect: [] for effect in Effect}
-    for field, effect, text in _changed(old, new):
+    for field, effect, text in _list_changes(old, new):
         lines[Effect.RESTART if field in kept else effect].append(text)
     return Changes(
         config=replace(new, **{name: getattr(old, name) for name in kept}, sources=sources),
@@ -140,7 +140,7 @@ def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> C
     )
 
 
-def _changed(old: Config, new: Config) -> Iterator[tuple[str, Effect, str]]:
+def _list_changes(old: Config, new: Config) -> Iterator[tuple[str, Effect, str]]:
     """Yield each field that differs, its effect and a line about it; of tables each one in them."""
     for setting in SETTINGS:
         if getattr(old, setting.field) == getattr(new, setting.field):

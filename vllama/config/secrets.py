@@ -45,6 +45,17 @@ def _keys_in(path: Path, lines: list[str]) -> Iterator[str]:
             ) from None
 
 
+def explain_unsendable(token: str) -> str | None:
+    """Return why a token cannot stand in a header, which takes one word of printable ASCII."""
+    bad = next((sign for sign in token if not "!" <= sign <= "~"), None)
+    if bad is None:
+        return None
+    known = {"\n": "it has several lines", "\ufeff": "it begins with a byte-order mark"}
+    if "\0" in token or "\udc80" <= bad <= "\udcff":  # bytes read with surrogateescape
+        return "it is no UTF-8 text, but UTF-16" if "\0" in token else "it is no UTF-8 text"
+    return known.get(bad, f"it has the character U+{ord(bad):04X}")
+
+
 def open_to_others(path: Path) -> str | None:
     """Return a warning if a file with a secret can be read by every user of this machine."""
     try:

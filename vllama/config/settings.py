@@ -69,6 +69,9 @@ class ServerSettings:
         "refuse requests without a key, even if the file of named keys is missing or empty", False,
         flag="--require-keys", effect=RESTART,
     )  # fmt: skip
+    open: bool = setting(
+        "serve other machines without a key; false: refuse to start so", True, effect=RESTART
+    )
     client_key: kinds.Key | None = setting(
         "API key that the commands send to the server; default: the first api_key",
         example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,
@@ -155,7 +158,7 @@ class SourceSettings:
         "hub to use instead of https://huggingface.co", example="https://hub.example",
         foreign="HF_ENDPOINT",
     )  # fmt: skip
-    hf_token: Annotated[str, kinds.text("TOKEN", kinds.read_text)] | None = setting(
+    hf_token: Annotated[str, kinds.text("TOKEN", str.strip)] | None = setting(
         "token for gated and private models", example="hf_xxxx", foreign="HF_TOKEN", secret=True
     )
     hf_offline: bool = setting("never ask the hub", False, foreign="HF_HUB_OFFLINE")
@@ -237,7 +240,7 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
 
     @property
     def url(self) -> str:
-        """Where a client on this machine finds the server."""
+        """Address of the server for clients on this machine."""
         return address.url(self.scheme, address.reachable_host(self.host), self.port)
 
     @property
@@ -247,7 +250,7 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
 
     @property
     def is_head(self) -> bool:
-        """Whether it offers the models of other servers of a cluster."""
+        """True if it offers the models of other servers of a cluster."""
         return bool(self.nodes)
 
     @property
@@ -257,7 +260,7 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
 
     @property
     def wants_keys(self) -> bool:
-        """Whether a server needs keys that starts with these settings."""
+        """True if a server needs keys that starts with these settings."""
         from vllama.accounts.keys.store import wants_keys  # most commands need no file of keys
 
         return bool(self.api_key) or self.require_keys or wants_keys(keys_file(self.data_dir))
@@ -265,7 +268,8 @@ class Config(OutputSettings, SourceSettings, EngineSettings, ServerSettings):
     @property
     def exposure(self) -> str | None:
         """The warning for a server that others can reach and that wants no key."""
-        if address.is_loopback(self.host) or self.wants_keys:
+        is_node = self.node_key_file is not None and not self.is_head
+        if address.is_loopback(self.host) or is_node or self.wants_keys:
             return None
         scheme = "https" if self.tls_cert else "http"
         return address.warn_of_exposure(scheme, self.host, self.port, read_only=self.read_only)

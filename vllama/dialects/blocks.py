@@ -14,18 +14,18 @@ import msgspec
 
 from vllama.base.errors import UpstreamError, VllamaError
 from vllama.chat.bodies import decode_value
-from vllama.chat.engine.events import Choice, Event, ToolDelta
+from vllama.chat.engine.events import ChunkChoice, Event, FunctionDelta, ToolDelta
 from vllama.chat.event_template import EventTemplate
-from vllama.chat.parsers.call_values import make_call_id
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
-from vllama.chat.tool_calls import MAX_CALLS, MAX_TEXT, TOO_LONG, TOO_MANY_CALLS, CallCollector
+from vllama.chat.tool_calls import MAX_TEXT, TOO_LONG, CallCollector
 
 
 class BlockKind(StrEnum):
-    """What a block holds."""
+    """Kind of a block's content."""
 
     THINKING = "thinking"
     TEXT = "text"
+    REFUSAL = "refusal"
     CALL = "call"
 
 
@@ -46,11 +46,11 @@ class Block:
 
     @property
     def complete(self) -> bool:
-        """Whether a call's arguments are a whole object; other blocks may end anywhere."""
+        """True if a call's arguments are a whole object; other blocks may end anywhere."""
         if self.kind is not BlockKind.CALL:
             return True
         try:
-            return isinstance(decode_value(self.text or "{}"), dict)
+            return isinstance(decode_value(self.text), dict)
         except (ValueError, RecursionError):
             return False
 
@@ -58,8 +58,8 @@ class Block:
 class BlockWriter(ABC):
     """An answer of blocks in the making. Steps of one event:
 
-    1. Thinking and text go to the open block, or close it and open one of their kind. White space
-       alone opens none.
+    1. Thinking, text and refusals go to the open block, or close it and open one of their kind.
+       White space alone opens none.
     2. A call's arguments flow as they come. A second call begins when the first one's are whole;
        until then its pieces are collected, since only one block can be open.
     3. At the end follow the calls that were collected; what does not parse as a call is text.
@@ -78,7 +78,6 @@ class BlockWriter(ABC):
         self._block: Block | None = None
         self._live: int | None = None  # the engine's index of the call that is or was open
         self._later = CallCollector()
-        self._calls = 0  # that have begun
         self._size = 0  # of all texts; some dialects write each several times
         self._held: list[str] = []  # text that may not open a block yet
         self._stopped_by: object = None  # the stop sequence, where it is known
@@ -90,7 +89,7 @@ class BlockWriter(ABC):
 
     @property
     def cut_in_call(self) -> bool:
-        """Whether the answer ended inside a call's arguments."""
+        """True if the answer ended inside a call's arguments."""
         return bool(self._blocks) and not self._blocks[-1].complete
 
     def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
@@ -110,7 +109,7 @@ class BlockWriter(ABC):
         out.append(self._end(tally, now_ns))
         return b"".join(out)
 
-    def _choice(self, choice: Choice, tally: Tally, out: list[bytes]) -> None:
+    def _choice(self, choice: ChunkChoice, tally: Tally, out: list[bytes]) -> None:
         if not self._begun:
             self._begun = True
             if self.streams:
@@ -120,12 +119,14 @@ class BlockWriter(ABC):
         delta = choice.delta
         if delta is None:
             return
-        if thinking := delta.reasoning or delta.reasoning_content:
-            self._say(BlockKind.THINKING, thinking, out)
+        if delta.thinking:
+            self._say(BlockKind.THINKING, delta.thinking, out)
         if delta.content:
             self._say(BlockKind.TEXT, delta.content, out)
-        for position, piece in enumerate(delta.tool_calls or ()):
-            self._piece(piece, position if piece.index is None else piece.index, out)
+        if delta.refusal:
+            self._say(BlockKind.REFUSAL, delta.refusal, out)
+        for piece in delta.tool_calls or ():
+            self._piece(piece, out)
 
     def _say(self, kind: BlockKind, text: str, out: list[bytes]) -> None:
         """Add to the open block of `kind`, opening it if need be."""
@@ -134,45 +135,35 @@ class BlockWriter(ABC):
         block = self._block
         if block is None or block.kind is not kind:
             if text.isspace() or (block is not None and not block.complete):
-                if kind is BlockKind.TEXT:
+                if kind is not BlockKind.THINKING:
                     self._held.append(text)
                 return
-            if kind is BlockKind.TEXT and self._held:
+            if kind is not BlockKind.THINKING and self._held:
                 text = "".join((*self._held, text))
                 self._held.clear()
             block = self._open(Block(kind=kind, index=len(self._blocks)), out)
         self._add(block, text, out)
 
-    def _piece(self, piece: ToolDelta, index: int, out: list[bytes]) -> None:
+    def _piece(self, piece: ToolDelta, out: list[bytes]) -> None:
         """Add a piece to the open call, open the next one, or keep it for the end."""
-        function, block = piece.function, self._block
-        name = function.name if function is not None else None
-        begins = name and index != self._live and not self._later
-        if name and begins and (block is None or block.complete):
-            self._calls += 1
-            if self._calls > MAX_CALLS:
-                raise UpstreamError(TOO_MANY_CALLS)
-            identity = piece.id or make_call_id()
-            number = len(self._blocks)
-            call = Block(kind=BlockKind.CALL, index=number, id=identity, name=name)
+        function, block, index = piece.function or FunctionDelta(), self._block, piece.index
+        begins = function.name and index != self._live and not self._later
+        if begins and (block is None or block.complete):
+            number, name = len(self._blocks), function.name or ""
+            call = Block(kind=BlockKind.CALL, index=number, id=piece.id or "", name=name)
             block = self._open(call, out)
             self._live = index
         if index != self._live or block is None or block.kind is not BlockKind.CALL:
-            piece.index = index
             self._later.add([piece])
-            return
-        arguments = function.arguments if function is not None else None
-        if isinstance(arguments, dict):  # some engines give the object, with every piece
-            arguments = "" if block.parts else msgspec.json.encode(arguments).decode()
-        if isinstance(arguments, str) and arguments:
-            self._add(block, arguments, out)
+        elif function.arguments:
+            self._add(block, function.arguments, out)
 
     def _open(self, block: Block, out: list[bytes]) -> Block:
         self._close(out)
         self._blocks.append(block)
         self._block = block
         if self.streams:
-            out.append(self._opened_block(block))
+            out.append(self._open_block(block))
         return block
 
     def _add(self, block: Block, text: str, out: list[bytes]) -> None:
@@ -185,7 +176,7 @@ class BlockWriter(ABC):
 
     def _close(self, out: list[bytes]) -> None:
         if self._block is not None and self.streams:
-            out.append(self._closed_block(self._block))
+            out.append(self._close_block(self._block))
         self._block = None
 
     def _flush(self, out: list[bytes]) -> None:
@@ -212,7 +203,7 @@ class BlockWriter(ABC):
         """Return the events before the first block."""
 
     @abstractmethod
-    def _opened_block(self, block: Block) -> bytes:
+    def _open_block(self, block: Block) -> bytes:
         """Return the events that open a block."""
 
     @abstractmethod
@@ -220,7 +211,7 @@ class BlockWriter(ABC):
         """Return the event that adds `text` to the open block."""
 
     @abstractmethod
-    def _closed_block(self, block: Block) -> bytes:
+    def _close_block(self, block: Block) -> bytes:
         """Return the events that close a block."""
 
     @abstractmethod

@@ -111,7 +111,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU does; null where that is not known."""
+    """Utilization of a GPU; null where it is unknown."""
 
     use: Annotated[float | None, says("the part of the time that it worked, 0 to 1")]
     temperature_c: Annotated[float | None, says("degrees Celsius")]
@@ -119,7 +119,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy the machine is."""
+    """Utilization of the machine."""
 
     cpu: Annotated[float, says("the part of all cores in use, 0 to 1")]
     gpus: Annotated[Mapping[str, GpuUse], says("the GPUs that tell it, by their names")]
@@ -143,7 +143,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkKind(StrEnum):
-    """What has happened to a model."""
+    """Event in the life of a model."""
 
     LOAD = "load"
     UNLOAD = "unload"

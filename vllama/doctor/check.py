@@ -16,8 +16,8 @@ from vllama.base.threads import begin
 T = TypeVar("T")
 
 
-class Status(StrEnum):
-    """How bad a finding is; only `FAILED` keeps something from working."""
+class Severity(StrEnum):
+    """Severity of a finding; only `FAILED` keeps something from working."""
 
     OK = "ok"
     SKIPPED = "skipped"
@@ -29,29 +29,29 @@ class Status(StrEnum):
 class Finding:
     """One thing that a check found out: a sentence, and an imperative one that says what to do."""
 
-    status: Status
+    status: Severity
     text: str
     hint: str | None = None
 
 
 def ok(text: str) -> Finding:
     """Find that something is as it should be."""
-    return Finding(status=Status.OK, text=text)
+    return Finding(status=Severity.OK, text=text)
 
 
 def warning(text: str, hint: str | None = None) -> Finding:
     """Find something that costs speed or comfort."""
-    return Finding(status=Status.WARNING, text=text, hint=hint)
+    return Finding(status=Severity.WARNING, text=text, hint=hint)
 
 
 def failure(text: str, hint: str | None = None) -> Finding:
     """Find something that keeps models from running."""
-    return Finding(status=Status.FAILED, text=text, hint=hint)
+    return Finding(status=Severity.FAILED, text=text, hint=hint)
 
 
-def skipped(text: str) -> Finding:
+def skip(text: str) -> Finding:
     """Find that there is nothing to check."""
-    return Finding(status=Status.SKIPPED, text=text)
+    return Finding(status=Severity.SKIPPED, text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

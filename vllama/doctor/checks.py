@@ -41,11 +41,11 @@ def all_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
             ask=lambda: machine.gpu_memory(facts().platform, list_gpu_processes),
             limit_s=SLOW_S,
         ),
-        Check(name="engine", ask=lambda: engines.chosen(facts()), limit_s=SLOW_S),
+        Check(name="engine", ask=lambda: engines.check_choice(facts()), limit_s=SLOW_S),
         Check(name="upstreams", ask=lambda: engines.upstreams(facts()), limit_s=SLOW_S),
         Check(name="installations", ask=lambda: installations(loaded, facts()), limit_s=SLOW_S),
         Check(name="leftovers", ask=lambda: storage.leftovers(loaded.run_dir)),
-        Check(name="unused files", ask=lambda: storage.unused(unused)),
+        Check(name="unused files", ask=lambda: storage.find_unused(unused)),
         Check(name="port", ask=lambda: storage.port(loaded.host, loaded.port)),
         Check(name="folders", ask=lambda: storage.writable(folders)),
         Check(name="disk", ask=lambda: storage.disks(stored | folders)),
@@ -63,7 +63,7 @@ def engine_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
     environ = config.environ()
     names = facts().found.installations
     return [
-        Check(name="engine", ask=lambda: engines.chosen(facts())),
+        Check(name="engine", ask=lambda: engines.check_choice(facts())),
         Check(name="installations", ask=lambda: installations(loaded, facts())),
         *(
             Check(
@@ -77,14 +77,14 @@ def engine_checks(loaded: Config, facts: Once[Facts]) -> list[Check]:
 
 
 def versions() -> Iterator[Finding]:
-    """Tell what this is."""
+    """Report the versions of vllama and Python."""
     python = python_platform.python_version()
     system = f"{python_platform.system()} {python_platform.release()} {python_platform.machine()}"
     yield ok(f"vllama {__version__}, Python {python} ({sys.executable}), {system}")
 
 
 def settings(loaded: Config) -> Iterator[Finding]:
-    """Tell what is wrong with the settings but did not keep them from being read."""
+    """Yield defects of the settings that did not prevent reading them."""
     notes = [*loaded.notes, *([loaded.exposure] if loaded.exposure else [])]
     for note in notes:
         yield warning(note)

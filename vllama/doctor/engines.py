@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 
 from vllama.base.errors import NoPlan
-from vllama.doctor.check import Finding, failure, ok, skipped, warning
+from vllama.doctor.check import Finding, failure, ok, skip, warning
 from vllama.engines.base import Installation, Origin, SearchPaths
 from vllama.engines.child_env import build_child_env
 from vllama.engines.install import find_missing_programs
@@ -22,7 +22,7 @@ START_LIMIT_S = 90.0
 UPSTREAM_LIMIT_S = 3.0
 
 
-def chosen(facts: Facts) -> Iterator[Finding]:
+def check_choice(facts: Facts) -> Iterator[Finding]:
     """Tell which engine would serve here, and what would serve better."""
     found = facts.found
     try:
@@ -31,8 +31,10 @@ def chosen(facts: Facts) -> Iterator[Finding]:
         yield failure(error.message, error.hint)
         return
     engine, installation = found.engines[choice.engine], choice.installation
-    where = "" if engine.attaches else f", from {installation.origin}"
-    yield ok(f"{engine.title} {installation.version}{where}")
+    program = f" ({installation.executable})" if installation.executable else ""
+    where = "" if engine.attaches else f", from {installation.origin}{program}"
+    seen, unused = engine.install.needs.see(facts.platform, installation.version)
+    yield ok(f"{engine.title} {installation.version}{where}{unused and f'; {unused}'}")
     for better, _, reason in rank_engines(facts):
         if better.name == choice.engine or facts.settings.engine:
             break
@@ -42,7 +44,7 @@ def chosen(facts: Facts) -> Iterator[Finding]:
                 f"{better.title} would be the choice here ({reason}), but {absent.reason}",
                 write_advice(facts, absent),
             )
-    if facts.platform.accelerators and not installation.offloads:
+    if seen.accelerators and not installation.offloads:
         yield warning(
             f"this build of {engine.title} has no GPU support: "
             f"{facts.platform.accelerators[0].name} is not used",
@@ -68,7 +70,7 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
             else:
                 yield ok(f"the upstream at {endpoint.url} answers")
     if not asked:
-        yield skipped("no upstream is set")
+        yield skip("no upstream is set")
 
 
 def gpu_build(facts: Facts, choice: Choice) -> str:

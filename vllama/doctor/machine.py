@@ -11,10 +11,11 @@ import psutil
 
 from vllama.base.errors import SourceError, describe_connection_error
 from vllama.base.units import format_bytes_binary as size
-from vllama.doctor.check import Finding, failure, ok, skipped, warning
+from vllama.doctor.check import Finding, failure, ok, skip, warning
 from vllama.engines.base import DiscoveredEngines
 from vllama.machine.detect import free_ram_bytes
 from vllama.machine.environments.layout import list_site_packages
+from vllama.machine.linux_gpus import INSIDE
 from vllama.machine.nvidia import Version, can_run, find_torch_cuda
 from vllama.machine.types import Platform, Vendor
 
@@ -42,8 +43,9 @@ def driver(platform: Platform, cuda: Version | None, *, pci: Path = PCI) -> Iter
             facts.append(f"up to CUDA {_text(cuda)}")
         yield ok(f"{gpu.name}: {', '.join(facts)}")
     for note in platform.notes:
-        yield warning(note)
-    if platform.of(Vendor.NVIDIA):
+        yield ok(note) if INSIDE in note else warning(note)
+    untold = {gpu.vendor for gpu in platform.untold}
+    if platform.of(Vendor.NVIDIA) or Vendor.NVIDIA in untold:
         return
     if cards := nvidia_cards(pci):
         plural = "s" if cards > 1 else ""
@@ -75,7 +77,7 @@ def vulkan(platform: Platform, *, root: Path = Path("/")) -> Iterator[Finding]:
     drivers = [file for folder in VULKAN_FOLDERS for file in (root / folder).glob("*.json")]
     gpus = {gpu.vendor: gpu for gpu in platform.accelerators if gpu.vendor in VULKAN_DRIVERS}
     if platform.os != "linux" or not gpus:
-        yield skipped("no AMD or Intel GPU on Linux")
+        yield skip("no AMD or Intel GPU on Linux")
         return
     for vendor, gpu in gpus.items():
         if any(re.search(VULKAN_DRIVERS[vendor], file.name) for file in drivers):
@@ -93,7 +95,7 @@ def cuda_against_wheels(
 ) -> Iterator[Finding]:
     """Compare the driver's CUDA with the one that each engine's packages were built for."""
     if not platform.of(Vendor.NVIDIA):
-        yield skipped("no NVIDIA GPU")
+        yield skip("no NVIDIA GPU")
         return
     looked = False
     for name, installation in found.installations.items():
@@ -127,14 +129,14 @@ def cuda_against_wheels(
                 "update the NVIDIA driver, or install a build for an older CUDA",
             )
     if not looked:
-        yield skipped("no engine with packages for CUDA")
+        yield skip("no engine with packages for CUDA")
 
 
 def ram(platform: Platform) -> Iterator[Finding]:
     """Tell how much memory is free, and who holds most where it is little."""
     free, total = free_ram_bytes(), platform.ram_total_bytes
     text = f"{size(free)} of {size(total)} RAM are free"
-    holders = _named(_ram_holders())
+    holders = _name_rows(_ram_holders())
     if total and free < LITTLE_RAM * total:
         yield warning(f"{text}; {holders}", "end what is not needed, or unload: vllama stop MODEL")
     else:
@@ -145,12 +147,12 @@ def gpu_memory(platform: Platform, ask: Callable[[], Held]) -> Iterator[Finding]
     """Tell how much GPU memory is free and which processes hold it (`ask` as `gpu_processes`)."""
     cards = [gpu for gpu in platform.accelerators if gpu.vendor is not Vendor.APPLE]
     if not cards:
-        yield skipped("no GPU with memory of its own")
+        yield skip("no GPU with memory of its own")
     held = ask() if cards else {}  # a driver that does not answer is asked once only
     for gpu in cards:
         free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} of GPU {gpu.index} are free"
         on_it = {pid: by[gpu.index] for pid, by in held.items() if gpu.index in by}
-        holders = _named((_name(pid), pid, bytes_) for pid, bytes_ in on_it.items())
+        holders = _name_rows((_name(pid), pid, bytes_) for pid, bytes_ in on_it.items())
         taken = gpu.total_bytes - gpu.free_bytes
         if gpu.total_bytes and taken > gpu.total_bytes / 2:
             who = holders or "by processes that cannot be seen from here"
@@ -168,7 +170,7 @@ def _ram_holders() -> list[tuple[str, int, int]]:
     return rows
 
 
-def _named(rows: Iterable[tuple[str, int, int]]) -> str:
+def _name_rows(rows: Iterable[tuple[str, int, int]]) -> str:
     most = sorted(rows, key=lambda row: -row[2])[:HOLDERS]
     listed = [f"{name} (pid {pid}) {size(bytes_)}" for name, pid, bytes_ in most]
     return f"most is held by {', '.join(listed)}" if listed else ""
@@ -192,7 +194,7 @@ MOST_ANSWER_BYTES = 1024 * 1024
 def hub(endpoint: str | None, token: str | None, *, offline: bool) -> Iterator[Finding]:
     """Ask the hub for the token's owner, or without a token for any model."""
     if offline:
-        yield skipped("the hub is never asked (hf_offline)")
+        yield skip("the hub is never asked (hf_offline)")
         return
     from huggingface_hub import constants
 

@@ -21,7 +21,7 @@ from vllama.accounts.usage.store import (
 )
 from vllama.base.errors import VllamaError
 from vllama.base.units import format_bytes_decimal as size
-from vllama.doctor.check import Finding, failure, ok, skipped, warning
+from vllama.doctor.check import Finding, failure, ok, skip, warning
 from vllama.supervise.leftovers import list_leftovers
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ OWNER_LIMIT_S = 5.0
 def port(host: str, number: int) -> Iterator[Finding]:
     """Tell whether the port is free, and else who has it."""
     if number == 0:
-        yield skipped("any free port is taken")
+        yield skip("any free port is taken")
         return
     problem = _problem(host, number)
     if problem is None:
@@ -66,7 +66,7 @@ def port(host: str, number: int) -> Iterator[Finding]:
 
 
 def _problem(host: str, number: int) -> OSError | None:
-    """Return what keeps a server from listening there."""
+    """Return the reason why a server cannot listen there."""
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host or None, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -92,7 +92,7 @@ def leftovers(run_dir: Path) -> Iterator[Finding]:
         )
 
 
-def unused(folders: Mapping[Path, str]) -> Iterator[Finding]:
+def find_unused(folders: Mapping[Path, str]) -> Iterator[Finding]:
     """Tell which folders (path → content) of removed features are left, with their sizes."""
     here = [folder for folder in folders if folder.is_dir()]
     if not here:
@@ -158,7 +158,7 @@ def existing_part(folder: Path) -> Path:
 def usage(folder: Path) -> Iterator[Finding]:
     """Tell whether what is used can be recorded, and what was put aside because it could not be."""
     if not (folder / FILE_NAME).exists() and (folder.is_dir() or not folder.exists()):
-        yield skipped("nothing was recorded yet")
+        yield skip("nothing was recorded yet")
         return
     try:
         try_to_write(folder)
@@ -192,7 +192,7 @@ def models(library: Library) -> Iterator[Finding]:
             library.info(bundle)
         except VllamaError as error:
             bad.append((bundle.name, error.message))
-    skipped = [(each.name, each.reason) for each in library.stored.skipped()]
+    skipped = [(each.name, each.reason) for each in library.stored.list_skipped()]
     yield ok(f"{len(here) - len(bad)} models on this disk can be used")
     for name, reason in [*bad, *skipped][:SHOWN]:
         yield warning(f"{name}: {reason}", f"remove it, and pull it again: vllama rm '{name}'")

@@ -10,11 +10,11 @@ def flag_value(args: Sequence[str], *names: str) -> str | None:
 
     None if none of them is given; "" for one without a value. Underscores count as dashes.
     """
-    wanted = {_normalise(name) for name in names}
+    wanted = {_normalize(name) for name in names}
     found = None
     for position, word in enumerate(args):
         name, equals, value = word.partition("=")
-        if not word.startswith("-") or _normalise(name) not in wanted:
+        if not word.startswith("-") or _normalize(name) not in wanted:
             continue
         following = args[position + 1] if position + 1 < len(args) else "--"
         found = value if equals else "" if following.startswith("--") else following
@@ -35,5 +35,5 @@ def flag_number(args: Sequence[str], *names: str, default: int) -> int:
         return default
 
 
-def _normalise(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.replace("_", "-")

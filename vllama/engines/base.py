@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from vllama.chat.engine.traits import Traits
+from vllama.engines.devices import Device, LoadReport
 from vllama.engines.recipe import Recipe
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
@@ -21,14 +22,14 @@ from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 
 
 class Mode(StrEnum):
-    """What an engine process is started for."""
+    """Purpose of an engine process."""
 
     CHAT = "chat"
     EMBED = "embed"
 
 
 class Origin(StrEnum):
-    """Where an engine was found, as shown to users."""
+    """Origin of an installed engine, as shown to users."""
 
     GIVEN = "the path in the settings"
     OWN = "its own environment"
@@ -38,7 +39,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPaths:
-    """Where to look for engines (`locate.find_package` searches them for all adapters).
+    """Folders with engines (`locate.find_package` searches them for all adapters).
 
     `environments` holds one folder per engine that vllama installed. `paths` maps an engine's name
     to the path that the user gave for it. `search` is written like PATH; None means PATH itself.
@@ -54,18 +55,24 @@ class Installation:
     """An engine found on this machine.
 
     `python` runs it as a module and `executable` runs it directly; at least one of them is set.
+    `command` are the first arguments of an executable that has commands, such as `serve`.
     `offloads` says whether this build can use an accelerator, `backend` by what ("Vulkan"), empty
-    where that is not told. `plugins` are the packages in its environment that its adapter asks for.
+    where that is not told, and `devices` are the GPUs that it lists itself. `plugins` are the
+    packages in its environment that its adapter asks for.
+    `parsers` are those of its own, by kind and name, None where they are not known.
     """
 
     engine: str
     version: str
     python: Path | None = None
     executable: Path | None = None
+    command: tuple[str, ...] = ()
     offloads: bool = False
     backend: str = ""
+    devices: tuple[Device, ...] = ()
     origin: Origin = Origin.HERE
     plugins: tuple[str, ...] = ()
+    parsers: frozenset[tuple[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +90,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to launch one process, as the planner decided.
+    """Launch settings of one process, as the planner decided.
 
-    `context_length` is in tokens per request; `gpu_layers` -1 means all layers. `kv_cache_type` is
+    `context_length` is in tokens per request; `gpu_layers` -1 means all layers, and of the first
+    `cpu_moe` layers the experts are in RAM. `kv_cache_type` is
     f16, q8_0, q4_0 or fp8, None for the engine's default. `parallel` is the number of simultaneous
     requests that the user asked for. `ranks` marks a model that scores documents,
     `draft_kind` is that of its draft model.
@@ -93,16 +101,19 @@ class Settings:
     vllama supplies because the files have none; `turn_end` is then the token that ends an answer,
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
-    `gpu_shares` the percentage of the model that each holds. `slot_dir` is where the engine saves
+    `gpu_shares` the layers that each holds; `devices` are the engine's names of them where it has
+    to be told (`engines.devices.name_devices`). `slot_dir` is where the engine saves
     slots (`Engine.saves_slots`). `inspect`: requests may look inside the model
-    (`Engine.inspects`). `tuned_args` are what the engine's own `tune` decided; `extra_args`
-    are the user's and come last, so that they win.
+    (`Engine.inspects`). `version` is the engine's. `tuned_args`
+    are what the engine's own `tune` decided; `extra_args` are the user's and come last, so that
+    they win.
     """
 
     mode: Mode
     alias: str
     context_length: int
     gpu_layers: int = 0
+    cpu_moe: int = 0
     threads: int = 1
     batch_threads: int = 1
     flash_attention: bool = True
@@ -121,6 +132,8 @@ class Settings:
     slot_dir: Path | None = None
     gpus: tuple[int, ...] = ()
     gpu_shares: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    version: str = ""
     tuned_args: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
 
@@ -133,8 +146,9 @@ class FailurePattern:
     `hint` may use its groups as `{0}`, `{1}` and so on. `retryable` means that the same start may
     succeed another time. `fault` names the kinds of failure that another plan can avoid
     (`vllama.plan.ladder`): MEMORY, not enough of it; ARCHITECTURE, the engine cannot serve such a
-    model; QUANTISATION, it cannot read the number format; MISMATCH, the build does not suit this
-    machine or is incomplete; PORT, another program had taken the port.
+    model; QUANTIZATION, it cannot read the number format; MISMATCH, the build does not suit this
+    machine or is incomplete; DEVICE, it finds no usable GPU; PORT, another program had taken the
+    port.
     """
 
     pattern: str
@@ -147,7 +161,7 @@ class FailurePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What an engine needs in memory besides weights and context.
+    """Memory of an engine besides weights and context.
 
     `fixed_bytes` is the process without a model. `logits_rows` is the number of rows of float32
     logits that it keeps, `batch_rows` that of tokens whose intermediate results it holds at once
@@ -178,25 +192,46 @@ class Memory:
     prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
     # weights that are in memory a second time: they make room when memory runs short
     copied_bytes: int = 0
-    on_gpu: bool = False  # the memory of GPUs
+    on_gpu: bool = False  # the memory of GPUs, but for what is in RAM
+    # what each GPU holds, by pool; empty: one part, shared by the GPUs if `on_gpu`
+    gpu_parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes in RAM."""
+        if not self.on_gpu:
+            return self.total_bytes
+        return self.total_bytes - sum(self.gpu_parts.values()) if self.gpu_parts else 0
 
     @property
     def total_bytes(self) -> int:
-        """What has to be there; on a GPU without the prompt cache, which is not there."""
+        """Bytes required; on a GPU without the prompt cache, which stays in RAM."""
         cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
         return (
             self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
         )
 
+    def find_limit(self, spare_bytes: int | None) -> int | None:
+        """Return how much RAM is too much: twice the estimate, at least `spare_bytes` beyond it.
+
+        What is on GPUs comes on top, since it goes there through RAM. None: no limit, as where the
+        estimate does not tell the part in RAM.
+        """
+        if spare_bytes is None or (self.on_gpu and not self.gpu_parts):
+            return None
+        cache_bytes = self.prompt_cache_bytes if self.on_gpu else 0  # else it is in `ram_bytes`
+        ram_bytes = self.ram_bytes + self.copied_bytes + cache_bytes
+        return ram_bytes + max(ram_bytes, spare_bytes) + sum(self.gpu_parts.values())
+
     @property
     def resident_bytes(self) -> int:
-        """What the process shows where there is enough memory, with what is there twice."""
+        """Resident bytes of the process if memory suffices, duplicates included."""
         return self.total_bytes + self.copied_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningRequest:
-    """What to serve, before the engine's own `tune` has decided about memory.
+    """Request to an engine's `tune`: the model to serve, before memory is decided.
 
     `settings` are those of the launch so far. `context_asked` means that somebody asked for that
     much context, so it must not shrink. Where nobody asked for a number of simultaneous requests,
@@ -219,7 +254,7 @@ class TuningRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What an engine's `tune` decided: `settings` with its context, GPUs and `tuned_args`.
+    """Decision of an engine's `tune`: `settings` with its context, GPUs and `tuned_args`.
 
     `memory` is that of all its processes together. `reasons` are sentences for the plan, with the
     numbers.
@@ -252,9 +287,12 @@ class Engine(ABC):
 
     # it can put some of a model's layers on a GPU; others put all there, or none
     splits_layers: bool = False
+    splits_experts: bool = False  # its program can leave the experts of layers on a GPU in RAM
     sets_threads: bool = False  # by `Settings.threads` and `batch_threads`
     max_adapters: int = 0  # LoRA adapters that it can be started with
     caches_prompts: bool = False  # it keeps conversations in RAM after they have lost their slot
+    # RAM beyond its plan that a process may take before it is ended; None: that was not measured
+    spare_bytes: int | None = None
     # it can save a conversation from its slot to a file, and restore it; one that was started with
     # `Settings.slot_dir` names its routes in its traits
     saves_slots: bool = False
@@ -298,7 +336,7 @@ class Engine(ABC):
     def lacks(
         self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None, /
     ) -> str | None:
-        """Return what others can that read the same models, and it cannot; None if nothing.
+        """Return abilities of other engines for these models that it lacks; None: none.
 
         It is about what this model and so many requests need. The words complete "it …". Such an
         engine is used only where no other is installed.
@@ -307,7 +345,7 @@ class Engine(ABC):
 
     # -- what only some can do --
 
-    def configured(self, options: Mapping[str, object], /) -> Engine:
+    def configure(self, options: Mapping[str, object], /) -> Engine:
         """Return the adapter for the user's settings. Raises ConfigError."""
         return self
 
@@ -321,6 +359,10 @@ class Engine(ABC):
     def drafts(self, bundle: Bundle, mode: Mode, /) -> bool:
         """Tell whether it would use a draft model for this model."""
         return False
+
+    def read_load(self, lines: Sequence[str], settings: Settings, /) -> LoadReport | None:
+        """Return where the model lies by the log of a load; None if that does not tell. Pure."""
+        return None
 
     def tune(self, request: TuningRequest, /) -> Tuning:
         """Set its memory options from the model and the free memory. Pure.
@@ -349,7 +391,7 @@ class Engine(ABC):
         raise NotImplementedError
 
     def lacks_for_inspection(self, installation: Installation, /) -> str | None:
-        """Return what has to be installed before it can show what is inside a model; None: nothing.
+        """Return the packages to install before it can inspect a model; None: none.
 
         The words complete "it needs …", and say how to get it. One that was started with
         `Settings.inspect` names an `Inspector` in its traits.
@@ -366,17 +408,17 @@ class Engine(ABC):
 
     @property
     def tunes(self) -> bool:
-        """Whether it has a `tune` of its own."""
+        """True if it has a `tune` of its own."""
         return type(self).tune is not Engine.tune
 
     @property
     def inspects(self) -> bool:
-        """Whether it can show what is inside a model while it answers, and be steered."""
+        """True if it can show what is inside a model while it answers, and be steered."""
         return type(self).lacks_for_inspection is not Engine.lacks_for_inspection
 
     @property
     def attaches(self) -> bool:
-        """Whether its servers run already."""
+        """True if its servers run already."""
         return type(self).attach is not Engine.attach
 
 

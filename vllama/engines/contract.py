@@ -93,7 +93,7 @@ class Guarded:
     def _call(self, name: str, method: Callable[..., Any], *args: Any) -> Any:
         try:
             result = method(*args)
-            if name == "configured":
+            if name == "configure":
                 return self if result is self._adapter else guard(validate_adapter(result))
             if isinstance(result, RESULTS.get(name, object)):
                 return result
@@ -149,7 +149,7 @@ def _complete(adapter: object) -> Engine:
 
 
 def _check_attribute(adapter: object, name: str) -> str:
-    """Return what is wrong with an attribute, empty if nothing is or it is absent."""
+    """Return the defect of an attribute, empty if nothing is or it is absent."""
     if not hasattr(adapter, name):
         return ""
     (words, kind, item_kind), value = ATTRIBUTES[name], getattr(adapter, name)
@@ -165,7 +165,7 @@ def _check_attribute(adapter: object, name: str) -> str:
 
 
 def _check_method(adapter: object, name: str) -> str:
-    """Return what is wrong with a method, empty if nothing is or it is absent."""
+    """Return the defect of a method, empty if nothing is or it is absent."""
     if not hasattr(adapter, name):
         return ""
     method, arguments = getattr(adapter, name), METHODS[name]

@@ -14,9 +14,10 @@ import msgspec
 
 from vllama.base.errors import ConfigError
 from vllama.chat.engine.traits import Traits
+from vllama.chat.grammar_schema import CONVERTER, XGRAMMAR
 from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.package_server import LLAMACPP_TOKENIZER, PARAMETERS, PROMPT_TOKENIZER
-from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM
+from vllama.engines.request_body import LLAMACPP, SGLANG, VLLM, write_guided
 from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
 from vllama.models.types import Bundle, Capability, Format, UpstreamModel
@@ -48,9 +49,13 @@ KNOWN: Mapping[str, Traits] = {
     "vllm": replace(
         UNKNOWN,
         passed_fields=VLLM,
+        finish_body=write_guided,
+        takes_structural_tags=True,
+        schema_compiler=XGRAMMAR,
         keeps_call_schema=False,
         silent_tool_choice="none",
         takes_n=True,
+        openai_in_full=True,
         takes_continue_final_message=True,
         names_stop=True,
         seed_bits=63,
@@ -62,13 +67,16 @@ KNOWN: Mapping[str, Traits] = {
     "library": replace(UNKNOWN, reasoning_field="reasoning"),  # Ollama
     "sglang": replace(
         UNKNOWN,
+        schema_compiler=XGRAMMAR,
         passed_fields=SGLANG,
+        takes_structural_tags=True,
         takes_n=True,
         takes_continue_final_message=True,
         tokenizer=PROMPT_TOKENIZER,
     ),
     "llamacpp": replace(
         UNKNOWN,
+        schema_compiler=CONVERTER,
         passed_fields=LLAMACPP,
         # under our name; all servers ignore names that they do not know
         parameters=PARAMETERS | {"repeat_penalty": "repeat_penalty"},
@@ -91,7 +99,7 @@ class External(Engine):
     modes: tuple[Mode, ...] = (Mode.CHAT, Mode.EMBED)
     upstreams: tuple[UpstreamSettings, ...] = ()
 
-    def configured(self, options: Mapping[str, object]) -> External:
+    def configure(self, options: Mapping[str, object]) -> External:
         """Return an adapter for the setting `upstreams`. Raises ConfigError."""
         upstreams = options.get("upstreams") or ()
         assert isinstance(upstreams, tuple)

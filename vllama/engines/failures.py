@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from vllama.engines.base import FailurePattern
+from vllama.engines.devices import REMEDY
 from vllama.supervise.spec import Diagnosis, Exit, Fault
 
 MAX_LINE = 300
@@ -66,6 +68,8 @@ GENERAL = make_patterns(
      r"|forward compatibility was attempted on non supported HW",
      "the driver of the GPU is too old for this build",
      "update the driver, or install a build for an older one", Fault.MISMATCH),
+    (r"No (?:CUDA|HIP) GPUs are available|CUDA unknown error|no (?:CUDA|ROCm)-capable device",
+     "it finds no usable GPU", REMEDY, Fault.DEVICE),
     (r"(?i)no kernel image is available|the provided PTX was compiled with"
      r"|not compatible with the current PyTorch installation",
      "this build has no code for this GPU",
@@ -92,13 +96,47 @@ GENERAL = make_patterns(
 )  # fmt: skip
 
 
+# Of pydantic (docs.pydantic.dev/latest/errors/errors): a line for the count, then the place of each
+# error (none for a whole model), its sentence of one or more lines, and a link. A server may write
+# its own words before each line.
+REPORT = re.compile(r"(?:[\w.]*\.)?ValidationError: (\d+) validation errors? for .*")
+_SERVER = re.compile(r"^(?:\([^)]*\) ?)?(?:ERROR [^\]]*\] ?)?")
+_LINK = "For further information visit https://errors.pydantic.dev"
+REFUSED = FailurePattern(pattern=r"ValidationError: (?!\d+ validation)(.{1,300})", cause="{0}")
+
+
+def join_reports(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines with each ValidationError of pydantic's as one line, without its link."""
+    joined: list[str] = []
+    errors, place, sentence = 0, "", ""
+    for line in lines:
+        text = _SERVER.sub("", line)
+        if match := REPORT.search(line):
+            errors, place, sentence = int(match[1]), "", ""
+            joined.append(f"{line[: match.start()]}ValidationError:")
+        elif not errors:
+            joined += [line] * (_LINK not in line)
+        elif not (sentence or text.startswith("  ")):
+            place = f"{text}: "
+        else:
+            part, end, _ = text.partition(" [type=") if _LINK not in line else ("", sentence, "")
+            part = re.sub(r"^(?:Value error|Assertion failed), ", "", part.strip())
+            sentence = f"{sentence} {part}".strip()
+            if end:
+                joined[-1] += f"{'' if joined[-1].endswith(':') else ';'} {place}{sentence}"
+                errors, place, sentence = errors - 1, "", ""
+    return tuple(joined)
+
+
 def compile_failures(patterns: Sequence[FailurePattern]) -> Callable[[Exit], Diagnosis]:
     """Return a function that explains an exit: by `patterns`, by `GENERAL`, or by its code."""
-    compiled = [(re.compile(pattern.pattern), pattern) for pattern in (*patterns, *GENERAL)]
+    rows = (*patterns, *GENERAL, REFUSED)
+    compiled = [(re.compile(pattern.pattern), pattern) for pattern in rows]
 
     def explain(exit_: Exit) -> Diagnosis:
         # a long traceback may have pushed the telling line out of the last ones
         first = (exit_.first_error,) if exit_.first_error else ()
+        exit_ = replace(exit_, output=join_reports(exit_.output))
         newest, oldest = (*reversed(exit_.output), *first), (*first, *exit_.output)
         for regex, pattern in compiled:
             for line in oldest if pattern.oldest else newest:

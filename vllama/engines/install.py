@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,17 @@ from vllama.engines.recipe import (
 )
 from vllama.engines.registry import ask_preference, locate_engine
 from vllama.engines.release import Tell, install_build, list_builds, open_releases
+from vllama.machine.environments.download import measure_download
 from vllama.machine.environments.installer import choose_python
 from vllama.machine.environments.layout import (
     Step,
+    find_chosen,
     find_existing,
     find_version,
     list_arguments,
     list_requirements,
     mark_complete,
+    name_version,
 )
 from vllama.machine.environments.make import (
     OnLine,
@@ -42,16 +46,18 @@ from vllama.machine.environments.make import (
 from vllama.machine.probe import make_install_hint
 from vllama.machine.types import Platform
 
+VERSION = re.compile(r"\d[\w.!+]*")  # of a package
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What an installation would do, to show it to the user first.
+    """Preview of an installation for the user.
 
     `reason` says why the engine suits this machine, empty if it does not. `python` is the
     interpreter of the new environment, or a version for uv to fetch. `extra_args` are the user's
     own, for the installer. `instead` says why a better way does not work here. `faster` says how to
     get a build that is faster on this machine, empty if this one is. `done`: it is installed
-    already, from the same requirements.
+    already, from the same requirements. `measured`: the sizes are those of the index in use.
     """
 
     engine: Engine
@@ -63,6 +69,7 @@ class Offer:
     instead: str = ""
     faster: str = ""
     done: bool = False
+    measured: bool = False
 
     @property
     def steps(self) -> list[Step]:
@@ -92,10 +99,10 @@ def make_offers(
     `serve`, `--yes`, `engines` and `doctor` all follow this order.
 
     `compiled`: only what is built from source. `release`: only the project's own build of that tag,
-    or "latest". `releases_url` is a mirror of its releases. With `extra_args` for the installer, or
-    `plugins` of its recipe: only packages of the index. `search` is PATH for compilers and Pythons
-    (None: PATH itself). Raises EngineMissing, with how to get the engine by hand, if nothing can be
-    installed here.
+    or "latest"; where there are packages only, that version, in a folder of its own. `releases_url`
+    is a mirror of its releases. With `extra_args` for the installer, or `plugins` of its recipe:
+    only packages of the index. `search` is PATH for compilers and Pythons (None: PATH itself).
+    Raises EngineMissing, with how to get the engine by hand, if nothing can be installed here.
     """
     recipe = engine.install
     suiting, misfit = _list_ways(recipe, platform, engine, release), recipe.explain_misfit(platform)
@@ -139,7 +146,9 @@ def make_offers(
         offer = Offer(
             engine=engine,
             reason=reason if suits else "",
-            folder=environments / engine.name,
+            folder=name_version(environments, engine.name, release)
+            if release and wheels.archive is None
+            else environments / engine.name,
             wheels=wheels,
             python=python,
             extra_args=tuple(extra_args),
@@ -149,6 +158,29 @@ def make_offers(
         wanted = list_requirements(offer.steps), list_arguments(offer.steps)
         offers.append(replace(offer, done=find_existing(offer.folder, *wanted) is not None))
     return offers
+
+
+def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Offer:
+    """Return the offer with the sizes that the index in use tells. Takes seconds.
+
+    An archive's, a build's, or those that no index tells remain as the recipe has them.
+    """
+    wheels = offer.wheels
+    if wheels.archive is not None or wheels.compiled:
+        return offer
+    found = measure_download(offer.steps, offer.python, environ=environ, extra_env=dict(wheels.env))
+    if found is None:
+        return offer
+    size, notes = found.size_bytes, [wheels.note]
+    if found.usual_torch:
+        notes.append("PyTorch's own index cannot be reached: its usual build may be larger")
+    changed = replace(
+        wheels,
+        download_bytes=size,
+        disk_bytes=wheels.disk_bytes * size // wheels.download_bytes,
+        note="; ".join(filter(None, notes)),
+    )
+    return replace(offer, wheels=changed, measured=True)
 
 
 def _find_plugin(engine: Engine, name: str) -> Plugin:
@@ -165,12 +197,14 @@ def _find_plugin(engine: Engine, name: str) -> Plugin:
 def _list_ways(
     recipe: Recipe, platform: Platform, engine: Engine, release: str | None
 ) -> list[Wheels]:
-    """Return what suits the machine; with `release` only that. Raises EngineMissing."""
+    """Return the offers that suit the machine; with `release` only that. Raises EngineMissing."""
     suiting = list(recipe.wheels_for(platform))
     if release is None:
         return suiting
     pinned = [pin_release(one, release) for one in suiting if one.archive is not None]
     if pinned:
+        return pinned
+    if VERSION.fullmatch(release) and (pinned := [x.pin(release) for x in suiting if x.package]):
         return pinned
     why = recipe.explain_misfit(platform) or "there is no build of the project's for this machine"
     raise EngineMissing(
@@ -243,7 +277,10 @@ async def install(
             trial=chosen.wheels.check,
             on_line=on_line,
         )
-    found = locate_engine(chosen.engine, SearchPaths(environments=chosen.folder.parent))
+    name, beside, _ = chosen.folder.name.partition("@")
+    paths = {name: chosen.folder} if beside else {}
+    places = SearchPaths(environments=chosen.folder.parent, paths=paths)
+    found = locate_engine(chosen.engine, places)
     if isinstance(found, Installation):
         return found
     raise EnvironmentFailed(
@@ -307,6 +344,9 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     That is the one used so far, or else the one installed last; empty if none is left. Raises
     EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
     """
+    if (beside := name_version(environments, engine.name, tag)).exists():
+        remove(beside)
+        return find_chosen(environments, engine.name).name
     folder = environments / engine.name
     archives = [one.archive for one in engine.install.wheels if one.archive is not None]
     builds = {
@@ -336,8 +376,8 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
 
 def uninstall(engine: Engine, environments: Path) -> bool:
     """Remove an engine's environment and tell whether it had one. Raises EnvironmentFailed."""
-    folder = environments / engine.name
-    if not folder.exists():
-        return False
-    remove(folder)
-    return True
+    folders = [environments / engine.name, *environments.glob(f"{engine.name}@*")]
+    there = [folder for folder in folders if folder.exists()]
+    for folder in there:
+        remove(folder)
+    return bool(there)

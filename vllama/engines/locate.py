@@ -1,4 +1,4 @@
-"""Where an engine is installed. Nothing is imported and no process is started.
+"""Search for installed engines. Imports nothing and starts no process.
 
 All adapters look in the same order:
 
@@ -14,13 +14,19 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from vllama.engines.base import Installation, Missing, Origin, SearchPaths
-from vllama.machine.environments.layout import find_existing, get_python, list_site_packages
+from vllama.engines.devices import Device
+from vllama.machine.environments.layout import (
+    find_chosen,
+    find_existing,
+    get_python,
+    list_site_packages,
+)
 
 NOT_INSTALLED = "it is not installed"
 
@@ -58,13 +64,17 @@ class PackageLocation:
         *,
         offloads: bool = False,
         backend: str = "",
+        devices: Sequence[Device] = (),
         version: str = "",
         plugins: Sequence[str] = (),
     ) -> Installation:
-        """Return what the planner works with; `version` where only the adapter can tell it.
+        """Return the installation for the planner; `version` where only the adapter can tell it.
 
-        With a `backend` it `offloads`. `plugins` are packages that may be in its environment.
+        With a `backend` it `offloads`; that of the first of `devices` is its name. `plugins` are
+        packages that may be in its environment.
         """
+        if devices:  # Metal's is called MTL0
+            backend = devices[0].name.rstrip("0123456789").replace("MTL", "Metal")
         return Installation(
             engine=self.engine,
             version=version or self.version or "unknown",
@@ -72,6 +82,7 @@ class PackageLocation:
             executable=self.executable,
             offloads=offloads or bool(backend),
             backend=backend,
+            devices=tuple(devices),
             origin=self.origin,
             plugins=tuple(filter(self.has, plugins)),
         )
@@ -148,12 +159,15 @@ class _Wanted:
             yield from self.look_at(given)
             return
         if search_paths.environments and find_existing(
-            own := search_paths.environments / self.engine
+            own := find_chosen(search_paths.environments, self.engine)
         ):
             yield from self.look_in_environment(own, Origin.OWN)
         yield from self.look_here()
-        if self.executable and (program := shutil.which(self.executable, path=search_paths.search)):
-            yield self.take_program(Path(program), Origin.PATH)
+        search = search_paths.search
+        folders = os.get_exec_path() if search is None else search.split(os.pathsep)
+        for folder in folders:
+            if self.executable and (program := shutil.which(self.executable, path=folder)):
+                yield self.take_program(Path(program), Origin.PATH)
 
 
 def find_package(
@@ -163,18 +177,21 @@ def find_package(
     distributions: Sequence[str] = (),
     executable: str | None = None,
     needs: Sequence[str] = (),
+    accepts: Callable[[Path], object] | None = None,
     hint: str = "",
 ) -> PackageLocation | Missing:
     """Look for `engine` everywhere, in order, and return the first that is complete.
 
     It is where one of `distributions` (names on the index) is installed, or else where its program
     `executable` lies. `needs` are modules that have to be there too, such as an optional server.
-    `hint` tells how to get it if its recipe does not.
+    `accepts` tells its program from namesakes. `hint` tells how to get it if its recipe does not.
     """
     wanted = _Wanted(engine=engine, distributions=distributions, executable=executable)
     hint = hint or "see how to get it: vllama engines"
     reason = NOT_INSTALLED
     for candidate in wanted.look_everywhere(search_paths):
+        if accepts and candidate.executable and not accepts(candidate.executable):
+            continue
         absent = [name for name in needs if candidate.module_folder(name) is None]
         if not absent:
             return candidate

@@ -44,7 +44,7 @@ FIELDS = frozenset(
 FAILURES = make_patterns(
     (r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
      "MAX cannot use weights in {0} on a device of type {1}",
-     "choose a variant in float32, or another engine", Fault.QUANTISATION),
+     "choose a variant in float32, or another engine", Fault.QUANTIZATION),
     (r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
      r"|no registered architecture|unsupported architecture",
      "MAX does not support the model's architecture", "choose another engine", Fault.ARCHITECTURE),

@@ -1,4 +1,4 @@
-"""What to install to have an engine: declared by its adapter, carried out by `install`.
+"""Recipe of an engine's installation: declared by its adapter, executed by `install`.
 
 Values only. Sizes were measured once on one machine; users see them before anything is fetched, so
 that nobody starts a download of gigabytes by mistake.
@@ -14,7 +14,7 @@ from functools import cache
 from platform import libc_ver
 
 from vllama.machine.environments.layout import Step
-from vllama.machine.types import Platform, Vendor
+from vllama.machine.types import Accelerator, Platform, Vendor
 
 
 class MachineKind(StrEnum):
@@ -39,6 +39,58 @@ def get_machine_kind(platform: Platform) -> MachineKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeeds:
+    """The GPUs that packages can use: those of `vendor` (None: of all), NVIDIA's from here on.
+
+    What a GPU does not report is not held against it. `since`: the first version that is judged.
+    """
+
+    vendor: Vendor | None = None
+    capability: tuple[int, int] = (0, 0)
+    driver: int = 0
+    since: tuple[int, ...] = ()
+
+    def covers(self, build: str) -> bool:
+        """Tell whether this is so of a version; `0.33.0+rocm72` was built by others for others."""
+        return not build or ("+" not in build and read_version(build) >= self.since)
+
+    def find_old_driver(self, gpu: Accelerator) -> str:
+        """Return that a driver is too old, in words after "it"; empty if it is not."""
+        release = re.match(r"\d+", gpu.driver or "") if gpu.vendor is Vendor.NVIDIA else None
+        if release and int(release[0]) < self.driver:
+            return f"needs driver {self.driver}, and {gpu.driver} is installed (update it)"
+        return ""
+
+    def find_lack(self, gpu: Accelerator, build: str) -> str:
+        """Return why a build cannot use a GPU, in words after its name; empty if it can.
+
+        One that is installed may have what makes up for an old driver (NVIDIA's cuda-compat).
+        """
+        if self.vendor and gpu.vendor not in (self.vendor, Vendor.APPLE):  # which has plug-ins
+            return f": its packages are for {self.vendor.upper()} GPUs"
+        if (has := gpu.compute_capability) and has < self.capability:
+            numbers = "which has compute capability {}.{} ({}.{} is needed)"
+            return f", {numbers.format(*has, *self.capability)}"
+        old = "" if build else self.find_old_driver(gpu)
+        return f": it {old}" if old else ""
+
+    def see(self, platform: Platform, build: str = "") -> tuple[Platform, str]:
+        """Return a machine without the GPUs that a build cannot use, and why not, else ""."""
+        judged = platform.accelerators if self.covers(build) else ()
+        lacks = {gpu: self.find_lack(gpu, build) for gpu in judged}
+        words = dict.fromkeys(f"the {gpu.name}{lack}" for gpu, lack in lacks.items() if lack)
+        seen = tuple(gpu for gpu in platform.accelerators if not lacks.get(gpu))
+        why = f"it does not use {', and '.join(words)}" if words else ""
+        return replace(platform, accelerators=seen), why
+
+
+# The wheels of vLLM 0.30 to 0.33 on PyPI link libcudart.so.13, and have code for 7.5 (not on ARM),
+# 8.x, 9.0, 10.x and 12.x, on ARM also for 8.7 and 11.x. SGLang's need CUDA 13 since 0.5.20, and 7.5
+# (docs.sglang.io). CUDA 13 needs driver 580 (docs.nvidia.com, CUDA compatibility)
+CUDA_13 = GpuNeeds(vendor=Vendor.NVIDIA, capability=(7, 5), driver=580)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
     """A build that the project of an engine releases itself; `engines.release` brings it.
 
@@ -58,7 +110,7 @@ class Archive:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What is installed, as the marker of an environment names it."""
+        """Installation steps, as the marker of an environment names them."""
         build = self.name.format(tag=self.tag).removesuffix(".tar.gz")
         return (Step(requirements=(f"{self.project} {self.tag}",), extra_args=(build,)),)
 
@@ -94,7 +146,8 @@ class Wheels:
     that comes ready-made is preferred unless the user asks to compile. `unused_features` are those
     of a processor (as Linux lists its flags) that the build could use and does not. `check` is a
     command of the new environment (`python` or one of its programs, with arguments) that succeeds
-    if the engine starts at all. `note` is a sentence for the user.
+    if the engine starts at all. `note` is a sentence for the user. `package` is the one whose
+    version may be chosen.
     """
 
     steps: tuple[Step, ...] = ()
@@ -111,11 +164,21 @@ class Wheels:
     unused_features: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     note: str = ""
+    package: str = ""
 
     @property
     def contents(self) -> tuple[Step, ...]:
-        """What is installed: packages, or the build of an archive."""
+        """Packages to install, or the build of an archive."""
         return self.archive.steps if self.archive is not None else self.steps
+
+    def pin(self, version: str) -> Wheels:
+        """Return the same way with this version of `package`."""
+        mine, pinned = re.compile(rf"^{self.package}[=<>].*"), f"{self.package}=={version}"
+        steps = (
+            replace(step, requirements=tuple(mine.sub(pinned, each) for each in step.requirements))
+            for step in self.steps
+        )
+        return replace(self, steps=tuple(steps))
 
     @property
     def oldest_version(self) -> str:
@@ -157,15 +220,17 @@ class Plugin:
 class Recipe:
     """All ways to install an engine, best first; `by_hand` tells how to get it without vllama.
 
-    `plugins` can be installed with those of its packages.
+    `needs` tells which GPUs they can use. `plugins` can be installed with those of its packages.
     """
 
     wheels: tuple[Wheels, ...] = ()
+    needs: GpuNeeds = GpuNeeds()
     by_hand: str = ""
     plugins: tuple[Plugin, ...] = ()
 
     def wheels_for(self, platform: Platform) -> tuple[Wheels, ...]:
         """Return those that suit the machine, and whose programs run on it."""
+        platform, _ = self.needs.see(platform)
         return tuple(
             one
             for one in self.wheels
@@ -173,19 +238,26 @@ class Recipe:
         )
 
     def explain_misfit(self, platform: Platform) -> str:
-        """Return why an archive for such a machine does not run on it, empty if there is none."""
+        """Return why the best packages for such a machine do not run on it, empty if they do."""
         for one in self.wheels:
             if one.archive and one.suits(platform) and (why := find_misfit(one.archive)):
                 return f"{one.archive.project}'s own build does not run here: {why}"
-        return ""
+        seen, why = self.needs.see(platform)
+        return "" if seen.accelerators else why
 
     def advise(self, name: str, platform: Platform, otherwise: str) -> str:
         """Return how to get the engine `name` on this machine; `otherwise` if it does not tell."""
         if self.wheels_for(platform):
-            return f"install it with: {format_install_command(name)}"
+            why = self.explain_misfit(platform)
+            return f"install it with: {format_install_command(name)}{why and f' ({why})'}"
         if self.wheels and not self.by_hand:
             return "there is no package of it for this machine: choose another engine"
         return self.by_hand or otherwise
+
+
+def read_version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def format_install_command(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 
 from vllama.base.errors import ConfigError
 from vllama.base.spelling import suggest
@@ -120,6 +121,21 @@ def discover_engines(
     )
 
 
+def suppose_installed(found: DiscoveredEngines, platform: Platform) -> DiscoveredEngines:
+    """Return the engines as if each that can be installed on `platform` were."""
+    installed = dict(found.installations)
+    for name, engine in found.engines.items():
+        if wheels := engine.install.wheels_for(platform):
+            installed[name] = Installation(
+                engine=name,
+                version=wheels[0].oldest_version,
+                executable=Path(name),
+                offloads=bool(engine.install.needs.see(platform)[0].accelerators),
+            )
+    missing = {name: why for name, why in found.missing.items() if name not in installed}
+    return replace(found, installations=installed, missing=missing)
+
+
 def reconfigure(
     found: DiscoveredEngines, options: Mapping[str, object], search_paths: SearchPaths
 ) -> DiscoveredEngines:
@@ -160,7 +176,7 @@ def _locate_all(
 def configure(engine: Engine, options: Mapping[str, object]) -> Engine:
     """Return the engine with other settings, as it is if its adapter raises. Raises ConfigError."""
     try:
-        return engine.configured(options)
+        return engine.configure(options)
     except ConfigError:
         raise
     except Exception as error:
@@ -168,11 +184,17 @@ def configure(engine: Engine, options: Mapping[str, object]) -> Engine:
         return engine
 
 
-def ask_preference(engine: Engine, platform: Platform) -> tuple[int, str]:
-    """Return how well an engine suits the platform, and why; 0 if its adapter raises."""
+def ask_preference(
+    engine: Engine, platform: Platform, here: Installation | None = None
+) -> tuple[int, str]:
+    """Return how well an engine suits the GPUs that it can use, and why; 0 if its adapter raises.
+
+    The reason names the GPUs that it cannot use.
+    """
     try:
-        score, reason = engine.preference(platform)
-        return int(score), str(reason)
+        seen, unused = engine.install.needs.see(platform, here.version if here else "")
+        score, reason = engine.preference(seen)
+        return int(score), "; ".join(filter(None, (str(reason), unused)))
     except Exception as error:
         return 0, f"its adapter failed ({describe_error(error)})"
 

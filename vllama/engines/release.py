@@ -125,7 +125,7 @@ def open_releases() -> Connections:
 
 
 def describe_release(connections: Connections, archive: Archive, version: str) -> Release:
-    """Return what the project tells of a release. Raises EnvironmentFailed."""
+    """Return the project's description of a release. Raises EnvironmentFailed."""
     with _mapped_errors(archive.project, Path()):
         return _describe_release(connections, archive.releases, version)
 
@@ -250,7 +250,7 @@ def _receive(
             out.seek(done)
             for piece in iter_raw(response):
                 if cancelled.is_set():
-                    raise RequestFailed("it was cancelled")
+                    raise RequestFailed("it was canceled")
                 out.write(piece)
                 done += len(piece)
                 if done > most:
@@ -268,7 +268,7 @@ def _unpack(file: Path, folder: Path, cancelled: threading.Event) -> None:
         with tarfile.open(file, "r:gz") as archive:
             for number, member in enumerate(archive):
                 if cancelled.is_set():
-                    raise RequestFailed("it was cancelled")
+                    raise RequestFailed("it was canceled")
                 size += member.size
                 if size > _MAX_UNPACKED or number > _MAX_FILES:
                     raise _Unusable("its archive is too large")

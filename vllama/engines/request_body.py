@@ -37,7 +37,19 @@ def clamp_field(body: dict[str, Any], name: str, low: float, high: float) -> Non
         body[name] = min(max(value, low), high)
 
 
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def write_guided(body: dict[str, Any]) -> dict[str, Any]:
+    """Write vLLM's older words for a format as it takes them since 0.12, which drops the others."""
+    if guided := {name.removeprefix("guided_"): body.pop(name) for name in GUIDED if name in body}:
+        own = body.get("structured_outputs")
+        body["structured_outputs"] = guided | (own if isinstance(own, dict) else {})
+    return body
+
+
 VLLM = HARMLESS | frozenset((
+    *GUIDED, "structured_outputs",
     "use_beam_search", "best_of", "bad_words", "allowed_token_ids", "logprob_token_ids",
     "prompt_logprobs", "echo", "truncation_side", "thinking_token_budget", "repetition_detection",
     "return_token_ids", "return_tokens_as_token_ids", "return_prompt_text", "stream_interval",

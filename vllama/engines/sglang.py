@@ -13,11 +13,12 @@ its own, so nothing beyond that could be tried.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from vllama.chat.engine.traits import Tokenizer, Traits
+from vllama.chat.grammar_schema import XGRAMMAR
 from vllama.engines.base import Engine, FailurePattern, Mode, Overhead, Settings
 from vllama.engines.failures import make_patterns
 from vllama.engines.package_server import (
@@ -28,7 +29,7 @@ from vllama.engines.package_server import (
     explain_mistral_only,
     explain_mlx_only,
 )
-from vllama.engines.recipe import MachineKind, Recipe, Wheels
+from vllama.engines.recipe import CUDA_13, MachineKind, Recipe, Wheels
 from vllama.engines.request_body import SGLANG, add_fields, clamp_field
 from vllama.machine.environments.layout import Step
 from vllama.machine.types import Platform, Vendor
@@ -52,6 +53,7 @@ JAX_FAILURES = make_patterns(
      "update it, or choose another engine", Fault.ARCHITECTURE),
 )  # fmt: skip
 RECIPE = Recipe(
+    needs=replace(CUDA_13, since=(0, 5, 20)),
     wheels=(
         Wheels(
             steps=(Step(requirements=("sglang>=0.5.23",)),),
@@ -98,6 +100,8 @@ class Sglang(PackageServer):
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come after vLLM on Linux with an NVIDIA GPU; elsewhere users have to name it."""
         gpus = platform.of(Vendor.NVIDIA)
+        if any(gpu.shares_ram for gpu in gpus):  # by its default of --mem-fraction-static
+            return 0, "it takes most of a GPU's memory, which is the RAM here"
         if platform.os == "linux" and gpus:
             return 40, f"Linux with {gpus[0].name}"
         return 0, "it needs Linux with an NVIDIA GPU"
@@ -140,6 +144,10 @@ class Sglang(PackageServer):
             takes_audio=Capability.AUDIO in settings.capabilities,
             takes_n=True,
             passed_fields=SGLANG,
+            takes_structural_tags=True,
+            schema_compiler=XGRAMMAR,
+            reads_sampling=True,
+            fields_for_marks={"skip_special_tokens": False},
             takes_template_kwargs=True,
             reasoning_field="reasoning_content",
             takes_continue_final_message=True,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from vllama.engines.package_server import (
     explain_mlx_only,
     has_gpu_torch,
 )
-from vllama.engines.recipe import Recipe, Wheels
+from vllama.engines.recipe import CUDA_13, Recipe, Wheels
 from vllama.engines.request_body import add_fields, keep_fields
 from vllama.machine.environments.layout import Step
 from vllama.machine.types import Platform
@@ -60,8 +60,8 @@ FAILURES = make_patterns(
      "choose a model that generates text", Fault.ARCHITECTURE),
     (r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
      r"|compressed-tensors|optimum)",
-     "the model's quantisation needs a package that its environment does not have",
-     "choose a variant in bfloat16, or another engine", Fault.QUANTISATION),
+     "the model's quantization needs a package that its environment does not have",
+     "choose a variant in bfloat16, or another engine", Fault.QUANTIZATION),
     (r"Error while deserializing header|SafetensorError: (.+)",
      "the model's weights are cut or damaged ({0})", "fetch the model again", None),
     (r"Unrecognized processing class|Couldn't instantiate the backend tokenizer",
@@ -73,6 +73,7 @@ FAILURES = make_patterns(
 TORCH = ("torch>=2.10", "transformers[serving]>=5.23", "accelerate")
 CHECK = ("python", "-I", "-c", "import torch, fastapi, transformers.cli.serve")
 RECIPE = Recipe(
+    needs=replace(CUDA_13, vendor=None, driver=0),  # uv takes the PyTorch that suits the driver
     wheels=(
         Wheels(
             steps=(Step(requirements=TORCH),),

@@ -1,1 +1,1 @@
-"""What measures engines and finds regressions, with commands of its own."""
+"""Measurement of engines and search for regressions, with commands of its own."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vllama.base.errors import BadRequest, ConfigError, UpstreamError
-from vllama.observe.captures.answer import Answer, lacks_text, read_answer
+from vllama.observe.captures.answer import Response, lacks_text, read_answer
 
 PATH = "/v1/completions"
 TOP = 10
@@ -52,7 +52,7 @@ class Asker:
             "options": GREEDY,
         }
 
-    def ask(self, prompt: str) -> Answer:
+    def ask(self, prompt: str) -> Response:
         """Return the answer to one prompt, which is sent as it is. Raises VllamaError."""
         body = self._body | {"prompt": prompt}
         if not self.tells_logprobs:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from vllama.observe.captures.answer import Answer
+from vllama.observe.captures.answer import Response
 from vllama.observe.captures.format import Capture, Summary
 from vllama.observe.captures.reading import read_answer
 
@@ -32,7 +32,7 @@ def flatten(text: str) -> str:
 
 
 def list_facts(capture: Capture) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a request besides its texts."""
+    """Yield the facts about a request besides its texts."""
     yield "request", f"{capture.request.method} {capture.request.path}"
     yield "id", capture.id
     if capture.request_id != capture.id:
@@ -158,7 +158,7 @@ def list_answers(capture: Capture) -> Iterator[tuple[str, str]]:
         yield f"answer, {name}", f"[{shown}{', …' if len(values) > 8 else ''}] ({len(values)})"
 
 
-def render_answer(answer: Answer) -> str:
+def render_answer(answer: Response) -> str:
     """Return an answer's text, and whether the limit of tokens has ended it."""
     text = answer.text.decode(errors="replace")
     return f"{text}\n(cut: the limit of tokens was reached)" if answer.cut else text

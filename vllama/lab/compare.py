@@ -1,4 +1,4 @@
-"""How far two answers to one prompt agree. Pure.
+"""Agreement of two responses to one prompt. Pure.
 
 Greedy answers agree up to a first difference; what comes after it continues another text and says
 nothing more. So agreement is the share of an answer before it, and log probabilities are compared
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from vllama.observe.captures.answer import Answer, Token
+from vllama.observe.captures.answer import Response, Token
 
 LEAST = 1e-9
 """Below it a probability is what rounding has left."""
@@ -46,12 +46,12 @@ class Difference:
 
     @property
     def is_measured(self) -> bool:
-        """Whether log probabilities tell how close the call was."""
+        """True if log probabilities show how close the choice was."""
         return self.gap is not None or self.is_unforeseen
 
     @property
     def is_wide(self) -> bool:
-        """Whether an engine was sure of its choice, so that rounding cannot have made it."""
+        """True if an engine was sure of its choice, so that rounding cannot have made it."""
         return self.is_unforeseen if self.gap is None else self.gap > WIDE_GAP
 
 
@@ -100,7 +100,7 @@ def measure(found: Iterable[Comparison]) -> Numbers:
     )
 
 
-def compare(a: Answer, b: Answer) -> Comparison:
+def compare(a: Response, b: Response) -> Comparison:
     """Compare two greedy answers to one prompt."""
     common = _common(a.text, b.text)
     same = _same(a, b, common)
@@ -147,14 +147,14 @@ def _common(a: bytes, b: bytes) -> int:
     return next(differing, min(len(a), len(b)))
 
 
-def _same(a: Answer, b: Answer, common: int) -> bool:
+def _same(a: Response, b: Response, common: int) -> bool:
     """Tell whether two answers do not differ: equal, or one only cut earlier than the other."""
     ends_a, ends_b = common == len(a.text), common == len(b.text)
     return (ends_a and ends_b) or (ends_a and a.cut) or (ends_b and b.cut)
 
 
 def _measure_tokens(
-    a: Answer, b: Answer, common: int
+    a: Response, b: Response, common: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compare at each token that both engines chose after the same text."""
     starts = {token.start: token for token in b.tokens or ()}
@@ -165,7 +165,7 @@ def _measure_tokens(
             continue
         if one.end != other.end and min(one.end, other.end) <= common:
             continue  # the same text in other tokens: not the same choice
-        seen = _seen(b, other, a.piece(one))
+        seen = _find_logprob(b, other, a.piece(one))
         if one.logprob is not None and seen is not None:
             logprobs.append(abs(one.logprob - seen))
         if one.top and other.top:
@@ -173,12 +173,13 @@ def _measure_tokens(
     return tuple(logprobs), tuple(divergences)
 
 
-def _difference(a: Answer, b: Answer, common: int) -> Difference:
+def _difference(a: Response, b: Response, common: int) -> Difference:
     one, other = _token_at(a, common), _token_at(b, common)
     if one and other and one.start == other.start:
         start = one.start
         gaps = [_gap(a, one, b.piece(other)), _gap(b, other, a.piece(one))]
-        has_top = bool(one.top and other.top)
+        # the list of a character that is made of several tokens is that of the last one only
+        has_top = bool(one.top and other.top) and (a.piece(one) + b.piece(other)).isascii()
     else:
         start = common
         while start and a.text[start - 1] >= 0x80:  # not in the middle of a character
@@ -202,22 +203,22 @@ def _difference(a: Answer, b: Answer, common: int) -> Difference:
     )
 
 
-def _token_at(answer: Answer, at: int) -> Token | None:
+def _token_at(answer: Response, at: int) -> Token | None:
     return next((token for token in answer.tokens or () if token.start <= at < token.end), None)
 
 
-def _seen(answer: Answer, token: Token, piece: bytes) -> float | None:
+def _find_logprob(answer: Response, token: Token, piece: bytes) -> float | None:
     """Return the log probability that an engine gave to `piece` where it chose `token`."""
     return token.logprob if answer.piece(token) == piece else token.top.get(piece)
 
 
-def _gap(answer: Answer, token: Token, other: bytes) -> float | None:
+def _gap(answer: Response, token: Token, other: bytes) -> float | None:
     """Return by how much an engine preferred its choice to `other`."""
     theirs = token.top.get(other)
     return None if token.logprob is None or theirs is None else token.logprob - theirs
 
 
-def _gap_to_text(answer: Answer, token: Token, other: bytes) -> float | None:
+def _gap_to_text(answer: Response, token: Token, other: bytes) -> float | None:
     """Return by how much an engine preferred its choice to what stands in another text there.
 
     The tokens of that text are unknown: it is taken for the longest likely one that it begins with.

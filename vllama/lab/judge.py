@@ -1,4 +1,4 @@
-"""Whether answers are the same: exactly, within what engines do by chance, or not.
+"""Judgment of two responses: identical, equal within an engine's variation, or different.
 
 One rule for `vllama replay`, which compares two answers to one request, and `vllama verify`, which
 compares two engines over many prompts. A first difference is within the engine's noise where a
@@ -15,7 +15,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from vllama.lab.compare import WIDE_GAP, Comparison, Difference, compare, measure
-from vllama.observe.captures.answer import Answer
+from vllama.observe.captures.answer import Response
 from vllama.observe.captures.reading import CALLS, ERROR, REST, TEXT, THINKING, Reading
 
 ORDER = (ERROR, THINKING, TEXT, CALLS, REST)
@@ -29,7 +29,7 @@ TEXTS_DIFFER = "the texts differ, and no log probabilities say how close it was"
 
 
 class Verdict(StrEnum):
-    """What came of a comparison, the best first."""
+    """Result of a comparison, the best first."""
 
     SAME = "same"
     NOISE = "same within the engine's noise"
@@ -118,7 +118,7 @@ def judge_engines(
 def list_faults(
     differences: Sequence[Difference], kl_mean: float | None, max_kl: float
 ) -> list[str]:
-    """Return what sets texts apart that rounding cannot explain; empty if nothing does.
+    """Return the differences between texts that rounding cannot explain; empty if none.
 
     `differences` are the first ones of their texts, `kl_mean` is the mean divergence before them.
     """
@@ -208,8 +208,8 @@ def _apart(a: Sequence[float], b: Sequence[float]) -> float:
     return 0.0 if difference == 0 else difference / largest if largest else math.inf
 
 
-def _get(reading: Reading, name: str) -> Answer:
-    return reading.texts.get(name) or Answer(text=b"", cut=False)
+def _get(reading: Reading, name: str) -> Response:
+    return reading.texts.get(name) or Response(text=b"", cut=False)
 
 
 def _place(name: str) -> tuple[str, int]:

@@ -56,7 +56,7 @@ def open_own_server(
         reporter.loading(f"{label}: {line}")
 
     known: dict[str, Any] = {
-        # what was named, or nothing: another quantisation would answer another question
+        # what was named, or nothing: another quantization would answer another question
         "strict": True,
         # one request after another, by one process, that stays until the last
         "num_parallel": 1,

@@ -46,6 +46,7 @@ def replay_once(
 
     If the texts differ and `logprobs`, it is sent once more, to learn how close the call was.
     """
+    request = with_seed(request)
     answer = send_capture(client, request)
     engine, version = find_engine(client, find_model(request))
     known = captured.engine
@@ -208,6 +209,18 @@ def with_logprobs(capture: Capture) -> Capture | None:
         return None  # it asks for them already
     more = {"logprobs": TOP} if path == "/v1/completions" else {"top_logprobs": TOP}
     return replace_body(capture, body | {"logprobs": True} | more)
+
+
+def with_seed(capture: Capture) -> Capture:
+    """Return the request with the seed that the engine was sent: the server chooses one itself."""
+    path, seed = capture.request.path, find_sampling(capture).get("seed")
+    if path not in TEXTS or capture.engine is None or not isinstance(seed, int):
+        return capture
+    body = read_body(capture)
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        return replace_body(capture, body | {"seed": seed})
+    options = {**(body.get("options") or {}), "seed": seed}
+    return replace_body(capture, body | {"options": options})
 
 
 def describe_chance(capture: Capture, *, same_engine: bool) -> str:

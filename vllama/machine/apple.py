@@ -45,8 +45,12 @@ class Mac:
             return 0
         if self.wired_limit_bytes:
             return min(self.wired_limit_bytes, self.ram_bytes)
-        large = self.ram_bytes >= LARGE_MAC_BYTES
-        return self.ram_bytes * 3 // 4 if large else self.ram_bytes * 2 // 3
+        return share_with_gpu(self.ram_bytes)
+
+
+def share_with_gpu(ram_bytes: int) -> int:
+    """Return the default limit of a Mac's GPU memory, in bytes."""
+    return ram_bytes * 3 // 4 if ram_bytes >= LARGE_MAC_BYTES else ram_bytes * 2 // 3
 
 
 def read_mac() -> tuple[Mac | None, Findings]:
@@ -93,6 +97,7 @@ def find_apple_gpu(mac: Mac, ram_available_bytes: int) -> Findings:
         name=f"{mac.cpu_name or 'Apple'} GPU",
         total_bytes=mac.gpu_bytes,
         free_bytes=min(mac.gpu_bytes, ram_available_bytes),
+        shares_ram=True,
     )
     return Findings(accelerators=(gpu,))
 

@@ -16,17 +16,18 @@ UNLIMITED_BYTES = 2**60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Cgroups:
     """The limits of this process's control groups; None where there is none.
 
-    `memory_used_bytes` does not count page cache that the kernel can drop; `memory_cached_bytes` is
-    the rest of the page cache: pages of files in use.
+    `memory_free_bytes` is the least that any of them has left, and counts clean page cache as free;
+    `memory_cached_bytes` of it are that cache. `memory_unwritten_bytes` become clean.
     """
 
     cores: float | None = None
     memory_bytes: int | None = None
-    memory_used_bytes: int = 0
+    memory_free_bytes: int = 0
     memory_cached_bytes: int = 0
+    memory_unwritten_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +67,23 @@ def _measure_shared(folder: Path) -> int:
         return 0
 
 
-def measure_usable_ram(limits: Limits, kept_bytes: int = 0) -> tuple[int, int]:
+def measure_usable_ram(limits: Cgroups, kept_bytes: int = 0) -> tuple[int, int]:
     """Return total and available memory in bytes, within the limits of the control groups.
 
-    `kept_bytes` of the page cache are mapped weights, which do not count as available.
+    `kept_bytes` of the page cache are mapped weights, which do not count as available. A group
+    counts the pages that it was the first to read: those of another group cost it nothing.
+
+    The system's own figure, MemAvailable, counts active and inactive pages of files alike, and is
+    short by the low watermarks only (`si_mem_available` in Linux's mm/show_mem.c), so it stands as
+    it is. With LXCFS it is the container's already, and the smaller of both counts.
     """
     memory = psutil.virtual_memory()
-    total, available = memory.total, max(0, memory.available - kept_bytes)
+    total, available = memory.total, memory.available - kept_bytes
     if limits.memory_bytes is not None:
         total = min(total, limits.memory_bytes)
-        # the control group already counts active pages of files as used
-        used = limits.memory_used_bytes + kept_bytes - min(kept_bytes, limits.memory_cached_bytes)
-        available = min(available, max(0, limits.memory_bytes - used))
-    return total, available
+        kept_here = min(kept_bytes, limits.memory_cached_bytes)
+        available = min(available, limits.memory_free_bytes - kept_here)
+    return total, max(0, available)
 
 
 def read_affinity() -> frozenset[int]:
@@ -92,7 +97,7 @@ def count_physical_cores(allowed: frozenset[int], root: Path = Path("/")) -> int
     """Return how many of the cores can compute at full speed at the same time.
 
     Two hyperthreads count as one core. The efficiency cores of a hybrid Intel CPU do not count,
-    because threads that synchronise are as fast as the slowest. Linux reports both under
+    because threads that synchronize are as fast as the slowest. Linux reports both under
     /sys/devices; elsewhere every core counts.
     """
     fast = parse_cpu_list(_read(root / "sys/devices/cpu_core/cpus") or "") & allowed or allowed
@@ -144,16 +149,24 @@ def parse_memory_limit(text: str) -> int | None:
     return int(value) if value.isdigit() and int(value) < UNLIMITED_BYTES else None
 
 
-def parse_stat(text: str, name: str) -> int:
-    """Parse from `memory.stat` the bytes of a kind of page, 0 if it does not say.
+def parse_page_cache(text: str) -> tuple[int, int]:
+    """Parse from `memory.stat` the bytes of clean page cache, which the kernel can drop at once,
+    and of what still has to be written.
 
-    Of the page cache "inactive_file" is what the kernel can drop, "active_file" what is in use.
+    Pages of files count, active or not; those of tmpfs are anonymous there. In v1 the figures with
+    `total_` are those of the group with all below it, as its usage is; v2 has no others (Linux's
+    Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst).
     """
-    for line in text.splitlines():
-        match line.split():
-            case [key, number] if key in (name, f"total_{name}") and number.isdigit():
-                return int(number)
-    return 0
+    rows = (line.split() for line in text.splitlines())
+    stat = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+
+    def find(*names: str) -> int:
+        return next((stat[name] for name in names if name in stat), 0)
+
+    cached = sum(find(f"total_{name}", name) for name in ("inactive_file", "active_file"))
+    unwritten = sum(find(f"total_{name}", f"file_{name}") for name in ("dirty", "writeback"))
+    unwritten = min(cached, unwritten)
+    return cached - unwritten, unwritten
 
 
 def parse_self_cgroup(text: str) -> dict[str, str]:
@@ -166,7 +179,7 @@ def parse_self_cgroup(text: str) -> dict[str, str]:
     return paths
 
 
-def read_cgroup(root: Path = Path("/")) -> Limits:
+def read_cgroup(root: Path = Path("/")) -> Cgroups:
     """Return the tightest limits between this process's control group and the root."""
     mount = root / "sys/fs/cgroup"
     paths = parse_self_cgroup(_read(root / "proc/self/cgroup") or "")
@@ -181,32 +194,29 @@ def read_cgroup(root: Path = Path("/")) -> Limits:
 
 def _read_limits(
     cpu: list[Path], quota: tuple[str, ...], memory: list[Path], limit: str, usage: str
-) -> Limits:
-    """Return the smallest quota, and the memory limit with the least free memory.
+) -> Cgroups:
+    """Return the smallest quota and memory limit, and what the fullest group has left.
 
     `cpu` and `memory` are folders; `quota`, `limit` and `usage` are names of files in them.
     """
     texts = (" ".join(_read(folder / name) or "" for name in quota) for folder in cpu)
     cores = [cores for text in texts if (cores := parse_cpu_max(text)) is not None]
-    rows = [
-        (most, *_read_usage(folder, usage))
-        for folder in memory
-        if (most := parse_memory_limit(_read(folder / limit) or "")) is not None
-    ]
-    most, used, cached = min(rows, key=lambda row: row[0] - row[1], default=(None, 0, 0))
-    return Limits(
+    limits: list[int] = []
+    left: list[tuple[int, int, int]] = []
+    for folder in memory:
+        if (most := parse_memory_limit(_read(folder / limit) or "")) is not None:
+            used = parse_memory_limit(_read(folder / usage) or "") or 0
+            clean, unwritten = parse_page_cache(_read(folder / "memory.stat") or "")
+            limits.append(most)
+            left.append((max(0, min(most, most - used + clean)), clean, unwritten))
+    free, cached, unwritten = min(left, default=(0, 0, 0))
+    return Cgroups(
         cores=min(cores, default=None),
-        memory_bytes=most,
-        memory_used_bytes=used,
+        memory_bytes=min(limits, default=None),
+        memory_free_bytes=free,
         memory_cached_bytes=cached,
+        memory_unwritten_bytes=unwritten,
     )
-
-
-def _read_usage(folder: Path, name: str) -> tuple[int, int]:
-    """Return the memory in use there, and how much of it consists of pages of files."""
-    used = parse_memory_limit(_read(folder / name) or "") or 0
-    stat = _read(folder / "memory.stat") or ""
-    return max(0, used - parse_stat(stat, "inactive_file")), parse_stat(stat, "active_file")
 
 
 def _list_ancestors(mount: Path, path: str) -> list[Path]:

@@ -13,14 +13,20 @@ import psutil
 from vllama.base.threads import begin
 from vllama.base.units import format_bytes_binary
 from vllama.machine import apple, cpu, linux_gpus, nvidia
+from vllama.machine.linux_gpus import INSIDE
 from vllama.machine.probe import Findings
-from vllama.machine.types import Accelerator, Platform
+from vllama.machine.types import Accelerator, Platform, Vendor, explain_untold
 
 PROBE_LIMIT_S = 3.0
 NVIDIA_LIMIT_S = 15.0
 """A sleeping driver needs seconds per GPU, and overlooking the GPUs would be worse than waiting."""
 
-SHARES_MEMORY = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
+SHARES_RAM = re.compile(r"\b(GB[12]\d|N1X?|Thor|Orin|Xavier|Tegra|Jetson)\b")
+"""In the names of NVIDIA's GPUs without memory of their own; GB200 and GB300 have some."""
+HAS_MEMORY = re.compile(
+    r"GeForce|RTX|Quadro|Tesla|GRID|-\d+[ABCQ]\b|\b(GB|GH|[ABHLTV])\d{1,3}\D?\b"
+)
+"""In the names of cards, also where one is divided into virtual ones (`A16-8Q`)."""
 NO_FEATURES: frozenset[str] = frozenset()
 
 T = TypeVar("T")
@@ -60,6 +66,11 @@ def free_ram_bytes(kept_bytes: int = 0) -> int:
     return cpu.measure_usable_ram(cpu.read_cgroup(), kept_bytes)[1]
 
 
+def find_unwritten_bytes() -> int:
+    """Return the memory that is free as soon as the system has written it to files."""
+    return cpu.read_cgroup().memory_unwritten_bytes
+
+
 def with_free_memory(machine: Platform) -> Platform:
     """Return the same machine with the memory that is free now, also on its GPUs."""
     found = detect().accelerators if machine.accelerators else ()
@@ -84,11 +95,22 @@ def assemble(
     available = processor.ram_available_bytes if processor else total
     if mac is not None:
         findings = (*findings, apple.find_apple_gpu(mac, available))
-    accelerators = [
-        _with_shared_memory(gpu, total, available)
+    gpus = [
+        replace(gpu, total_bytes=total, free_bytes=available, shares_ram=True)
+        if not gpu.total_bytes and _has_no_memory(gpu, arch)
+        else gpu
         for group in findings
         for gpu in group.accelerators
     ]
+    untold = [gpu for gpu in gpus if not gpu.total_bytes]
+    cards = [gpu for gpu in gpus if gpu.total_bytes and not gpu.shares_ram]
+    used = cards or [gpu for gpu in gpus if gpu.total_bytes]
+    notes = [note for group in findings for note in group.notes]
+    for gpu in gpus:
+        if gpu in untold:
+            notes.append(explain_untold(gpu))
+        elif gpu not in used:
+            notes.append(f"{gpu.name}, {INSIDE}, is not used: there is a card")
     return Platform(
         os=system,
         arch="x86_64" if arch == "AMD64" else arch,
@@ -99,23 +121,26 @@ def assemble(
         cpu_features=mac.cpu_features
         if mac
         else (processor.features if processor else NO_FEATURES),
-        accelerators=tuple(accelerators),
+        accelerators=tuple(used),
         physical_cores=(mac.performance_cores if mac else 0)
         or (processor.physical_cores if processor else 0),
         shared_memory_bytes=processor.shared_memory_bytes if processor else 0,
-        notes=tuple(note for group in findings for note in group.notes),
+        untold=tuple(untold),
+        notes=tuple(notes),
     )
 
 
-def _with_shared_memory(gpu: Accelerator, total: int, available: int) -> Accelerator:
-    """Return a GPU that shares the machine's RAM with that amount; it reports `[N/A]` itself."""
-    if gpu.total_bytes == 0 and SHARES_MEMORY.search(gpu.name):
-        return replace(gpu, total_bytes=total, free_bytes=available)
-    return gpu
+def _has_no_memory(gpu: Accelerator, arch: str) -> bool:
+    """Tell whether a GPU that does not report its memory uses the machine's RAM.
+
+    A known one does, and on ARM any that is not known for memory of its own: a new chip there.
+    """
+    is_chip = arch in ("aarch64", "arm64") and not HAS_MEMORY.search(gpu.name)
+    return gpu.vendor is Vendor.NVIDIA and (bool(SHARES_RAM.search(gpu.name)) or is_chip)
 
 
 def describe(machine: Platform) -> str:
-    """Summarise a platform in one line for people."""
+    """Summarize a platform in one line for people."""
     name = f" ({machine.cpu_name})" if machine.cpu_name else ""
     plural = "" if machine.cores == 1 else "s"
     parts = [
@@ -141,7 +166,7 @@ def describe(machine: Platform) -> str:
 
 
 def _wait(name: str, probe: Future[T], limit_s: float, notes: list[str]) -> T | None:
-    """Return what a probe has found; None, and a note in `notes`, if it failed or hangs."""
+    """Return a probe's result; None, and a note in `notes`, if it failed or hangs."""
     try:
         return probe.result(limit_s)
     except Exception as error:  # a probe must never stop the start of the server

@@ -8,16 +8,17 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vllama.machine.probe import Findings, Output, run_command
-from vllama.machine.types import Accelerator, Vendor
+from vllama.machine.types import Accelerator, MigPart, Vendor
 
 MIB = 1024**2
-QUERY = "index,name,memory.total,memory.free,driver_version,compute_cap,uuid,mig.mode.current"
 SHORT_QUERY = "index,name,memory.total,memory.free,driver_version"
-"""For drivers before 470, which do not know `compute_cap`."""
+QUERY = f"{SHORT_QUERY},compute_cap,uuid,mig.mode.current,pci.bus_id"
+"""The first is for drivers before 470, which do not know `compute_cap`."""
 
 PLACES = (
     "/usr/bin/nvidia-smi",
@@ -82,7 +83,31 @@ def _run_smi(smi: str) -> Findings:
     out = ask_smi(smi, f"--query-gpu={QUERY}")
     if _UNKNOWN_FIELD.search(out.text):
         out = ask_smi(smi, f"--query-gpu={SHORT_QUERY}")
-    return Findings(notes=(out.problem,)) if out.problem else parse_nvidia_smi(out.text)
+    if out.problem:
+        return Findings(notes=(out.problem,))
+    found = parse_nvidia_smi(out.text)
+    if any(gpu.is_divided for gpu in found.accelerators):
+        parts = parse_instances(run_command([smi, "-L"], timeout_s=SMI_TIMEOUT_S).text)
+        gpus = (replace(gpu, instances=parts.get(gpu.index, ())) for gpu in found.accelerators)
+        found = replace(found, accelerators=tuple(gpus))
+    return found
+
+
+def parse_instances(text: str) -> dict[int, tuple[MigPart, ...]]:
+    """Parse `nvidia-smi -L`: the instances of MIG by the index of their GPU.
+
+    The memory is that of the profile's name, less a twentieth: a `1g.5gb` has 4.75 GiB (MIG User
+    Guide, "A100 MIG Profiles"). What is free of it is not told.
+    """
+    found: dict[int, tuple[MigPart, ...]] = {}
+    index = 0
+    for line in text.splitlines():
+        if match := re.match(r"GPU (\d+):", line):
+            index = int(match[1])
+        elif match := re.match(r"\s+MIG \S*?\.(\d+)gb\S*\s.*\(UUID: (MIG-[^)]+)\)", line):
+            size = int(match[1]) * 1024 * MIB * 19 // 20
+            found[index] = (*found.get(index, ()), MigPart(match[2], size, size))
+    return found
 
 
 def parse_nvidia_smi(text: str) -> Findings:
@@ -91,10 +116,6 @@ def parse_nvidia_smi(text: str) -> Findings:
     The columns are in the order of `QUERY`, and the last ones may be missing. A value in brackets
     (`[N/A]`) counts as unknown.
     """
-    for pattern, note in _FAILURES:
-        # "[Insufficient Permissions]" in brackets is the value of one column, not a failure
-        if pattern.search(re.sub(r"\[[^\]]*\]", "", text)):
-            return Findings(notes=(note,))
     accelerators: list[Accelerator] = []
     notes: list[str] = []
     for line in text.splitlines():
@@ -104,29 +125,30 @@ def parse_nvidia_smi(text: str) -> Findings:
         if len(cells) < 5 or cells[0] is None or not cells[0].isdigit():
             notes.append(f'nvidia-smi printed: "{line.strip()}"')
             continue
-        accelerators.append(_make_accelerator(cells + [None] * (8 - len(cells)), notes))
+        accelerators.append(_make_accelerator(cells + [None] * (9 - len(cells)), notes))
+    known = [note for pattern, note in _FAILURES if pattern.search(text)]
+    if known and not accelerators:
+        return Findings(notes=(known[0],))
     return Findings(accelerators=tuple(accelerators), notes=tuple(notes))
 
 
 def _make_accelerator(cells: list[str | None], notes: list[str]) -> Accelerator:
-    index, name, total, free, driver, capability, uuid, mig = cells[:8]
-    label = f"GPU {index} ({name or 'NVIDIA GPU'})"
-    total_bytes = _parse_mebibytes(total)
-    if total_bytes == 0:
-        notes.append(f"{label} does not report its memory")
+    index, name, total, free, driver, capability, uuid, mig, bus = cells[:9]
     is_divided = (mig or "").lower() == "enabled"
     if is_divided:
-        notes.append(_make_mig_note(label))
+        notes.append(_make_mig_note(f"GPU {index} ({name or 'NVIDIA GPU'})"))
     return Accelerator(
         vendor=Vendor.NVIDIA,
         index=int(index or 0),
         name=name or "NVIDIA GPU",
-        total_bytes=total_bytes,
+        # what is free is not known without both
+        total_bytes=_parse_mebibytes(total) if free else 0,
         free_bytes=_parse_mebibytes(free),
         driver=driver,
         compute_capability=_parse_capability(capability),
         uuid=uuid,
         is_divided=is_divided,
+        bus=(bus or "").lower()[-12:],  # its domain has eight digits
     )
 
 
@@ -163,22 +185,36 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
     memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     capability = _query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     uuid = _query(nvml, nvml.nvmlDeviceGetUUID, handle)
+    pci = _query(nvml, nvml.nvmlDeviceGetPciInfo, handle)
     mig = _query(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    if memory is None:
-        notes.append(f"GPU {index} ({name}) does not report its memory")
     if mig and mig[0]:
         notes.append(_make_mig_note(f"GPU {index} ({name})"))
     return Accelerator(
         vendor=Vendor.NVIDIA,
         index=index,
         name=name,
+        instances=_read_instances(nvml, handle) if mig and mig[0] else (),
         total_bytes=int(memory.total) if memory is not None else 0,
         free_bytes=int(memory.free) if memory is not None else 0,
         driver=driver,
         compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
         uuid=_decode(uuid) if uuid else None,
         is_divided=bool(mig and mig[0]),
+        bus=_decode(pci.busId).lower()[-12:] if pci else "",
     )
+
+
+def _read_instances(nvml: Any, gpu: Any) -> tuple[MigPart, ...]:
+    """Return the instances of a GPU; those that are not there fail one by one."""
+    count = _query(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0
+    parts = (_query(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, i) for i in range(count))
+    found = []
+    for part in filter(None, parts):
+        uuid = _query(nvml, nvml.nvmlDeviceGetUUID, part)
+        memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, part)
+        if uuid and memory is not None:
+            found.append(MigPart(_decode(uuid), int(memory.total), int(memory.free)))
+    return tuple(found)
 
 
 def list_gpu_processes() -> dict[int, dict[int, int]]:
@@ -230,7 +266,10 @@ def _query(nvml: Any, function: Any, *args: Any) -> Any:
 
 
 def _make_mig_note(label: str) -> str:
-    return f"{label} is divided by MIG: name one of its instances in CUDA_VISIBLE_DEVICES"
+    return (
+        f"{label} is divided by MIG: its largest instance is used, "
+        "or the one that CUDA_VISIBLE_DEVICES names"
+    )
 
 
 def _parse_cell(cell: str) -> str | None:

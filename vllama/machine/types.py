@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Vendor(StrEnum):
@@ -15,12 +16,22 @@ class Vendor(StrEnum):
     APPLE = "apple"
 
 
+class MigPart(NamedTuple):
+    """A part of a GPU that is divided by MIG; bytes."""
+
+    uuid: str
+    total_bytes: int
+    free_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One GPU. Memory is in bytes; on Apple silicon it is the share of RAM that the GPU may use.
 
-    `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into instances by MIG, so
-    that no process can use the whole of it.
+    `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into `instances` by MIG, so
+    that no process can use the whole of it, and each at most one of them; `visible` puts the memory
+    and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is
+    its PCI address as the kernel and llama.cpp write it ("0000:01:00.0"), "" if unknown.
     """
 
     vendor: Vendor
@@ -32,6 +43,17 @@ class Accelerator:
     compute_capability: tuple[int, int] | None = None
     uuid: str | None = None
     is_divided: bool = False
+    instances: tuple[MigPart, ...] = ()
+    shares_ram: bool = False
+    bus: str = ""
+
+
+def explain_untold(gpu: Accelerator) -> str:
+    """Return why a GPU is not used whose memory nobody tells."""
+    check = "check it with nvidia-smi"
+    if gpu.vendor is Vendor.INTEL:
+        check = "llama.cpp's Vulkan build knows it, once it is installed"
+    return f"GPU {gpu.index} ({gpu.name}) does not report its memory and is not used: {check}"
 
 
 def name_pool(gpu: int) -> str:
@@ -46,7 +68,8 @@ class Platform:
     `cores` counts the logical cores that this process may use, within affinity and cgroup quota.
     `physical_cores` counts each pair of hyperthreads once, and no efficiency cores; 0 if unknown.
     `shared_memory_bytes` are free in /dev/shm, of which a container has 64 MB.
-    `notes` has a sentence for each fact that could not be detected.
+    `notes` has a sentence for each fact that could not be detected, and for each GPU that is not
+    used; `untold` has those of them that do not report their memory.
     """
 
     os: str
@@ -59,6 +82,7 @@ class Platform:
     accelerators: tuple[Accelerator, ...] = ()
     physical_cores: int = 0
     shared_memory_bytes: int = 0
+    untold: tuple[Accelerator, ...] = ()
     notes: tuple[str, ...] = ()
 
     def of(self, vendor: Vendor) -> tuple[Accelerator, ...]:

@@ -1,7 +1,7 @@
 """Ollama's library names, the hub repositories that hold the same models, and their families.
 
 The table is `aliases.toml`: one table for each name, one key for each tag. A user's own aliases
-come first. Ollama's tags are `size[-flavour][-quantisation]` (`3b-instruct-q8_0`); a tag that is
+come first. Ollama's tags are `size[-flavor][-quantization]` (`3b-instruct-q8_0`); a tag that is
 not in the table is taken apart here. Pure except for the data file.
 """
 
@@ -26,7 +26,7 @@ def find_hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | N
     """Return the hub reference that a name stands for, or None.
 
     `own` are the user's aliases: a name, with or without a tag, to a hub model or library name.
-    The result's tag is the quantisation that the name asks for, or `latest`.
+    The result's tag is the quantization that the name asks for, or `latest`.
     """
     mine = find_own_alias(ref, own)
     if mine is not None:
@@ -76,7 +76,7 @@ def _is_library(ref: ModelRef) -> bool:
 
 
 def find_own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
-    """Return what a user's alias stands for: a hub model, or a library name; else None."""
+    """Return the target of a user's alias: a hub model, or a library name; else None."""
     if not own or ref.kind is Kind.PATH:
         return None
     names = {ModelRef.parse(name).canonical: ModelRef.parse(target) for name, target in own.items()}
@@ -91,7 +91,7 @@ def find_own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:
 
 
 def _look_up(tags: Mapping[str, str], tag: str) -> tuple[str, str | None] | None:
-    """Return (repository, quantisation asked for); None for a tag that is not known."""
+    """Return (repository, quantization asked for); None for a tag that is not known."""
     quant = None
     size = _resolve(tags, tag)
     if size is None:

@@ -19,12 +19,13 @@ import msgspec
 from vllama.base.errors import BadModelFile, BadRequest
 from vllama.models.headers.gguf.header import GgufHeader, read_header
 from vllama.models.headers.info import PLAIN_DRAFT, find_draft_kind
+from vllama.models.headers.lora import read_rank
 from vllama.models.headers.safetensors import MAX_TOKENIZER_BYTES, list_names, read_folder
 from vllama.models.limits import read_limited
 from vllama.models.names.variants import has_tokenizer
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
-CONVERT = "convert it to GGUF first: convert_lora_to_gguf.py"
+CONVERT = "run llama.cpp's convert_lora_to_gguf.py, then vllama create with ADAPTER its-result.gguf"
 _EMBEDDING = "token_embd.weight"  # its adapter is transposed
 _SMALLER = "use a smaller model of the same family"
 
@@ -40,26 +41,29 @@ def is_adapter(header: GgufHeader) -> bool:
     return header.metadata.get("general.type") == "adapter"
 
 
-def check_adapter(path: Path, info: ModelInfo) -> None:
+def check_adapter(path: Path, info: ModelInfo, name: str = "") -> None:
     """Check that a file is an adapter for a model like `info`. Raises BadRequest. Blocking."""
+    name = name or str(path)
     try:
+        if path.is_dir():  # of a base that is a folder, too: its engine checks the shapes
+            read_rank(path)
+            return
         header = read_header(path)
     except BadModelFile as error:
-        raise BadRequest(
-            f"cannot use the adapter '{path}': {error.message}", hint=CONVERT
-        ) from error
+        hint = CONVERT if path.exists() else "ADAPTER names a file or a folder of this machine"
+        raise BadRequest(f"cannot use the adapter '{name}': {error.message}", hint=hint) from error
     meta = header.metadata
     if not is_adapter(header) or meta.get("adapter.type", "lora") != "lora":
-        raise BadRequest(f"cannot use '{path}': it is not a LoRA adapter", hint=CONVERT)
+        raise BadRequest(f"cannot use '{name}': it is not a LoRA adapter", hint=CONVERT)
     made_for = meta.get("general.architecture")
     if made_for != info.architecture:
         raise BadRequest(
-            f"cannot use the adapter '{path}': it is for the architecture {made_for}, the model "
+            f"cannot use the adapter '{name}': it is for the architecture {made_for}, the model "
             f"has {info.architecture}"
         )
     if misfit := explain_misfit(header, info):
         raise BadRequest(
-            f"cannot use the adapter '{path}': {misfit}",
+            f"cannot use the adapter '{name}': {misfit}",
             hint="use the model that it was trained on",
         )
 

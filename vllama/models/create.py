@@ -11,7 +11,7 @@ See docs/reference/ollama-api.md#create.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from vllama.models.disk import list_model_files
 from vllama.models.headers.chat_templates import find_stops
 from vllama.models.library import Library
 from vllama.models.modelfile import BARE_TEMPLATE
-from vllama.models.names.quant import UNQUANTISED, find_quant
+from vllama.models.names.quant import UNQUANTIZED, choose_intermediate, find_quant
 from vllama.models.names.ref import HUB_HOST, INVALID_NAME, Kind, ModelRef, is_cloud
 from vllama.models.stores.base import sum_real_sizes
 from vllama.models.stores.local import LocalStore
@@ -38,7 +38,7 @@ from vllama.models.types import Bundle, Definition, Format, ModelInfo
 
 Tell = Callable[[str], None]
 QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
-"""What Ollama can quantise to."""
+"""What Ollama can quantize to."""
 MAX_TAG = 80
 
 UNUSED_RENDERER = (
@@ -48,23 +48,24 @@ UNUSED_RENDERER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Definition):
-    """What a new model is made of.
+class NewModel(Definition):
+    """Parts of a new model.
 
     `parameters` are merged over the base's, whatever else it says replaces that. `notes` are told
-    to the user, one status each. `new_base`: its weights were made for this.
+    to the user, one status each. `new_base`: its weights were made for this. `bring` stores a file.
     """
 
     name: str
     base: Bundle
     notes: tuple[str, ...] = ()
     new_base: bool = False
+    bring: Callable[[Path], Path] = Path
 
 
-def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -> Bundle:
+def create(library: Library, recipe: NewModel, tell: Tell = lambda status: None) -> Bundle:
     """Create a model, or replace the one of that name. Raises BadRequest, VllamaError.
 
-    A base in another quantisation has to be made before (`choose_quant`).
+    A base in another quantization has to be made before (`choose_quant`).
     """
     name = check_new_name(recipe.name)
     base = recipe.base.without_settings()
@@ -73,6 +74,7 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         check_adapter(path, info)
     if recipe.draft:
         check_draft(recipe.draft, base, info)
+    base, recipe = _bring_files(base, recipe)
     parameters = {**(base.parameters or _derive_parameters(info)), **recipe.parameters}
     given = {**recipe.given, "parameters": parameters}
     bundle = replace(base, name=name, base=_base_name(library, base), **given)
@@ -80,9 +82,9 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
         bundle = replace(bundle, template=None)  # what `show --modelfile` gave: the model's own
     if bundle.template and bundle.template != base.template:
         parse_go_template(bundle.template)
-    own = {*base.adapters, *list_model_files(base.draft)}
+    own = {*list_model_files(*base.adapters, base.draft)}
     files = [file for file in base.files if file not in own]
-    bundle = replace(bundle, files=(*files, *bundle.adapters, *list_model_files(bundle.draft)))
+    bundle = replace(bundle, files=(*files, *list_model_files(*bundle.adapters, bundle.draft)))
     if bundle.base is None and not recipe.new_base:
         tell("parsing GGUF")
     tell(f"{'creating new' if recipe.new_base else 'using existing'} layer sha256:{base.digest}")
@@ -95,6 +97,17 @@ def create(library: Library, recipe: Recipe, tell: Tell = lambda status: None) -
     kept = library.local.write(bundle)
     tell("success")
     return kept
+
+
+def _bring_files(base: Bundle, recipe: NewModel) -> tuple[Bundle, NewModel]:
+    """Bring the files to where they stay; the model of one that moves is the store's own."""
+    adapters, draft = tuple(map(recipe.bring, recipe.adapters)), recipe.draft
+    recipe = replace(recipe, adapters=adapters, draft=draft and recipe.bring(draft))
+    projector, files = base.projector, tuple(map(recipe.bring, base.files))
+    if (path := recipe.bring(base.path)) != base.path:
+        digest = path.name.removeprefix("sha256-")
+        base = replace(base, path=path, store=LocalStore.name, digest=digest)
+    return replace(base, projector=projector and recipe.bring(projector), files=files), recipe
 
 
 def _derive_parameters(info: ModelInfo) -> dict[str, object]:
@@ -194,13 +207,17 @@ def add_projector(bundle: Bundle, path: Path) -> Bundle:
     return replace(bundle, projector=path, files=(*files, path))
 
 
-def choose_quant(library: Library, base: Bundle, wanted: str | None) -> str | None:
+def choose_quant(
+    library: Library, base: Bundle, wanted: str | None, formats: Callable[[], Collection[Format]]
+) -> str | None:
     """Return the type that a base has to be brought into first; None if it is fine as it is.
 
-    The answers are those of Ollama's server/create.go. Raises BadRequest.
+    `formats` returns what the engines here read: safetensors that none reads get 16 bits. The
+    answers are those of Ollama's server/create.go. Raises BadRequest.
     """
     if not wanted:
-        return None
+        is_read = base.format is not Format.SAFETENSORS or Format.SAFETENSORS in formats()
+        return None if is_read else choose_intermediate(_info(library, base).quant)
     quant = wanted.strip().upper()
     if quant not in QUANTS:
         raise BadRequest(
@@ -211,16 +228,20 @@ def choose_quant(library: Library, base: Bundle, wanted: str | None) -> str | No
         return quant  # becomes a GGUF
     if has == quant:
         return None
-    if base.format is not Format.GGUF or has not in UNQUANTISED:
+    if base.format is not Format.GGUF or has not in UNQUANTIZED:
         raise BadRequest("quantization is only supported for F16, BF16 and F32 models")
     return quant
 
 
 def _info(library: Library, base: Bundle) -> ModelInfo:
     try:
-        return library.info(base)
+        info = library.info(base)
     except BadModelFile as error:
         raise BadRequest(error.message, hint=error.hint) from error
+    if (kind := info.metadata.get("general.type")) in ("adapter", "mmproj"):
+        hint = "name the model with FROM, then its adapter with ADAPTER or its projector with FROM"
+        raise BadRequest(f"cannot use '{base.name}' as a model: its type is {kind}", hint=hint)
+    return info
 
 
 def _base_name(library: Library, bundle: Bundle) -> str | None:

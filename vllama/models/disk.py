@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from vllama.base import private
 from vllama.base.errors import VllamaError
+from vllama.models.watch import rest_on
 
 
 def get_free_bytes(path: Path) -> int:
     """Return the free space on the file system where `path` is or will be."""
-    import shutil
-
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
-def list_files_below(folder: Path) -> Iterator[Path]:
+RESERVE_BYTES = 256 * 1024 * 1024  # stays free on a disk, of a small one a tenth
+
+
+def find_room(folder: Path) -> int:
+    """Return how many bytes may still be written to the disk of a folder. Raises OSError."""
+    usage = shutil.disk_usage(folder)
+    return usage.free - min(RESERVE_BYTES, usage.total // 10)
+
+
+def list_files_below(
+    folder: Path, tell: Callable[[OSError], object] | None = None
+) -> Iterator[Path]:
     """Iterate over the files in a folder and the folders below it.
 
     `Path.rglob` raises FileNotFoundError if a folder is removed meanwhile. Here such a folder has
-    no files, and neither has one that may not be read.
+    no files, and neither has one that may not be read; `tell` gets the error.
     """
-    for below, _, names in os.walk(folder):
+    rest_on(folder)
+    for below, _, names in os.walk(folder, onerror=tell):
+        rest_on(Path(below))
         yield from (Path(below, name) for name in names)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of vllama's own atomically. Raises OSError."""
-    private.make_folder(path.parent)
-    private.write_through(path.parent, path, content, private.FILE)
+def is_file(path: Path) -> bool:
+    """Tell whether there is a file; `Path.is_file` raises where a folder may not be entered."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 LOCK_LIMIT_S = 30.0
@@ -76,7 +88,7 @@ def write_shared(path: Path, content: bytes, *, by: Path) -> None:
     Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    private.write_through(by, path, content, 0o644)
+    private.replace(path, content, by=by, mode=0o644, sync=True)
 
 
 def remove_empty(folder: Path, top: Path) -> None:
@@ -89,11 +101,16 @@ def remove_empty(folder: Path, top: Path) -> None:
         folder = folder.parent
 
 
-def list_model_files(path: Path | None) -> tuple[Path, ...]:
-    """Return the files of a model that is one file, or a folder of files; itself if missing."""
-    if path is None or not path.is_dir():
-        return (path,) if path else ()
-    return tuple(sorted(inner for inner in path.iterdir() if inner.is_file()))
+def list_model_files(*paths: Path | None) -> tuple[Path, ...]:
+    """Return the files of models that are one file, or a folder of files; itself if missing."""
+    found: list[Path] = []
+    rest_on(*filter(None, paths))
+    for path in paths:
+        if path is not None and path.is_dir():
+            found += sorted(inner for inner in path.iterdir() if inner.is_file())
+        elif path:
+            found.append(path)
+    return tuple(found)
 
 
 class BlobStorage(ABC):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from vllama.base.errors import SourceError
 from vllama.models.disk import BlobStorage, list_files_below, write_shared
+from vllama.models.watch import rest_on
 
 MAIN = "main"
 _PREFIX = "models--"
@@ -110,7 +111,7 @@ class HubRepo(BlobStorage):
             self._moved[etag] = place
 
     def write_ref(self, revision: str, commit: str) -> None:
-        """Let a revision's name point at a commit, in one step; raises OSError."""
+        """Point a revision's name at a commit, in one step; raises OSError."""
         place = self._ref(revision)
         try:
             if place.read_text() == commit:
@@ -130,6 +131,7 @@ class HubRepo(BlobStorage):
         """Return all snapshots: that of `main` first, then the newest."""
         main = self.revisions().get(MAIN)
         try:
+            rest_on(self.root / "snapshots")
             folders = [path for path in (self.root / "snapshots").iterdir() if path.is_dir()]
             return sorted(folders, key=lambda path: (path.name != main, -path.stat().st_mtime))
         except OSError:  # removed, or at this moment
@@ -154,13 +156,14 @@ class HubRepo(BlobStorage):
         folder = self.root / "refs"
         found: dict[str, str] = {}
         for path in list_files_below(folder):
+            rest_on(path)  # huggingface_hub writes it in place
             with suppress(OSError, UnicodeDecodeError):
                 found[path.relative_to(folder).as_posix()] = path.read_text().strip()
         return found
 
 
 def _one_name(name: str) -> str:
-    """Return what is to be the name of a file or folder here; raise SourceError for a path."""
+    """Return the name of a file or folder here; raise SourceError for a path."""
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise SourceError(f"cannot keep {name[:80]!r} in the hub's cache: it leads out of it")
     return name
@@ -168,6 +171,7 @@ def _one_name(name: str) -> str:
 
 def iterate_repositories(cache_dir: Path) -> Iterator[HubRepo]:
     """Iterate over the model repositories of a cache."""
+    rest_on(cache_dir)
     try:
         names = sorted(path.name for path in cache_dir.iterdir())
     except OSError:
@@ -180,6 +184,7 @@ def iterate_repositories(cache_dir: Path) -> Iterator[HubRepo]:
 def find_repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
     """Return a cached repository by its id in any case, or None."""
     exact = HubRepo(cache_dir, hub_id)
+    rest_on(exact.root)
     if exact.root.is_dir():
         return exact
     wanted = hub_id.lower()

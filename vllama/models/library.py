@@ -6,6 +6,7 @@ It knows stores and a source through their protocols. Blocking: call `remove`, t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, VllamaError
+from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.spelling import find_similar
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import list_model_files
@@ -27,7 +28,7 @@ from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.local import LocalStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Format, ModelInfo
 
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace
@@ -65,7 +66,7 @@ class Library:
 
     @property
     def hf_cache_dir(self) -> Path:
-        """Where models of the hub are kept."""
+        """Folder of the hub's models."""
         return self._settings.hf_cache_dir
 
     @property
@@ -112,13 +113,13 @@ class Library:
 
     def _advise(self, ref: ModelRef, *, may_pull: bool) -> str:
         """Return the hint for a model that is not here: a similar name, a pull, or the list."""
-        for item in self.stored.skipped():
+        for item in self.stored.list_skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
         keys: dict[str, str] = {}
         for bundle in self.list():
             here = ModelRef.parse(bundle.name)
-            # also without the tag and the organisation: any of them may be misspelt
+            # also without the tag and the organization: any of them may be misspelled
             for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
                 keys.setdefault(key.lower(), bundle.name)
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
@@ -204,6 +205,20 @@ class Library:
 
         return apply_template(self.stored.read(bundle), bundle)
 
+    def plan_info(self, bundle: Bundle) -> ModelInfo:
+        """Return a model's metadata for a load: with the adapters that share its engine."""
+        from vllama.models.headers.lora import read_rank
+
+        info = self.info(bundle)
+        if bundle.format is not Format.SAFETENSORS:
+            return info
+        others = (one for one in self.local.list() if one.key == bundle.key)
+        ranks = {}
+        for lora in {one.lora for one in (bundle, *others) if one.lora}:
+            with contextlib.suppress(BadModelFile):  # who asks for it is told
+                ranks[lora] = read_rank(lora)
+        return replace(info, lora_count=len(ranks), lora_rank=max(ranks.values(), default=0))
+
     def remove(self, name: str, *, force: bool = False) -> int:
         """Delete a model that vllama or another user of the hub's cache fetched; return the bytes.
 
@@ -211,16 +226,12 @@ class Library:
         ModelNotFound, and BadRequest for models that belong to another program.
         """
         bundle, store = self._removable(name, force=force)
-        noted = self.stored.names.meant_by(ModelRef.parse(name))
+        noted = self.stored.names.find_bundle_name(ModelRef.parse(name))
         if noted is None or (bundle.store, bundle.name) != (HfCacheStore.name, noted[0]):
             return store.remove(bundle)
         if self.stored.names.forget(*noted):  # as a tag of Ollama's: the files stay for the others
             return 0
         return store.remove(replace(bundle, name=noted[1]))
-
-    def check_removable(self, name: str, *, force: bool = False) -> None:
-        """Raise what `remove` would raise before it deletes anything."""
-        self._removable(name, force=force)
 
     def _removable(self, name: str, *, force: bool) -> tuple[Bundle, RemovingStore]:
         if (model := self.tables.find_alias(name)) is not None:
@@ -230,7 +241,7 @@ class Library:
             )
         bundle = self.stored.find(name)
         if bundle is None:
-            raise self._make_missing_error(name, may_pull=True)
+            raise self._make_missing_error(name, may_pull=False)
         store = next(s for s in self.stored.stores if s.name == bundle.store)
         kept = store.keeps(bundle)
         if isinstance(store, RemovingStore) and (force or kept is None):

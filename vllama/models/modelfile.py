@@ -37,7 +37,7 @@ _WORD = re.compile(r"\s*(\S+)(?:\s+|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelfile(Definition):
-    """What a Modelfile says: `sources` are the FROM lines, `unused` what has no effect here.
+    """Content of a Modelfile: `sources` are the FROM lines, `unused` those without effect here.
 
     `adapter_names` and `draft_name` are what its lines name, relative to where it lies; `adapters`
     and `draft` are left to whoever knows that.
@@ -114,7 +114,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str, str]]:
                 raise _wrong(first, f"MESSAGE needs a role: {', '.join(ROLES)}")
             if not word or not rest.strip():
                 raise _wrong(first, f"{keyword.upper()} needs a name and a value")
-        while (value := _unquoted(rest.strip())) is None:
+        while (value := _unquote(rest.strip())) is None:
             if at == len(lines):
                 raise _wrong(first, "its quotes are not closed")
             rest, at = f"{rest}\n{lines[at]}", at + 1
@@ -126,7 +126,7 @@ def _split_word(text: str) -> tuple[str, str]:
     return (match[1], text[match.end() :]) if match else ("", "")
 
 
-def _unquoted(text: str) -> str | None:
+def _unquote(text: str) -> str | None:
     """Take the quotes off; None if they are not closed yet."""
     for quotes in ('"""', '"'):
         if text.startswith(quotes):
@@ -151,10 +151,15 @@ def _wrong(index: int, reason: str) -> BadRequest:
     return BadRequest(f"cannot use the Modelfile: line {index + 1}: {reason}")
 
 
+def list_parameters(bundle: Bundle, info: ModelInfo) -> dict[str, object]:
+    """Return the parameters that a model brings: its files', and over them its Modelfile's."""
+    return {**info.sampling, **bundle.parameters}
+
+
 def format_parameters(parameters: Mapping[str, object]) -> str:
     """Return one line a value, the name padded, strings quoted; lists give several lines."""
     return "\n".join(
-        f"{name:<{NAME_WIDTH}} {_shown(value)}" for name, value in _each_value(parameters)
+        f"{name:<{NAME_WIDTH}} {_show_value(value)}" for name, value in _each_value(parameters)
     )
 
 
@@ -174,21 +179,21 @@ def format_modelfile(bundle: Bundle, info: ModelInfo) -> str:
     if bundle.draft:
         lines.append(f"DRAFT {bundle.draft}")
     if template := bundle.template or info.chat_template or BARE_TEMPLATE:
-        lines.append(f"TEMPLATE {_quoted(template)}")
+        lines.append(f"TEMPLATE {_quote(template)}")
     if bundle.system:
-        lines.append(f"SYSTEM {_quoted(bundle.system)}")
+        lines.append(f"SYSTEM {_quote(bundle.system)}")
     for keyword, said in (
         ("RENDERER", bundle.renderer), ("PARSER", bundle.parser), ("REQUIRES", bundle.requires),
     ):  # fmt: skip
         if said:
             lines.append(f"{keyword} {said}")
-    for name, value in _each_value(bundle.parameters):
-        text = _quoted(value) if isinstance(value, str) else _shown(value)
+    for name, value in _each_value(list_parameters(bundle, info)):
+        text = _quote(value) if isinstance(value, str) else _show_value(value)
         lines.append(f"PARAMETER {name} {text}")
     for message in bundle.messages:
-        lines.append(f"MESSAGE {message['role']} {_quoted(str(message['content']))}")
+        lines.append(f"MESSAGE {message['role']} {_quote(str(message['content']))}")
     if bundle.license:
-        lines.append(f"LICENSE {_quoted(bundle.license)}")
+        lines.append(f"LICENSE {_quote(bundle.license)}")
     return "\n".join(lines) + "\n"
 
 
@@ -198,15 +203,15 @@ def _each_value(parameters: Mapping[str, object]) -> Iterator[tuple[str, object]
             yield name, item
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote a value where Ollama does, or where it would be read as something else."""
     for shown in (text, f'"{text}"') if '"' not in text else (text,):
-        if shown.strip() == shown and "\n" not in text and _unquoted(shown) == text:
+        if shown.strip() == shown and "\n" not in text and _unquote(shown) == text:
             return shown
     return f'"{text}"' if '"' not in text else f'"""{text}"""'
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     """Write a value for `/api/show`: strings as Go quotes them."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

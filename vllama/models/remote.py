@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadModelFile, ModelNotFound, NotEnoughMemory, Offline
 from vllama.base.spelling import find_similar
 from vllama.models.aliases import find_own_alias, list_families, list_tags
+from vllama.models.headers.lora import CONFIG, WEIGHTS
 from vllama.models.limits import check_registry
 from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
@@ -20,7 +22,7 @@ from vllama.models.stored import StoredModels, find_in
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PACKAGED
-from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
+from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent, Variant
 
 if TYPE_CHECKING:
     from vllama.models.resolve.search import Fits, Resolution
@@ -62,10 +64,10 @@ class Remote:
         """Fetch a model, or update it; return it.
 
         `insecure` allows plain http to a registry of Ollama's kind. `formats` are those that can
-        be served, the best first. With `fits` the quantisation is chosen by memory, and a model
+        be served, the best first. With `fits` the quantization is chosen by memory, and a model
         of which none fits is refused; one that was named is fetched all the same, unless it is
         `to_load` here. Raises InvalidModelRef, ModelNotFound, NoPlan (no such format there),
-        NotEnoughMemory, Cancelled, DiskFull, SourceError and kin; Forbidden, before any progress,
+        NotEnoughMemory, Canceled, DiskFull, SourceError and kin; Forbidden, before any progress,
         for a registry that the settings do not allow.
         """
         ref, cancel = ModelRef.parse(name), cancel or threading.Event()
@@ -199,6 +201,21 @@ class Remote:
                 return bundle
         raise _make_removed_error(found.ref.display)
 
+    def pull_adapter(
+        self, ref: ModelRef, progress: Progress, cancel: threading.Event | None = None
+    ) -> Path:
+        """Fetch a LoRA adapter from the hub; return its folder. Raises what a pull raises."""
+        from vllama.models.download.fetch import fetch_variant
+
+        source = self._open_source()
+        repository = source.resolve(ref.hub_id or "", ref.revision)
+        files = tuple(file for file in repository.files if file.path in (CONFIG, WEIGHTS))
+        if len(files) < 2:
+            raise ModelNotFound(ref.text, message=f"cannot use '{ref.text}': it is no LoRA adapter")
+        variant = Variant(format=Format.SAFETENSORS, quant=None, files=files)
+        cancel = cancel or threading.Event()
+        return fetch_variant(source, self._settings, repository, variant, progress, cancel)
+
     def _fetch_from_registry(
         self,
         where: RegistryTarget,
@@ -258,7 +275,7 @@ def make_too_large_error(
     hint = shortage.hint
     if not to_load and found.variant.format is Format.GGUF:
         name = found.ref.display
-        anyway = f"to fetch it all the same, name the quantisation: vllama pull {name}"
+        anyway = f"to fetch it all the same, name the quantization: vllama pull {name}"
         hint = f"{hint}; or {anyway}" if hint else anyway
     verb = "load" if to_load else "pull"
     return NotEnoughMemory(f"cannot {verb} '{ref.display}': {shortage.message}", hint=hint)
@@ -269,7 +286,8 @@ def make_missing_path_error(name: str, ref: ModelRef) -> ModelNotFound:
     return ModelNotFound(
         name,
         message=f"cannot find a model at '{name}'",
-        hint="name a .gguf file, or a folder with config.json (or params.json) and *.safetensors"
+        hint="name a .gguf file, or a folder with one, or with config.json (or params.json) and "
+        "*.safetensors"
         if ref.path is not None and ref.path.exists()
         else "there is no such file or folder",
     )

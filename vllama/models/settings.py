@@ -26,7 +26,7 @@ LOAD = Effect.NEXT_LOAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTraits:
-    """What the user says of an upstream or of one of its models; None is "find out"."""
+    """Settings of an upstream or of one of its models; None means "detect"."""
 
     tool_calls: Annotated[str, kinds.choice("parsed", "text", "none")] | None = setting(
         "the server parses tool calls, leaves them in the text, or has none", example='"text"'
@@ -45,7 +45,7 @@ Weight = Annotated[int, kinds.number(1, 1000)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """What the user set for a model, in `[models."NAME"]`; None is "not set".
+    """Settings of a model, from `[models."NAME"]`; None is "not set".
 
     `keep_alive_s` may be `math.inf`. `cache_disk` is in bytes; True: as of all models. `force` and
     `strip` win over `defaults`; their names are Ollama's. Each link of `fallback` is tried after at
@@ -272,7 +272,7 @@ class UpstreamSettings:
 
     @property
     def id(self) -> str:
-        """What tells it from the others: its name, or else its address."""
+        """Identity among upstreams: its name, or else its address."""
         return self.name or self.root
 
     @property
@@ -292,10 +292,11 @@ def find_root(url: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsSettings:
-    """Where models lie, and how the hub and registries are asked.
+    """Folders of models, and access to the hub and registries.
 
     Fields that are called like a setting have its value.
-    `hf_token` None lets huggingface_hub use the login that `hf auth login` stored. `tables` are the
+    `hf_token` None lets huggingface_hub use the login that `hf auth login` stored, "" sends none.
+    `tables` are the
     settings of single models. `package_dirs` are the folders searched for models in Python
     packages; None means `sys.path`. `ollama_dirs` are stores of Ollama's: all are read, the first
     one is pulled into. `lmstudio_dirs` are LM Studio's folders of models. `part_bytes` is the

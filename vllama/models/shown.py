@@ -1,4 +1,4 @@
-"""What is shown of a model: the fields of `/api/show`, for the server and for `vllama show`."""
+"""Description of a model: the fields of `/api/show`, for the server and for `vllama show`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 from vllama.base.units import rfc3339_local
 from vllama.dialects.ollama.answer_types import Tensor
 from vllama.models.headers.info import build_details, build_model_info, read_projector_info
-from vllama.models.modelfile import BARE_TEMPLATE, format_modelfile, format_parameters
+from vllama.models.modelfile import (
+    BARE_TEMPLATE,
+    format_modelfile,
+    format_parameters,
+    list_parameters,
+)
 from vllama.models.types import Bundle, Capability, ModelInfo
 
 LAYER = re.compile(r"blk\.(\d+)\.")
@@ -22,9 +27,9 @@ def describe_model(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[st
     the projector. Raises BadModelFile.
     """
     shown = {
-        "license": bundle.license,
+        "license": bundle.license or info.license,
         "modelfile": format_modelfile(bundle, info),
-        "parameters": format_parameters(bundle.parameters),
+        "parameters": format_parameters(list_parameters(bundle, info)),
         "template": bundle.template or info.chat_template or BARE_TEMPLATE,
         "system": bundle.system,
         "renderer": bundle.renderer,

@@ -13,19 +13,21 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from vllama.base import private
 from vllama.models.aliases import find_hub_alias
-from vllama.models.disk import lock_data, write_whole
+from vllama.models.disk import list_model_files, lock_data
 from vllama.models.hub_cache import iterate_repositories
 from vllama.models.names.ref import Kind, ModelRef
-from vllama.models.resolve.matching import QUANTISERS, explain_name_mismatch, rank_publisher
+from vllama.models.resolve.matching import QUANTIZERS, explain_name_mismatch, rank_publisher
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
+from vllama.models.watch import rest_on, sign
 
 _INFOS_KEPT = 256
 
@@ -40,6 +42,7 @@ class StoredModels:
         self.stores = tuple(stores)
         self.names = PulledNames(settings.data_dir)
         self._here = tuple(each for each in self.stores if not each.is_elsewhere)
+        self.reaches_elsewhere = len(self._here) < len(self.stores)
         self._settings = settings
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
@@ -52,7 +55,7 @@ class StoredModels:
                 known = bundles.get(bundle.name.lower())
                 if known is None or yields(known):
                     bundles[bundle.name.lower()] = bundle
-        for name, shown in self.names.shown().items():
+        for name, shown in self.names.list_shown().items():
             if (pulled := bundles.get(name)) is not None:
                 del bundles[name]
                 bundles |= {other.lower(): replace(pulled, name=other) for other in shown}
@@ -62,9 +65,9 @@ class StoredModels:
         """Return whether any model is on this disk."""
         return any(store.list() for store in self._here)
 
-    def skipped(self) -> tuple[Skipped, ...]:
+    def list_skipped(self) -> tuple[Skipped, ...]:
         """Return the models on this disk that are not listed, with the reasons."""
-        return tuple(item for store in self.stores for item in store.skipped())
+        return tuple(item for store in self.stores for item in store.list_skipped())
 
     def find(self, name: str) -> Bundle | None:
         """Return the model called `name`, or None. Raises InvalidModelRef."""
@@ -91,8 +94,8 @@ class StoredModels:
         """Return the model that `stores` have by this name, or by another one of the same model."""
         bundle = find_in(stores, ref)
         if bundle is not None:
-            return bundle if ref.kind is not Kind.PATH else self._named_apart(bundle)
-        noted = self.names.meant_by(ref)
+            return bundle if ref.kind is not Kind.PATH else self._name_apart(bundle)
+        noted = self.names.find_bundle_name(ref)
         if noted is not None and (bundle := find_in(stores, ModelRef.parse(noted[1]))) is not None:
             return replace(bundle, name=noted[0])
         alias = self.find_alias(ref)
@@ -101,7 +104,7 @@ class StoredModels:
         forms = self.list_forms(alias or ref, known=alias is not None)
         return next((b for form in forms if (b := find_in(stores, form)) is not None), None)
 
-    def _named_apart(self, bundle: Bundle) -> Bundle:
+    def _name_apart(self, bundle: Bundle) -> Bundle:
         """Return a model that was found by its path; it has that as its name if another has its."""
         named = find_in(self.stores, ModelRef.parse(bundle.name))
         if named is None or named.key == bundle.key:
@@ -115,13 +118,13 @@ class StoredModels:
     def list_forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
         """Return the repositories in the hub's cache with forms of a hub model, best first.
 
-        `known`: the name comes from the table of aliases, so known quantisers are trusted as well;
-        otherwise only the repository's own organisation is.
+        `known`: the name comes from the table of aliases, so known quantizers are trusted as well;
+        otherwise only the repository's own organization is.
         """
         base = ref.hub_id
         if base is None or ref.revision is not None:  # others have no such revision
             return []
-        last = len(QUANTISERS) if known else 0
+        last = len(QUANTIZERS) if known else 0
         repos = iterate_repositories(self._settings.hf_cache_dir)
         ids = [repo.hub_id for repo in repos if repo.hub_id.lower() != base.lower()]
         fit = [i for i in ids if rank_publisher(base, i) <= last]
@@ -130,14 +133,14 @@ class StoredModels:
         return [ModelRef.of_hub(hub_id, ref.tag) for hub_id in fit]
 
     def read(self, bundle: Bundle) -> ModelInfo:
-        """Return what a model's files say of it, without its template. Raises BadModelFile.
+        """Return a model's metadata from its files, without its template. Raises BadModelFile.
 
         The headers are read once for each state of the files, and the latest are remembered.
         """
         if bundle.info is not None:
             return bundle.info
         check_base(bundle)
-        key = _state(bundle)
+        key = (bundle.path, bundle.projector, bundle.quant, *map(sign, bundle.files))
         with self._lock:
             if key in self._infos:
                 self._infos.move_to_end(key)
@@ -153,17 +156,26 @@ class StoredModels:
         return info
 
 
-def _state(bundle: Bundle) -> tuple[object, ...]:
-    try:
-        times = tuple(path.stat().st_mtime_ns for path in bundle.files)
-    except OSError:
-        times = ()
-    return (bundle.path, bundle.projector, bundle.quant, bundle.size_bytes, times)
+def read_state(bundle: Bundle) -> tuple[object, ...]:
+    """Return the state of the files that an engine loads; the time of an uploaded one is none."""
+    own = () if bundle.lora else bundle.adapters
+    with suppress(OSError):  # of a folder that is being removed
+        files = list_model_files(bundle.path, *own, bundle.draft)
+        return tuple(
+            (file.name, *(sign(file) or ())[: 2 if file.name.startswith("sha256-") else 3])
+            for file in files
+            if not file.name.startswith(".") and file.suffix != ".md"
+        )
+    return ()
 
 
 def find_in(stores: Sequence[Store], ref: ModelRef) -> Bundle | None:
     """Return the model with the name `ref` in the first store that has it."""
-    return next((b for store in stores if (b := store.find(ref)) is not None), None)
+    for store in stores:
+        with suppress(OSError):  # of a drive that fails: the others are not on it
+            if (bundle := store.find(ref)) is not None:
+                return bundle
+    return None
 
 
 def yields(bundle: Bundle) -> bool:
@@ -187,12 +199,12 @@ class PulledNames:
             self._write({**self._read(), ref.canonical: (shown, bundle.name)})
         return replace(bundle, name=shown)
 
-    def meant_by(self, ref: ModelRef) -> tuple[str, str] | None:
+    def find_bundle_name(self, ref: ModelRef) -> tuple[str, str] | None:
         """Return (name to show, name of the bundle) recorded for `ref`, or None."""
         known = self._read()
         return next((known[name] for name in ref.candidates if name in known), None)
 
-    def shown(self) -> dict[str, list[str]]:
+    def list_shown(self) -> dict[str, list[str]]:
         """Return the names to show of each bundle that has names, by its own in lower case."""
         names: dict[str, list[str]] = {}
         for shown, bundle in self._read().values():
@@ -224,11 +236,13 @@ class PulledNames:
         return lock_data(lock, f"note the name in '{self._path}'")
 
     def _read(self) -> Mapping[str, tuple[str, str]]:
+        rest_on(self._path)
         try:
             entries = json.loads(self._path.read_bytes())
-            return {str(name): (str(pair[0]), str(pair[1])) for name, pair in entries.items()}
-        except (OSError, ValueError, AttributeError, IndexError, TypeError):
+            pairs = [(name, pair) for name, pair in entries.items() if isinstance(pair, list)]
+            return {name: (str(pair[0]), str(pair[1])) for name, pair in pairs if len(pair) == 2}
+        except (OSError, ValueError, AttributeError):
             return {}
 
     def _write(self, entries: Mapping[str, tuple[str, str]]) -> None:
-        write_whole(self._path, json.dumps(entries, indent=1).encode())
+        private.replace(self._path, json.dumps(entries, indent=1), sync=True)

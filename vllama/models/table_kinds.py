@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from vllama.base.errors import BadRequest, InvalidModelRef
-from vllama.base.kinds import LIST_SCHEMA, many, nested, number, read_http_url, read_number, text
+from vllama.base.kinds import LIST_SCHEMA, many, nest, number, read_http_url, read_number, text
 from vllama.base.spelling import suggest
 from vllama.models.names.ref import ModelRef
 
@@ -96,14 +96,14 @@ Arguments = Annotated[
 ]
 Link = Annotated[str, text("LINK", read_link)]
 ModelName = Annotated[str, text("NAME", read_name)]
-Parameters = Annotated[Mapping[str, object], nested(read_parameters, {"type": "object"})]
+Parameters = Annotated[Mapping[str, object], nest(read_parameters, {"type": "object"})]
 PassedField = Annotated[str, text("FIELD", read_passed)]
 Replicas = Annotated[int, number(1, 64)]
-GPUS = nested(
+GPUS = nest(
     read_gpus,
     {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"enum": [SPREAD]}]},
 )
-NAMES = nested(
+NAMES = nest(
     read_names,
     {"anyOf": [LIST_SCHEMA, {"type": "object", "additionalProperties": {"type": "string"}}]},
 )

@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a model can do, in Ollama's words (`/api/show`, `/api/tags`)."""
+    """Capability of a model, in Ollama's words (`/api/show`, `/api/tags`)."""
 
     COMPLETION = "completion"
     TOOLS = "tools"
@@ -47,7 +47,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One servable form of a model at a source: a file set, its format and quantisation.
+    """One servable form of a model at a source: a file set, its format and quantization.
 
     `label` is the tag of its display name. A projector comes last in `files`.
     """
@@ -74,14 +74,17 @@ class ModelInfo:
 
     `metadata` holds the raw key/values under their GGUF names (arrays as lists), for `/api/show`.
     `key_length`/`value_length` are per attention head, in elements.
-    `weights_bytes` is the size of all tensors, those of a draft model included, whose `draft_kind`
-    is llama.cpp's word for how it drafts ("head" for any head among safetensors).
-    `chat_template` is the one in its files, or that of `template_family`, which was recognised by
+    `weights_bytes` is the size of all tensors, with the `beside_bytes` of a projector and of a
+    draft model, whose `draft_kind` is llama.cpp's word for how it drafts ("head" for any head among
+    safetensors).
+    `chat_template` is the one in its files, or that of `template_family`, which was recognized by
     its tokens where the files have none (`chat_templates`); `turn_end` is then the token that ends
     an answer, and its number. `mistral_weights`: config and weights are in Mistral's own format;
     `mistral_tokenizer`: so is the tokenizer, which makes the prompts, so that there is no template.
     `fim_tokens` are the texts before a prompt, before
     what comes after the gap, and before what fills it.
+    `sampling` are the parameters that its own files name, as Ollama's options. `special_tokens`
+    are the texts of those that engines strip (of a folder; a GGUF's are in its metadata).
     """
 
     architecture: str
@@ -97,6 +100,7 @@ class ModelInfo:
     sliding_window: int | None = None
     vocab_size: int | None = None
     weights_bytes: int = 0
+    beside_bytes: int = 0
     draft_kind: str | None = None
     chat_template: str | None = None
     template_family: str | None = None
@@ -109,8 +113,13 @@ class ModelInfo:
     adds_bos: bool = False
     capabilities: frozenset[Capability] = frozenset({Capability.COMPLETION})
     license: str | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    special_tokens: tuple[str, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    # LoRA adapters on this disk that share its engine (`Library.plan_info`), their largest rank
+    lora_count: int = 0
+    lora_rank: int = 0
 
     @property
     def cached_heads(self) -> tuple[int, ...]:
@@ -121,13 +130,13 @@ class ModelInfo:
 
     @property
     def ranks(self) -> bool:
-        """Whether it scores documents (4 is "rank" of llama.cpp's `llama_pooling_type`)."""
+        """True if it scores documents (4 is "rank" of llama.cpp's `llama_pooling_type`)."""
         return self.metadata.get(f"{self.architecture}.pooling_type") == 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamModel:
-    """What is known of a model that another server runs: its settings say it, or the server does.
+    """Facts about a model that another server runs, from its settings or from the server.
 
     `servers` are those that have it, as `UpstreamSettings.id`, and `ids` its names there where they
     may differ from its `hub_id`. `owner` is the `owned_by` of its row in the
@@ -148,7 +157,7 @@ class UpstreamModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a Modelfile says of a model, besides its weights.
+    """Definition of a model by its Modelfile, besides its weights.
 
     `parameters` are default options. `messages` (role, content) and `system` come before a
     conversation; `template` (Go's, as in a Modelfile) makes the prompts in the place of the one in
@@ -191,7 +200,9 @@ class Bundle(Definition):
     models of servers that run already.
     `settings` is what the user set for this model, and `stored` the model without that.
     `revision` is the branch, tag or commit of `hub_id` that was asked for, None: main.
-    `key` tells whether two names are one model: equal keys share one engine process.
+    `unfit_projector` lies beside a model without one, and is another model's.
+    `key` tells whether two names are one model: equal keys share one engine process, as long as
+    the `state` of its files (`stored.read_state`) is equal, too.
     """
 
     name: str
@@ -204,6 +215,7 @@ class Bundle(Definition):
     modified_s: float
     quant: str | None = None
     projector: Path | None = None
+    unfit_projector: Path | None = None
     hub_id: str | None = None
     revision: str | None = None
     base: str | None = None
@@ -211,12 +223,22 @@ class Bundle(Definition):
     upstream: UpstreamModel | None = None
     settings: ModelSettings = NOTHING
     stored: Bundle | None = None
+    state: tuple[object, ...] = field(default=(), compare=False, repr=False)
     key: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         draft = (self.draft,) if self.draft else ()
-        key = "+".join(map(str, (self.path, *self.adapters, *draft)))
+        own = () if self.lora else self.adapters
+        key = "+".join(map(str, (self.path, *own, *draft)))
         object.__setattr__(self, "key", key)
+
+    @property
+    def lora(self) -> Path | None:
+        """The folder of an adapter that engines load beside others of the same base.
+
+        Those of a GGUF are loaded with it: they make a model with an engine of its own.
+        """
+        return self.adapters[0] if self.adapters and self.format is Format.SAFETENSORS else None
 
     def without_settings(self) -> Bundle:
         """Return the model as its store has it, without what the user set for it."""
@@ -272,7 +294,7 @@ class Repository:
 
     `branch` is the requested revision: a branch, a tag or a commit. `gated` is the kind of access
     control ("auto", "manual"), or None. `variants` are the servable forms among `files`. `license`
-    is the name of the licence, `bases` are the repositories that it was made from.
+    is the name of the license, `bases` are the repositories that it was made from.
     `parameter_count` is None if the source does not report it, or reports a count of packed
     numbers.
     """

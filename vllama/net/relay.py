@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vllama.base.clock import now_ns
-from vllama.base.errors import EngineError, VllamaError
-from vllama.chat.reply import EVENT_STREAM, Reply
+from vllama.base.errors import EngineCrashed, EngineError, VllamaError
+from vllama.chat.engine.refusals import clean_engine_error
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call
-from vllama.dialects.errors import clean_engine_error
 from vllama.net.fast_path import make_fast_path
 from vllama.net.http.request import ClientGone, Request
 from vllama.net.relay_types import TRANSITIONS, Finish, Prepare, RelayState
@@ -34,7 +34,7 @@ T = TypeVar("T")
 COUNT_HEADER = "x-vllama-token-count"
 ESTIMATE = "estimate"
 MAX_ERROR_BYTES = 64 * 1024
-KEEP_ALIVE, KEEP_ALIVE_S = b": waiting for the engine\n\n", 15.0
+LAST_BYTES_S = 0.2  # for what ends an answer on its connection, so that this may be used again
 
 
 _OPEN = (RelayState.CONNECTING, RelayState.AWAITING_HEAD, RelayState.STREAMING)
@@ -47,8 +47,8 @@ class Relay:
 
     __slots__ = (
         "_again", "_before_finish", "_connection", "_deliver", "_error", "_error_body",
-        "_error_headers", "_failure", "_headers", "_request", "_state", "_status", "_tail",
-        "_upstream", "_waiter", "_was_sent", "_whole", "reply",
+        "_error_headers", "_failure", "_finding", "_headers", "_request", "_state", "_status",
+        "_tail", "_upstream", "_waiter", "_was_sent", "_whole", "before_first", "reply",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Relay:
         """
         self._request = request
         self.reply = reply
+        self.before_first: Callable[[], None] | None = None  # may raise what fails the answer
         self._whole = whole
         self._headers = headers
         self._deliver = deliver
@@ -85,6 +86,7 @@ class Relay:
             None  # raised by `_conclude` in a callback; `run` raises it
         )
         self._tail = b""
+        self._finding: asyncio.Future[Any] | None = None  # an engine to go on with
 
     async def run(
         self,
@@ -101,9 +103,9 @@ class Relay:
         With a `resumer` an answer whose engine dies is asked for again, and what has been taken of
         it before is left out. Raises ClientGone, and the errors that occur before the commit point.
         """
-        self._again = Resumption(self.reply, call, resumer, prepare) if resumer else None
-        if prepare is not None:
-            call = await prepare(upstream, call)
+        again = Resumption(self.reply, call, resumer, prepare)
+        self._again = again if resumer or self.reply.passes else None
+        call = await again.begin(upstream)
         span = upstream.begin_call(call)
         if span is None:
             await self._run(upstream, upstream.encode(call), before_finish)
@@ -140,7 +142,7 @@ class Relay:
             if self._failure is not None:
                 raise self._failure
             if self._state is RelayState.DRAINING:
-                if before_finish is not None:
+                if before_finish is not None or self.reply.lacks_prompt:
                     await self._before_end(before_finish)
                 self._conclude()
             if self._state is RelayState.ABORTED:
@@ -169,13 +171,10 @@ class Relay:
         assert again is not None
         self._error, self._was_sent = None, False
         try:
-            finding = again.find(error, was_sent=was_sent)
-            upstream, call = await self._wait_for_engine(finding)
-            self._upstream = upstream
-            connection = await upstream.connect()
+            found = await self._wait_for_engine(again.find(error, was_sent=was_sent))
         except VllamaError as failure:
             ended = isinstance(failure, ConnectionLost) and failure.unsent and failure is not error
-            if again.is_suspended:
+            if again.is_suspended and not isinstance(failure, EngineCrashed):
                 self._request.note_disconnect()  # it is asked from its beginning
             elif ended:
                 self._error = failure  # the engine has ended again
@@ -183,20 +182,21 @@ class Relay:
                 self._error = failure
                 self._drain()
             return lost
-        if self._state is RelayState.RESUMING:  # else the client has left
-            self._send(connection, upstream, upstream.encode(call))
+        if found is None:
+            return lost
+        self._upstream, call, connection = found
+        if self._state is RelayState.RESUMING and not again.is_suspended:
+            self._send(connection, self._upstream, self._upstream.encode(call))
         return connection
 
-    async def _wait_for_engine(self, resuming: Awaitable[T]) -> T:
-        """Wait for an engine, and keep proxies from closing an event stream meanwhile."""
-        waiting = asyncio.ensure_future(resuming)
+    async def _wait_for_engine(self, resuming: Awaitable[T]) -> T | None:
+        """Wait for an engine; None if suspended meanwhile."""
+        waiting = self._finding = asyncio.ensure_future(resuming)
         try:
-            while not (await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S))[0]:
-                if self._request.status and self.reply.content_type == EVENT_STREAM:
-                    self._request.write(KEEP_ALIVE)
+            await asyncio.wait({waiting})
         finally:
             waiting.cancel()
-        return waiting.result()
+        return None if waiting.cancelled() else waiting.result()
 
     def _enter(self, state: RelayState) -> None:
         assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
@@ -224,16 +224,25 @@ class Relay:
     def on_data(self, data: bytes) -> None:
         """Translate one read and write it to the client."""
         out = self._translated(data)
+        self._write(out)
+        if self.reply.second_call is not None:
+            self._interrupt()
+            return
+        if self.reply.is_done and self._waiter is not None:
+            # it is over with its last event, not with its connection
+            self._waiter.get_loop().call_later(LAST_BYTES_S, self._cut_if_open)
         if not out:
             return
-        request = self._request
-        if not request.status:
-            self._start()
-        request.write(out)
-        if request.paused:
+        if self._request.paused:
             self.pause()
         elif self._state is RelayState.STREAMING and self.reply.template.tail:
             self._enter_fast_path()
+
+    def _write(self, out: bytes) -> None:
+        if out:
+            if not self._request.status:
+                self._start()
+            self._request.write(out)
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read; `_end` sends it together with the last bytes, in one write."""
@@ -248,6 +257,8 @@ class Relay:
             return b""
         reply = self.reply
         try:
+            if self.before_first is not None:
+                self.before_first()
             out = reply.feed(data, now_ns())
         except Exception as error:  # whatever an engine sends, it ends its own answer at once
             if isinstance(error, VllamaError):
@@ -261,13 +272,22 @@ class Relay:
             self.cut()
         return out
 
+    def _cut_if_open(self) -> None:
+        if self._state is RelayState.STREAMING:
+            self.cut()
+
     def on_end(self) -> None:
         """End the answer, within this callback if possible, which saves a task switch."""
         if self._state is RelayState.ABORTED or self._failure is not None:
             return
+        if self._state in _OPEN and self.reply.second_call is not None:
+            self._write(self._tail)
+            self._tail = b""
+            self._interrupt()
+            return
         if self._state in _OPEN:
             self._enter(RelayState.DRAINING)
-        if self._before_finish is None:
+        if self._before_finish is None and not self.reply.lacks_prompt:
             try:
                 self._conclude()
             except Exception as error:
@@ -289,6 +309,11 @@ class Relay:
         return self.reply.tally.has_begun
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for an engine to go on with."""
+        return self._state is RelayState.RESUMING
+
+    @property
     def tokens(self) -> int:
         """How many tokens of the answer have come."""
         counted = self.reply.tally.usage.completion_tokens
@@ -302,9 +327,12 @@ class Relay:
         return max(0, tally.last_token_ns - (tally.first_token_ns or tally.last_token_ns))
 
     def on_lost(self, error: EngineError) -> None:
-        """Note that the engine's connection was lost; a complete answer is no error."""
+        """Note that the engine's connection was lost; a complete answer is no error.
+
+        An error that the engine has sent before says more.
+        """
         if not self.reply.tally.ended:
-            self._error, self._was_sent = error, True
+            self._error, self._was_sent = self._error or self.reply.failure or error, True
             is_open = self._state in _OPEN
             if self._again is not None and is_open and self.reply.is_resumable:
                 self._enter(RelayState.RESUMING)
@@ -316,15 +344,22 @@ class Relay:
         """Stop the engine; the answer goes on when the resumer says so. False if it cannot."""
         if self.reply.tally.finish_reason is not None:
             return True  # it is about to end
-        is_open = self._state in (RelayState.AWAITING_HEAD, RelayState.STREAMING)
-        if self._again is None or not is_open or not self._again.suspend():
+        may = self._state in (*_OPEN, RelayState.RESUMING)
+        if self._again is None or not may or not self._again.suspend():
             return False
-        assert self._connection is not None
+        if self._state is not RelayState.RESUMING:
+            self._interrupt()
+        elif self._finding is not None:
+            self._finding.cancel()
+        return True
+
+    def _interrupt(self) -> None:
+        """Stop the engine; `run` asks for what follows."""
         self._leave_fast_path()
-        self._connection.abort()
+        if self._connection is not None:
+            self._connection.abort()
         self._enter(RelayState.RESUMING)
         self._wake()
-        return True
 
     def cut(self) -> None:
         """End the engine's answer early, because the reply needs no more of it."""
@@ -380,19 +415,30 @@ class Relay:
 
     # -- the end ------------------------------------------------------------------------------
 
-    async def _before_end(self, before_finish: Finish) -> None:
-        """Send everything that is ready, then await `before_finish`."""
-        if self._tail:
-            if not self._request.status:
-                self._start()
-            self._request.write(self._tail)
-            self._tail = b""
+    async def _before_end(self, before_finish: Finish | None) -> None:
+        """Send everything that is ready, then await `before_finish` and what is to be counted."""
+        self._write(self._tail)
+        self._tail = b""
         if self._error is None and self._status == 200:
             try:
-                assert self._upstream is not None
-                await before_finish(self._upstream)
+                if before_finish is not None:
+                    await self._finish_by(before_finish)
+                if self.reply.lacks_prompt and self.reply.count_prompt is not None:
+                    self.reply.tally.prompt_tokens = await self.reply.count_prompt()
             except VllamaError as error:
                 self._error = error
+
+    async def _finish_by(self, before_finish: Finish) -> None:
+        """Await `before_finish`, also with the engine that is started after a crash meanwhile."""
+        while True:
+            assert self._upstream is not None
+            try:
+                return await before_finish(self._upstream)
+            except ConnectionLost as error:
+                resumer = self._again.resumer if self._again is not None else None
+                if resumer is None or not error.unsent:
+                    raise
+                self._upstream = await resumer.resume(error, self.reply, was_sent=False)
 
     def _conclude(self) -> None:
         """Send the end, once."""

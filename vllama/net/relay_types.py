@@ -27,7 +27,9 @@ class RelayState(StrEnum):
 
 
 TRANSITIONS: Mapping[RelayState, frozenset[RelayState]] = {
-    RelayState.CONNECTING: frozenset({RelayState.AWAITING_HEAD, RelayState.ABORTED}),
+    RelayState.CONNECTING: frozenset(
+        {RelayState.AWAITING_HEAD, RelayState.RESUMING, RelayState.ABORTED}
+    ),
     RelayState.AWAITING_HEAD: frozenset(
         {RelayState.STREAMING, RelayState.DRAINING, RelayState.RESUMING, RelayState.ABORTED}
     ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vllama.base.errors import EngineError, VllamaError
+from vllama.base.errors import EngineCrashed, EngineError, VllamaError
 from vllama.chat.engine.events import decode_event
 from vllama.chat.replay import Rest
-from vllama.chat.reply import Reply
+from vllama.chat.reply import CUT_SHORT, Reply
 from vllama.chat.request import Call
 from vllama.net.relay_types import Prepare
+from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 
 
@@ -22,63 +23,82 @@ class Resumer(Protocol):
         `was_sent`: the request was written to a connection before `error`.
         Raises VllamaError if none may, and ClientGone.
         """
-        ...
 
     async def wait_for_turn(self) -> Upstream:
         """Let other requests have the engine; return what to go on with after them.
 
         Raises VllamaError if that is nothing.
         """
-        ...
 
     def note_progress(self) -> None:
         """Note that something new has come of an answer that was asked for again."""
-        ...
 
 
 class Resumption:
     """What one answer goes on with."""
 
-    def __init__(self, reply: Reply, call: Call, resumer: Resumer, prepare: Prepare | None) -> None:
+    def __init__(
+        self, reply: Reply, call: Call, resumer: Resumer | None, prepare: Prepare | None
+    ) -> None:
         """`call` is what the engine was asked, before `prepare`."""
-        self._reply, self._asked, self._resumer, self._prepare = reply, call, resumer, prepare
+        self._reply, self._asked, self.resumer, self._prepare = reply, call, resumer, prepare
         self._rest: Rest | None = None
+        self._waits = False  # others have the engine
+        self._upstream: Upstream
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it was stopped because others need the engine."""
+        """Whether it was stopped because others need the engine, and has not gone on."""
         return self._rest is not None
+
+    async def begin(self, upstream: Upstream) -> Call:
+        """Return what the engine is asked first."""
+        self._upstream, call, passes = upstream, self._asked, self._reply.passes
+        if self._prepare is not None:
+            call = await self._prepare(upstream, call)
+        return call if passes is None else passes.begin(call)
 
     def suspend(self) -> bool:
         """Note that it goes on later, from the text that has come; False if that cannot be."""
-        self._rest = self._reply.make_rest(self._asked)
-        return self.is_suspended
+        self._rest = self._rest or self._reply.make_rest(self._asked)
+        self._waits = self.is_suspended
+        return self._waits
 
-    async def find(self, error: VllamaError | None, *, was_sent: bool) -> tuple[Upstream, Call]:
-        """Wait for an engine; return it, and what to ask of it. Raises ClientGone, VllamaError."""
-        if self._rest is not None:
-            return await self._find_rest(self._rest)
-        assert isinstance(error, EngineError)
-        upstream = await self._resumer.resume(error, self._reply, was_sent=was_sent)
-        call = self._asked
-        if self._prepare is not None:
-            call = await self._prepare(upstream, call)
-        self._reply.begin_again()
-        return upstream, call
+    async def find(
+        self, error: VllamaError | None, *, was_sent: bool
+    ) -> tuple[Upstream, Call, Connection]:
+        """Wait for an engine; return it, what to ask of it, and a connection.
 
-    async def _find_rest(self, rest: Rest) -> tuple[Upstream, Call]:
-        """Have the engine read what has come; return it, and the call for what follows.
-
-        It finds most of it in its cache, as it was computed token by token.
+        May be cancelled by whoever suspends it meanwhile. Raises ClientGone, VllamaError.
         """
         tally, count_prompt = self._reply.tally, self._reply.count_prompt
-        if tally.prompt_tokens is None and count_prompt is not None:
-            tally.prompt_tokens = await count_prompt()
-        upstream = await self._resumer.wait_for_turn()
-        both_tokens = await _read(upstream, rest.read_said)
-        self._rest = None
-        self._asked = self._reply.go_on(rest, both_tokens)
-        return upstream, self._asked
+        if error is None and (second := self._reply.second_call) is not None:
+            await self._reply.begin_second()
+            return self._upstream, second, await self._upstream.connect()
+        while True:
+            if self.resumer is None:
+                raise error or EngineCrashed(CUT_SHORT)
+            if self._waits:
+                if tally.prompt_tokens is None and count_prompt is not None:
+                    tally.prompt_tokens = await count_prompt()
+                self._waits = False
+                upstream = await self.resumer.wait_for_turn()
+            else:
+                assert isinstance(error, EngineError)
+                upstream = await self.resumer.resume(error, self._reply, was_sent=was_sent)
+            if self._rest is None:
+                call = await self.begin(upstream)
+                self._reply.begin_again()
+                return upstream, call, await upstream.connect()
+            try:
+                # it finds most of it in its cache, as it was computed token by token
+                both_tokens = await _read(upstream, self._rest.read_said)
+                connection = await upstream.connect()
+            except ConnectionLost as lost:
+                error, was_sent = lost, True
+                continue
+            self._asked, self._rest = self._reply.go_on(self._rest, both_tokens), None
+            return upstream, self._asked, connection
 
 
 async def _read(upstream: Upstream, call: Call) -> int | None:

@@ -1,1 +1,1 @@
-"""What the server tells of itself: metrics, traces, captured requests."""
+"""Observability of the server: metrics, traces, captured requests."""

@@ -1,4 +1,4 @@
-"""Which engine, which context, how many layers on the GPU, and why. Pure: facts in, plan out."""
+"""Choice of engine, context and GPU layers, with reasons. Pure: facts in, plan out."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from dataclasses import replace
 from vllama.base.errors import EngineMissing, NoPlan
 from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Missing, Mode
+from vllama.engines.devices import NO_DEVICE, name_devices
 from vllama.engines.locate import NOT_INSTALLED
 from vllama.engines.recipe import format_install_command
 from vllama.engines.registry import ask_preference, find_engines
+from vllama.machine.types import name_pool
 from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
-from vllama.plan.estimate import make_estimate, share_bytes
+from vllama.plan.estimate import make_estimate
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.resources import (
     choose_threads,
     keep_conversations,
     keep_named,
-    place,
     refuse_cpu,
 )
-from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
+from vllama.plan.types import RAM, Choice, Estimate, Facts, Need, Plan
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
+NO_GPU = "does not use the GPU"
 OFFERED = 2
 """How many engines are offered where none is installed."""
 
 
 def rank_engines(facts: Facts) -> list[tuple[Engine, int, str]]:
     """Return the engines that suit the platform, best first, with their reason."""
+    here = facts.found.installations
     rows = [
-        (engine, *ask_preference(engine, facts.platform)) for engine in facts.found.engines.values()
+        (engine, *ask_preference(engine, facts.platform, here.get(name)))
+        for name, engine in facts.found.engines.items()
     ]
     return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
 
@@ -97,7 +101,8 @@ def choose_engine(
                 reason="; ".join([reason, *others, *better]),
             )
     for engine, reason, lack in (*passed, *unable)[:1]:
-        if format_ and not found.installations[engine.name].offloads:
+        better = [f"{one.title} {why}" for one, _, why in unable if one is not engine] + better
+        if format_ and lack == NO_GPU:
             better += list_better_for_gpu(facts, format_)
         return Choice(
             engine=engine.name,
@@ -136,7 +141,7 @@ def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
 
 
 def describe_settings(bundle: Bundle) -> list[str]:
-    """Return what the user set for this model, and in which table, one sentence a table."""
+    """Return the user's settings for this model, one sentence per table."""
     tables: dict[str, list[str]] = {}
     for field in bundle.settings.given:
         tables.setdefault(bundle.settings.origins.get(field, ""), []).append(
@@ -145,36 +150,22 @@ def describe_settings(bundle: Bundle) -> list[str]:
     return [f"set in [{table}]: {', '.join(fields)}" for table, fields in tables.items()]
 
 
-def describe_size(bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
+def describe_size(facts: Facts, bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
         if info.context_length:
             return f"context {info.context_length} tokens, as that server says"
         return "that server does not say how much context the model has"
-    memory = estimate.memory
-    where = "GPU memory" if memory.on_gpu else "memory"
+    gpus = estimate.settings.gpus if estimate.memory.on_gpu else ()
+    pool = name_pool(gpus[0]) if gpus else RAM
     return (
-        f"context {estimate.context_length} tokens; about {format_amount(memory.total_bytes)} of "
-        f"{where}, {format_amount(estimate.usable_bytes)} usable"
-    )
-
-
-def describe_shortage(facts: Facts, memory: Memory) -> str:
-    """Return what has to happen before a model fits that this machine has room for; else empty."""
-    platform = facts.platform
-    free_bytes = platform.ram_available_bytes
-    if memory.on_gpu and platform.accelerators:
-        free_bytes = sum(gpu.free_bytes for gpu in platform.accelerators)
-    if memory.total_bytes <= free_bytes:
-        return ""
-    return (
-        f"only {format_amount(free_bytes)} of it is free now: other models are unloaded for this "
-        "one, but other programs have to end first"
+        f"context {estimate.context_length} tokens; about {estimate.needed} of {estimate.kind}, "
+        f"{estimate.usable} usable ({format_amount(facts.reserve_of(pool))} stay free)"
     )
 
 
 def describe_more_memory(memory: Memory) -> Iterator[str]:
-    """Yield what comes to the memory of a plan, or is in it twice."""
+    """Yield additions to the memory of a plan, and duplicates in it."""
     if cache_bytes := memory.prompt_cache_bytes:
         yield f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
     if memory.copied_bytes:
@@ -187,11 +178,15 @@ def describe_more_memory(memory: Memory) -> Iterator[str]:
 def find_lack(
     engine: Engine, facts: Facts, bundle: Bundle | None, info: ModelInfo | None
 ) -> str | None:
-    """Return what an engine lacks for this machine, this model or the settings; None: nothing."""
+    """Return an engine's shortcoming for this machine, model or settings; None: none."""
     here = facts.found.installations.get(engine.name)
     wants_gpu = facts.platform.accelerators and facts.settings.gpu_layers != 0
-    if here and wants_gpu and not here.offloads:
-        return "does not use the GPU"
+    needs, seen = engine.install.needs, facts.restrict_to(engine).platform.accelerators
+    if wants_gpu and (not seen or (here and not here.offloads)):
+        return NO_GPU
+    judged = seen if wants_gpu and here and needs.covers(here.version) else ()
+    if old := next(filter(None, map(needs.find_old_driver, judged)), None):
+        return old
     return engine.lacks(bundle, info, facts.settings.num_parallel)
 
 
@@ -300,26 +295,28 @@ def draft_plan(
     facts: Facts, bundle: Bundle, info: ModelInfo, need: Need
 ) -> tuple[Plan, Choice, Estimate]:
     """Decide as `make_plan` does, also on what does not fit into memory."""
+    all_gpus = facts.platform.accelerators
     facts = keep_named(facts.of(bundle), bundle.name)
     choice = choose_or_explain(facts, bundle, info, need)
     engine = facts.found.engines[choice.engine]
     refuse_by_engine(facts, bundle, engine, info, need)
     estimate = make_estimate(facts, choice, bundle.format, info, need)
-    estimate, where = place_on_gpus(facts, engine, estimate)
     memory = estimate.memory
     if not memory.on_gpu and bundle.format is not Format.REMOTE and need.load.num_gpu != 0:
         refuse_cpu(facts, bundle.name, estimate.reasons)
     kept = keep_conversations(facts, choice, bundle, info, need, estimate)
     memory = replace(memory, prompt_cache_bytes=kept.cache_bytes)
     draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
-    work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu)
+    work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu and estimate.is_whole)
+    here = choice.installation
+    devices = name_devices(here.devices, all_gpus, estimate.settings.gpus)
+    if not memory.on_gpu and here.devices and here.executable:
+        devices = NO_DEVICE
     words = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *describe_settings(bundle),
         *estimate.reasons,
-        where,
-        describe_size(bundle, info, estimate),
-        describe_shortage(facts, memory),
+        describe_size(facts, bundle, info, estimate),
     ]
     reasons = [*filter(None, words)]
     if need.mode is Mode.CHAT and (template := describe_template(bundle, info)):
@@ -332,6 +329,7 @@ def draft_plan(
         installation=choice.installation,
         settings=replace(
             estimate.settings,
+            version=here.version,
             alias=bundle.name,
             threads=work.generate,
             batch_threads=work.batch,
@@ -344,6 +342,7 @@ def draft_plan(
             turn_end=info.turn_end,
             prompt_cache_bytes=kept.cache_bytes,
             slot_dir=kept.slot_dir,
+            devices=devices,
         ),
         memory=memory,
         reasons=tuple(reasons),
@@ -364,26 +363,6 @@ def choose_or_explain(facts: Facts, bundle: Bundle, info: ModelInfo, need: Need)
         if reads(facts, Format.GGUF) and (offered := suggest_conversion_of(bundle)):
             error.hint = f"{error.hint}; or {offered}" if error.hint else offered
         raise error from None
-
-
-def place_on_gpus(facts: Facts, engine: Engine, estimate: Estimate) -> tuple[Estimate, str]:
-    """Return the estimate with the GPUs that a model gets, and why, "" without a choice.
-
-    What an engine's `tune` has decided stays.
-    """
-    if not estimate.memory.on_gpu or engine.tunes:
-        return estimate, ""
-    placement = place(facts, estimate.memory)
-    if not placement.gpus:
-        return estimate, placement.reason
-    gpus = tuple(gpu.index for gpu in placement.gpus)
-    facts = replace(facts, platform=replace(facts.platform, accelerators=placement.gpus))
-    placed = replace(
-        estimate,
-        settings=replace(estimate.settings, gpus=gpus, gpu_shares=placement.shares),
-        usable_bytes=share_bytes(facts, on_gpu=True),
-    )
-    return placed, placement.reason
 
 
 def judge_draft(

@@ -1,4 +1,4 @@
-"""Whether a model's draft model is used: decided by what was measured on this machine.
+"""Decision about a model's draft model, by measurements on this machine.
 
 A draft model guesses tokens, and the model checks several of them at once. Whether that is faster
 depends on both models, on the processor, and on what people ask, so no rule can tell; and engines
@@ -26,7 +26,7 @@ class Speed:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough measurements to decide."""
+        """True if there are enough measurements to decide."""
         return self.tokens >= TRIAL_TOKENS and self.seconds > 0
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSpeeds:
-    """How fast a model was with its draft model, and without it."""
+    """Speeds of a model with and without its draft model."""
 
     with_draft: Speed = field(default_factory=Speed)
     without: Speed = field(default_factory=Speed)
@@ -54,7 +54,7 @@ def find_kind(bundle: Bundle, info: ModelInfo) -> str | None:
 
 
 def make_key(bundle: Bundle, installation: Installation) -> str:
-    """Return what a measurement is valid for: files, number of drafted tokens, engine, version."""
+    """Return the scope of a measurement: files, number of drafted tokens, engine, version."""
     tokens = bundle.parameters.get("draft_num_predict", "")
     return f"{bundle.key} {tokens} {installation.engine} {installation.version}"
 

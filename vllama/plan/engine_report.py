@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from vllama.base.errors import NoPlan
 from vllama.base.meaning import says
-from vllama.engines.base import Engine
+from vllama.engines.base import Engine, Origin
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
 from vllama.machine.environments.layout import list_requirements
@@ -20,7 +20,7 @@ from vllama.plan.types import Facts
 
 
 class EngineRow(Struct, frozen=True, kw_only=True):
-    """What is known of one engine."""
+    """Facts about one engine."""
 
     name: str
     title: Annotated[str, says("its name for people")]
@@ -69,7 +69,7 @@ def report_engines(facts: Facts) -> Engines:
 
 
 def describe_engine(facts: Facts, engine: Engine, chosen: str | None) -> EngineRow:
-    """Return what is known of one engine; sizes in bytes."""
+    """Return the facts about one engine; sizes in bytes."""
     found = facts.found.installations.get(engine.name)
     missing = facts.found.missing.get(engine.name)
     score, reason = ask_preference(engine, facts.platform)
@@ -78,6 +78,7 @@ def describe_engine(facts: Facts, engine: Engine, chosen: str | None) -> EngineR
     where = None
     if found:
         where = "elsewhere" if engine.attaches else str(found.origin)
+        where += f" ({found.executable})" if found.origin is Origin.PATH else ""
     return EngineRow(
         name=engine.name,
         title=engine.title,

@@ -1,27 +1,49 @@
-"""What a model takes on this machine, and with which context. Pure: facts in, numbers out."""
+"""Estimate of a model's memory and context on this machine. Pure: facts in, numbers out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from vllama.engines.base import Engine, Memory, Mode, Settings, Tuning, TuningRequest
-from vllama.machine.types import Platform, Vendor
+from vllama.base.units import format_amount
+from vllama.engines.base import Engine, Installation, Mode, Settings, TuningRequest
+from vllama.machine.types import Platform, Vendor, name_pool
 from vllama.models.types import Format, ModelInfo
-from vllama.plan.fit import (
-    choose_default_context,
-    count_second_copy,
-    estimate_model_memory,
-    find_largest_context,
-    round_up,
+from vllama.plan.distribution import (
+    Placement,
+    count_expert_layers,
+    describe_gpu,
+    find_rooms,
+    is_divided,
+    leave_out_output,
+    list_usable,
+    place,
 )
-from vllama.plan.types import Choice, Estimate, Facts, Need
+from vllama.plan.fit import MIN_AUTO_CONTEXT, choose_default_context, find_largest_context, round_up
+from vllama.plan.types import FIT, RAM, Choice, Estimate, Facts, Need
 
 UNKNOWN_CONTEXT = 131_072
 LEAST_CONTEXT = 512
 SENSIBLE_CONTEXT = 4096
-"""Tokens that a quantisation leaves room for before the context is shrunk instead."""
+"""Tokens that a quantization leaves room for before the context is shrunk instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One way to place a model.
+
+    `divided`: a part that a GPU could take is in RAM, so an automatic context is no longer than one
+    can work with. `last`: rather than refuse the model, an automatic context is lowered further.
+    """
+
+    gpu_layers: int
+    cpu_moe: int = 0
+    cache_type: str | None = None
+    divided: bool = False
+    last: bool = False
 
 
 def make_estimate(
@@ -29,57 +51,162 @@ def make_estimate(
 ) -> Estimate:
     """Decide about layers, context and memory; whether it fits is for the caller to judge.
 
-    An automatic context shrinks until it fits, and stays as it is if even the least does not.
+    An engine that divides models takes the first rung of this ladder that fits: all on the GPUs,
+    with a context lowered to what one can work with; the same with a cache in q8_0, where the
+    settings say `fit`; the experts of as few layers as possible in RAM; as few layers as possible
+    in RAM; RAM alone. If none fits, the estimate is that of the rung with the most memory.
     """
     engine, given = facts.found.engines[choice.engine], facts.settings
+    facts = facts.restrict_to(engine)
     gpu_layers, why = layers(facts, choice, format_, info, need)
-    on_gpu = gpu_layers != 0 and bool(facts.platform.accelerators)
-    reasons = [why] if why else []
-    wanted, asked = wanted_context(facts, format_, info, need, on_gpu=on_gpu)
+    divides = engine.splits_layers and gpu_layers < 0 and bool(facts.platform.accelerators)
+    divides = divides and not given.strict and given.gpu_layers is None
+    cache_type = None if given.kv_cache_type == FIT else given.kv_cache_type
+    whole = Rung(gpu_layers=gpu_layers, cache_type=cache_type, last=not divides)
+
+    def attempt(rung: Rung) -> Estimate:
+        return make_rung_estimate(facts, choice, format_, info, need, rung)
+
+    estimate = attempt(whole)
+    if given.kv_cache_type == FIT and divides and not estimate.fits:
+        whole, why = replace(whole, cache_type="q8_0"), f"{why}, with the KV cache in q8_0"
+        estimate = attempt(whole)
+    if gpu_layers > 0 and estimate.memory.gpu_parts and not estimate.is_whole:
+        why = f"{describe_division(facts, info, estimate)}, as asked for"
+    if estimate.fits or not divides:
+        return estimate.because(why)
+    for rungs in list_divisions(engine, choice.installation, info, whole):
+        # with each of them the GPUs hold less, and the RAM more
+        first = bisect_left(rungs, True, key=lambda rung: attempt(rung).fits_gpus)
+        estimate = attempt(rungs[min(first, len(rungs) - 1)])
+        if estimate.fits_gpus:
+            estimate = estimate.because(describe_division(facts, info, estimate))
+            break
+    if estimate.fits:
+        return estimate
+    alone = replace(attempt(replace(whole, gpu_layers=0, last=True)), is_whole=False)
+    if estimate.fits_gpus and not alone.fits:
+        return estimate
+    free = format_amount(sum(gpu.free_bytes for gpu in list_usable(facts.platform)))
+    return alone.because(f"all layers in RAM: the {free} free on the GPU hold none and its buffers")
+
+
+def list_divisions(
+    engine: Engine, installation: Installation, info: ModelInfo, whole: Rung
+) -> Iterator[Sequence[Rung]]:
+    """Yield the rungs between the GPUs alone and RAM alone, those with the most on GPUs first."""
+    count, divided = info.block_count or 0, replace(whole, divided=True)
+    moves_experts = engine.splits_experts and installation.executable is not None
+    if moves_experts and (experts := count_expert_layers(info)):
+        yield [replace(divided, cpu_moe=number) for number in range(1, experts + 1)]
+        divided = replace(divided, cpu_moe=experts)
+    if count > 1:
+        yield [replace(divided, gpu_layers=count + 1 - in_ram) for in_ram in range(1, count)]
+
+
+def describe_division(facts: Facts, info: ModelInfo, estimate: Estimate) -> str:
+    """Return where the parts of a divided model lie, and why, with the figures."""
+    settings, count = estimate.settings, info.block_count or 0
+    in_ram = 0 if settings.gpu_layers < 0 else count + 1 - settings.gpu_layers
+    gpus = {gpu.index: gpu for gpu in list_usable(facts.platform)}
+    held = leave_out_output(settings.gpu_shares)
+    parts = [
+        f"{layers} on {describe_gpu(gpus[index], alone=len(held) == 1)}"
+        for index, layers in zip(settings.gpus, held, strict=True)
+    ]
+    parts[0] = parts[0].replace(" on ", f" of {count} layers on ", 1)
+    if in_ram:
+        parts.append(f"{in_ram} in RAM")
+    if (moved := settings.cpu_moe - in_ram) > 0:
+        parts.append(f"the experts of {moved} layers in RAM")
+    return (
+        f"{', '.join(parts)}: {format_amount(info.weights_bytes)} of weights, "
+        f"{format_amount(sum(gpus[index].free_bytes for index in settings.gpus))} free there"
+    )
+
+
+def make_rung_estimate(
+    facts: Facts, choice: Choice, format_: Format, info: ModelInfo, need: Need, rung: Rung
+) -> Estimate:
+    """Decide about context, slots and GPUs where the layers lie as `rung` says."""
+    engine, given = facts.found.engines[choice.engine], facts.settings
+    on_gpu = rung.gpu_layers != 0 and bool(facts.platform.accelerators)
+    gpus = list_usable(facts.platform) if on_gpu else ()
+    reasons = []
+    wanted, asked = choose_context(facts, format_, info, need, on_gpu=on_gpu)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
         reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
+    sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
+    least = min(tokens for tokens in sensible if tokens)
+    if rung.divided and not asked:
+        wanted = min(wanted, least)
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     if given.replicas > 1 and format_ is not Format.REMOTE:
         reasons.append(f"{given.replicas} replicas share the cores and the memory")
+    settings, kind = draft_settings(facts, engine, need, context, rung), rung.cache_type or ""
+    if kind.startswith(("q", "iq")) and not (settings.flash_attention or engine.tunes):
+        # llama.cpp: docs/reference/engines.md#llama-server
+        reasons.append(f"KV cache in f16: in {kind} it needs flash attention, which is off")
+        settings = replace(settings, kv_cache_type=None)
     request = TuningRequest(
-        settings=draft_settings(facts, engine, need, context, gpu_layers),
+        settings=settings,
         platform=facts.platform,
         info=info,
         installation=choice.installation,
         context_asked=asked,
         on_gpu=on_gpu,
-        reserve_bytes=facts.reserve_bytes,
+        reserve_bytes=facts.reserve_of(name_pool(gpus[0].index) if gpus else RAM),
         at_most=facts.relief.max_parallel,
         all_gpus=facts.gpus is not None,
         eager=facts.relief.eager,
     )
     if engine.tunes:
         tuning, most = engine.tune(request), None
+        gpus = tuple(gpu for gpu in gpus if gpu.index in tuning.settings.gpus) or gpus
+        totals = {name_pool(gpu.index): gpu.total_bytes for gpu in gpus}  # its models may be ours
+        rooms = find_rooms(replace(facts, ours=totals), gpus)
+        usable_bytes = sum(rooms[pool] for pool in totals) if on_gpu else rooms[RAM]
+        placed = Placement(
+            settings=tuning.settings, memory=tuning.memory, usable_bytes=usable_bytes
+        )
+        reasons += tuning.reasons
     else:
-        tuning, most = tune_by_overhead(facts, engine, need, request)
-    sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
+        least_here = min(context, MIN_AUTO_CONTEXT if rung.last else least)
+        placed, most, why = tune_by_overhead(facts, engine, need, request, least_here)
+        reasons += why
     return Estimate(
-        settings=tuning.settings,
-        memory=tuning.memory,
-        usable_bytes=share_bytes(facts, on_gpu=on_gpu),
-        least_context=min(tokens for tokens in sensible if tokens),
+        settings=placed.settings,
+        memory=placed.memory,
+        usable_bytes=placed.usable_bytes,
+        lacking=placed.lacking,
+        is_whole=not (rung.divided or (on_gpu and is_divided(info, placed.settings))),
+        least_context=least,
         most_parallel=most,
-        reasons=(*reasons, *tuning.reasons),
+        reasons=(*reasons, placed.reason) if placed.reason else tuple(reasons),
         context_asked=asked,
     )
 
 
 def tune_by_overhead(
-    facts: Facts, engine: Engine, need: Need, request: TuningRequest
-) -> tuple[Tuning, int | None]:
+    facts: Facts, engine: Engine, need: Need, request: TuningRequest, least: int
+) -> tuple[Placement, int | None, list[str]]:
     """Decide for an engine that has no `tune`: about its slots, then about the context.
 
-    Returns also how many slots it gets if so many requests come; None: it has one cache for all.
+    Returns also how many slots it gets if so many requests come (None: it has one cache for all),
+    and reasons. An automatic context is not lowered below `least`.
     """
-    settings, info, on_gpu = request.settings, request.info, request.on_gpu
-    context, reasons = settings.context_length, []
-    most = count_most_slots(facts, engine, info, settings, on_gpu=on_gpu)
+    settings, reasons = request.settings, list[str]()
+
+    def attempt(length: int, slots: int) -> Placement:
+        longer = replace(settings, context_length=length)
+        return place(facts, engine, request.info, longer, slots, on_gpu=request.on_gpu)
+
+    most = engine.slots(at_once(facts))
+    while most and most > 1 and not facts.settings.num_parallel:
+        if not attempt(settings.context_length, most).lacking:  # the whole context in each
+            break
+        most //= 2
     parallel, slots = at_once(facts), 1
     if most is not None:
         parallel = slots = most if starts_with_all(facts, need) else 1
@@ -87,85 +214,40 @@ def tune_by_overhead(
             reasons.append(f"{slots} requests at once, each with a context of its own")
         elif most > 1:
             reasons.append(f"one request at a time; reloaded for {most} if several arrive")
+    settings = replace(settings, parallel=parallel)
+    context = settings.context_length
     if not request.context_asked:
-        usable = share_bytes(facts, on_gpu=on_gpu)
-
-        def fits(length: int) -> bool:
-            shorter = replace(settings, context_length=length)
-            memory = estimate_memory(engine, info, shorter, on_gpu=on_gpu, slots=slots)
-            return memory.total_bytes <= usable
-
-        fitting = find_largest_context(context, engine.overhead.context_multiple, fits)
+        multiple = engine.overhead.context_multiple
+        fitting = find_largest_context(
+            context, multiple, least, lambda length: not attempt(length, slots).lacking
+        )
         if fitting is not None and fitting < context:
             reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
             context = fitting
-    settings = replace(settings, context_length=context, parallel=parallel)
-    memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
-    if engine.overhead.repacks and not on_gpu:
-        memory = replace(memory, copied_bytes=count_second_copy(info, facts.platform))
-    return Tuning(settings=settings, memory=memory, reasons=tuple(reasons)), most
+    return attempt(context, slots), most, reasons
 
 
 def at_once(facts: Facts) -> int | None:
-    """Return the requested number of simultaneous requests, or the limit learnt from failures."""
+    """Return the requested number of simultaneous requests, or the limit learned from failures."""
     return facts.settings.num_parallel or facts.relief.max_parallel
 
 
-def draft_settings(
-    facts: Facts, engine: Engine, need: Need, context: int, gpu_layers: int
-) -> Settings:
-    """Return what decides about memory; `choose.draft_plan` adds the rest, such as the name."""
+def draft_settings(facts: Facts, engine: Engine, need: Need, context: int, rung: Rung) -> Settings:
+    """Return the plan's parts that decide about memory; `choose.draft_plan` adds the rest."""
     return Settings(
         mode=need.mode,
         alias="",
         context_length=context,
-        gpu_layers=gpu_layers,
+        gpu_layers=rung.gpu_layers,
+        cpu_moe=rung.cpu_moe,
         # attention is computed without its whole matrix of scores
         flash_attention=facts.settings.flash_attention is not False and need.mode is Mode.CHAT,
-        kv_cache_type=facts.settings.kv_cache_type,
+        kv_cache_type=rung.cache_type,
         parallel=facts.settings.num_parallel,
         inspect=facts.settings.inspect and engine.inspects,
         logprobs=need.logprobs or not engine.overhead.logprobs_take_memory,
         extra_args=facts.settings.engine_args,
     )
-
-
-def estimate_memory(
-    engine: Engine, info: ModelInfo, settings: Settings, *, on_gpu: bool, slots: int
-) -> Memory:
-    """Estimate what one process of an engine takes that is launched with `settings`."""
-    overhead = engine.overhead
-    every_row = settings.mode is Mode.EMBED  # it evaluates its whole context in one batch
-    return estimate_model_memory(
-        info,
-        settings.context_length,
-        overhead,
-        every_row=every_row or (settings.logprobs and overhead.logprobs_take_memory),
-        on_gpu=on_gpu,
-        cache_type=settings.kv_cache_type,
-        flash=settings.flash_attention,
-        slots=slots,
-    )
-
-
-def count_most_slots(
-    facts: Facts, engine: Engine, info: ModelInfo, settings: Settings, *, on_gpu: bool
-) -> int | None:
-    """Return how many requests may be answered at once, each with a cache of its own.
-
-    As many as are asked for. The engine's own number has to fit beside the whole context. None: an
-    engine that has one cache for all.
-    """
-    slots = engine.slots(at_once(facts))
-    if slots is None:
-        return None
-    usable = share_bytes(facts, on_gpu=on_gpu)
-    while not facts.settings.num_parallel and slots > 1:
-        memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
-        if memory.total_bytes <= usable:
-            break
-        slots //= 2
-    return slots
 
 
 def starts_with_all(facts: Facts, need: Need) -> bool:
@@ -236,7 +318,7 @@ def layers(
     return asked, f"{asked} layers on {where}, as asked for"
 
 
-def wanted_context(
+def choose_context(
     facts: Facts, format_: Format, info: ModelInfo, need: Need, *, on_gpu: bool
 ) -> tuple[int, bool]:
     """Return the context to load with, and whether somebody asked for that much.
@@ -256,21 +338,6 @@ def wanted_context(
     if not asked and facts.relief.max_context:
         wanted = min(wanted, facts.relief.max_context)
     return wanted, asked
-
-
-def available_bytes(facts: Facts, *, on_gpu: bool) -> int:
-    """Return what a new engine could have if everything of ours were unloaded.
-
-    Total memory less the reserve: whether it is free *now* is the scheduler's question.
-    """
-    platform = facts.platform
-    total = gpu_bytes(platform) if on_gpu else platform.ram_total_bytes
-    return max(0, total - facts.reserve_bytes)
-
-
-def share_bytes(facts: Facts, *, on_gpu: bool) -> int:
-    """Return what each of a model's replicas could have of that."""
-    return available_bytes(facts, on_gpu=on_gpu) // facts.settings.replicas
 
 
 def gpu_bytes(platform: Platform) -> int:

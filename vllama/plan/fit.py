@@ -1,4 +1,4 @@
-"""How much memory a model takes, and the largest context that fits. Pure.
+"""Memory of a model, and the largest context that fits. Pure.
 
 The formulas are llama.cpp's own (`src/llama-kv-cache.cpp`, `src/llama-kv-cache-iswa.cpp`,
 `src/llama-context.cpp`). Compared with its log: weights and cache are exact to 0.01 MiB, the sum is
@@ -75,7 +75,7 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def windowed_layers(info: ModelInfo) -> Sequence[bool]:
+def find_windowed_layers(info: ModelInfo) -> Sequence[bool]:
     """Return of each layer whether it sees a window only.
 
     From `{arch}.attention.sliding_window_pattern` (a list of booleans, or a period), else by
@@ -97,24 +97,34 @@ def kv_bytes(
     overhead: Overhead,
     cache_type: str | None = None,
 ) -> int:
-    """Return the size of the KV cache: Σ layers cells × heads × (key + value length) × bytes.
+    """Return the size of the whole KV cache; see `list_kv_bytes`."""
+    return sum(list_kv_bytes(info, context_length, overhead, cache_type))
 
-    Encoders have none; a header that lacks the needed numbers gives 0.
+
+def list_kv_bytes(
+    info: ModelInfo,
+    context_length: int,
+    overhead: Overhead,
+    cache_type: str | None = None,
+) -> list[int]:
+    """Return the size of each layer's KV cache: cells × heads × (key + value length) × bytes.
+
+    Encoders have none; a header that lacks the needed numbers gives an empty list.
     """
     heads = info.cached_heads
     if not heads or not info.key_length:
-        return 0
+        return []
     if info.metadata.get(f"{info.architecture}.attention.causal") is False:
-        return 0
+        return []
     width = info.key_length + (info.value_length or info.key_length)
     whole, narrow = count_cells(info, context_length, overhead)
     # of each layer, whether its cache holds a window only
-    windowed = [False] * len(heads) if overhead.whole_windows else windowed_layers(info)
-    values = sum(
-        (narrow if is_windowed else whole) * count
+    windowed = [False] * len(heads) if overhead.whole_windows else find_windowed_layers(info)
+    value_bytes = VALUE_BYTES.get(cache_type or DEFAULT_CACHE_TYPE, 2.0)
+    return [
+        int((narrow if is_windowed else whole) * count * width * value_bytes)
         for count, is_windowed in zip(heads, windowed, strict=True)
-    )
-    return int(values * width * VALUE_BYTES.get(cache_type or DEFAULT_CACHE_TYPE, 2.0))
+    ]
 
 
 def count_cells(info: ModelInfo, context_length: int, overhead: Overhead) -> tuple[int, int]:
@@ -128,7 +138,7 @@ def count_cells(info: ModelInfo, context_length: int, overhead: Overhead) -> tup
 def list_masks(info: ModelInfo, context_length: int, overhead: Overhead) -> tuple[int, ...]:
     """Return the cells of each kind of cache that a model has."""
     whole, narrow = count_cells(info, context_length, overhead)
-    kinds = set(windowed_layers(info)) or {False}
+    kinds = set(find_windowed_layers(info)) or {False}
     return tuple(narrow if windowed and not overhead.whole_windows else whole for windowed in kinds)
 
 
@@ -164,16 +174,18 @@ def estimate_model_memory(
     )
 
 
-def find_largest_context(wanted: int, multiple: int, fits: Callable[[int], bool]) -> int | None:
-    """Return the largest context up to `wanted` that fits, or None if not even the least does.
+def find_largest_context(
+    wanted: int, multiple: int, least: int, fits: Callable[[int], bool]
+) -> int | None:
+    """Return the largest context from `wanted` down to `least` that fits, or None.
 
     Halved from `wanted` down, so that the number is one that people know.
     """
     context = wanted
     while not fits(context):
-        if context <= MIN_AUTO_CONTEXT:
+        if context <= least:
             return None
-        context = max(MIN_AUTO_CONTEXT, round_up(context // 2, multiple))
+        context = max(least, round_up(context // 2, multiple))
     return context
 
 

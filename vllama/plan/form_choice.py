@@ -1,10 +1,12 @@
 """Chooses the form of a model to fetch by memory, before a byte of its weights moves.
 
-1. The usual one (Q4_K_M of a GGUF, all of a safetensors model) if it fits with a useful context.
-   Files that fit whatever is in them are not read.
-2. Else the largest smaller one of the same repository that fits; else the largest that fits with
-   a shrunken context. One bit per weight is the last resort. Else another repository's form.
-3. Larger ones only on request: a quantisation that the user named is never replaced.
+1. The usual one (Q4_K_M of a GGUF, all of a safetensors model) if all of it fits on the GPUs, or
+   without one into RAM, with a useful context. Files that fit whatever is in them are not read.
+2. Else the largest smaller one of the same repository of which that is true; else the largest with
+   no more than a quarter in RAM; else the largest that fits with a part in RAM; else the largest
+   that fits with a shrunken context. One bit per weight is the last resort. Else another
+   repository's form.
+3. Larger ones only on request: a quantization that the user named is never replaced.
 4. If nothing fits, the `shortage` gives the numbers, and what would fit.
 
 All forms of a model have the same shape, so one header describes them all: their weights differ as
@@ -36,6 +38,7 @@ from vllama.plan.fit import GIB
 from vllama.plan.refuse import explain_no_tokenizer
 from vllama.plan.types import Estimate, Facts, Need
 
+MOST_IN_RAM = 0.25  # of a form that is preferred to a larger one
 _REMOVED = ("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8")  # llama.cpp does not load them any more
 
 
@@ -72,7 +75,7 @@ class FitsHere:
         )
         bound = size_bytes + int(contexts * (size_bytes + 2 * GIB)) + 2 * GIB
         fit = self.judge(ModelInfo(architecture="unknown", weights_bytes=bound), format_)
-        return fit is not None and fit.fits
+        return fit is not None and fit.fits and fit.is_whole
 
     def refuses(self, info: ModelInfo, format_: Format, paths: Sequence[str]) -> str | None:
         """Return why no engine here can serve such a model of these files; None if one may."""
@@ -116,7 +119,7 @@ class FitsHere:
     ) -> Resolution:
         """Choose among what `search` yields (see `iterate_resolutions`).
 
-        `named`: the user named the quantisation, so the first is taken. `family` returns the other
+        `named`: the user named the quantization, so the first is taken. `family` returns the other
         sizes of the model, as (name, billions of parameters). What does not fit at all is returned
         with a `shortage`. Raises what the search raises for its first result, NoPlan for what no
         engine here can serve, and Offline, AuthRequired and BadModelFile from `read`.
@@ -166,15 +169,17 @@ def make_refused_error(found: Resolution, why: str) -> NoPlan:
 
 
 def _pick_best(choices: Sequence[JudgedVariant]) -> JudgedVariant | None:
-    """Return the first that fits with a useful context, else the first that fits at all.
+    """Return the first that is whole on its device, with a useful context, else with a part in RAM,
+    else the first that fits at all.
 
     Forms with one bit per weight come last.
     """
     some = [one for one in choices if get_bit_width(one.variant.quant) > 1]
     for group in (some, choices):
-        fit = next((one for one in group if one.fit.roomy), None)
-        fit = fit or next((one for one in group if one.fit.fits), None)
-        if fit is not None:
+        whole = (one for one in group if one.fit.roomy and one.fit.is_whole)
+        roomy = [one for one in group if one.fit.roomy]
+        nearly = (one for one in roomy if one.fit.ram_share <= MOST_IN_RAM)
+        for fit in (*whole, *nearly, *roomy, *(one for one in group if one.fit.fits)):
             return fit
     return None
 
@@ -202,7 +207,7 @@ def _judge(found: Resolution, shape: ModelInfo, fits: FitsHere) -> Iterator[Judg
 
 
 def _list_others(found: Resolution) -> Iterator[Variant]:
-    """Yield the other quantisations of the same model in its repository."""
+    """Yield the other quantizations of the same model in its repository."""
     own = found.variant
     for variant in found.repository.variants:
         if variant == own or variant.format is not Format.GGUF is not own.format:
@@ -238,19 +243,20 @@ def _resolve(taken: JudgedVariant, judged: Sequence[JudgedVariant], fits: FitsHe
     why = None
     if taken is not usual:
         fit = usual.fit
-        if fit.fits:  # but not with a useful context
+        if fit.fits and fit.is_whole:  # but not with a useful context
             fit = fits.judge(usual.info, usual.variant.format, taken.fit.context_length) or fit
-        why = f"{usual.label} needs {fit.needed}, {fit.usable} usable"
+        why = f"{usual.label} {_describe_fit(fit)}"
         notes = (*notes, f"chose {taken.label}: {why}")
-    return replace(_mark_candidates(taken, judged, why), notes=notes)
+    return replace(_mark_candidates(taken, judged, why, fits), notes=notes)
 
 
 def _mark_candidates(
-    taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | None
+    taken: JudgedVariant, judged: Sequence[JudgedVariant], why: str | None, fits: FitsHere
 ) -> Resolution:
     """Return the resolution with this variant, and with each candidate's reason in memory terms."""
     verdicts = {(one.found.repository.hub_id, one.variant.label): one for one in judged}
-    limit = judged[0].variant.size_bytes
+    usual = judged[0]
+    limit = usual.variant.size_bytes
     candidates = []
     for candidate in taken.found.candidates:
         variant = candidate.variant
@@ -263,18 +269,29 @@ def _mark_candidates(
         if is_taken:
             if why is not None:
                 reason = f"the largest that fits: {why}"
-        elif one is not None and not one.fit.fits:
-            reason = f"it needs {one.fit.needed}, {one.fit.usable} usable"
+        elif one is not None and not (one.fit.fits and one.fit.is_whole):
+            reason = f"it {_describe_fit(one.fit)}"
         elif one is not None and one.variant.size_bytes > taken.variant.size_bytes:
             reason = "it fits with a small context only"
         elif variant.format is taken.variant.format and variant.size_bytes > limit:
             reason = "larger ones only if they are asked for"
+            more = _sum_weights(variant) - _sum_weights(usual.variant)
+            larger = replace(usual.info, weights_bytes=usual.info.weights_bytes + more)
+            fit = fits.judge(larger, variant.format)
+            reason += f": it {_describe_fit(fit)}" if fit else ""
         elif taken.fit.fits:
             reason = f"{taken.label} was taken"
         else:
             reason = "it would fit" if one is not None else "it is not considered"
         candidates.append(replace(candidate, taken=is_taken, reason=reason))
     return replace(taken.found, variant=taken.variant, candidates=tuple(candidates))
+
+
+def _describe_fit(fit: Estimate) -> str:
+    """Return how a form would lie in memory, as a verb and its objects."""
+    if fit.fits and not fit.is_whole:
+        return f"would have {round(100 * fit.ram_share)} % in RAM"
+    return f"needs {fit.needed}, {fit.usable} usable"
 
 
 def _explain_shortage(
@@ -297,11 +314,11 @@ def _explain_shortage(
             break
     if smaller is None and (kin := _find_kin(usual, fits, family)):
         hints.append(f"take a smaller model of the family: {kin}")
-    resolution = _mark_candidates(usual, judged, None)
+    resolution = _mark_candidates(usual, judged, None, fits)
     shortage = NotEnoughMemory(
         f"model requires more memory ({text}) than is usable ({usual.fit.usable})",
         hint="; or ".join(hints)
-        or "take a smaller model, or a repository with smaller quantisations of this one",
+        or "take a smaller model, or a repository with smaller quantizations of this one",
     )
     return replace(resolution, shortage=shortage)
 

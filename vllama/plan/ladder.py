@@ -3,17 +3,18 @@
 The steps, by what went wrong:
 
 =============  ========================================================================
-memory         shorter context, fewer requests at once, no graphs, a smaller form that is
-               here, another engine
+memory         less on each GPU (of engines that divide models), shorter context, fewer requests
+               at once, no graphs, a smaller form that is here, another engine
 architecture   another engine
-quantisation   another form that is here, another engine
+quantization   another form that is here, another engine
 mismatch       another engine (driver, GPU or libraries do not suit the build)
+device         as if there were no GPU, another engine (the engine finds none that it can use)
 port           none: supervision has tried other ports already
 =============  ========================================================================
 
 Each step keeps what those before it gave up, and counts only if it changes the engine's command
 line. What the user asked for stays: an engine that was named, a context (also one that a request
-asked for), a number of requests at once, a quantisation in the model's name. There are at most
+asked for), a number of requests at once, a quantization in the model's name. There are at most
 `MOST` steps, and none with `strict`. Nothing is downloaded.
 """
 
@@ -22,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec.structs import replace as replace_fields
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
 from vllama.base.units import format_amounts
@@ -34,15 +37,16 @@ from vllama.plan.types import Concessions, Facts, Need, Plan
 from vllama.supervise.spec import Diagnosis, Endpoint, Fault
 
 MOST = 3
-SHORTER, FEWER = 4, 16
-"""By how much the context, and the requests at once, are divided."""
+SHORTER, FEWER, LESS = 4, 16, 5
+"""By how much the context and the requests at once are divided, and what a GPU gets less."""
 NUMBERS = ("first", "second", "third", "fourth")
 
 WORDS = {
     Fault.MEMORY: "it runs out of memory",
     Fault.ARCHITECTURE: "the engine does not know the architecture",
-    Fault.QUANTISATION: "the engine cannot read the quantisation",
+    Fault.QUANTIZATION: "the engine cannot read the quantization",
     Fault.MISMATCH: "driver or libraries do not suit the engine's build",
+    Fault.DEVICE: "the engine finds no usable GPU",
 }
 """The kinds of failure that have steps."""
 
@@ -57,7 +61,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Remedy:
     """One way to go on: what it does, in words, and what is to be planned then."""
 
     words: str
@@ -74,7 +78,7 @@ def make_first_plan(
 ) -> Plan:
     """Return the plan to begin with; what does not fit into memory has failed before its start.
 
-    `forms` is asked for other quantisations that are here only then. An engine whose adapter fails
+    `forms` is asked for other quantizations that are here only then. An engine whose adapter fails
     is left out. Raises what `make_plan` does.
     """
     try:
@@ -103,9 +107,9 @@ def make_first_plan(
 def make_next_plan(
     facts: Facts, need: Need, failed: Sequence[Failed], forms: Sequence[Form] = ()
 ) -> Plan | None:
-    """Return what to try after the plans that failed, None if there is nothing.
+    """Return the next plan to try after failed ones, None if there is none.
 
-    `forms` are other quantisations of the model on this disk (`plan.quant_fallback`).
+    `forms` are other quantizations of the model on this disk (`plan.quant_fallback`).
     """
     if not failed or len(failed) > MOST:
         return None
@@ -115,6 +119,9 @@ def make_next_plan(
         return None
     if facts.found.engines[last.plan.engine].attaches:
         return None
+    if last.diagnosis.fault is Fault.DEVICE:
+        facts = replace(facts, platform=replace(facts.platform, accelerators=()))
+        need = replace_fields(need, load=replace_fields(need.load, num_gpu=0))
     tried = [make_command_line(facts, one.plan) for one in failed]
     for step in iterate_steps(facts, last, forms):
         try:
@@ -135,14 +142,14 @@ def make_next_plan(
     return None
 
 
-def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Step]:
+def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator[Remedy]:
     """Yield the steps that suit the last failure, gentlest first."""
     plan, fault = last.plan, last.diagnosis.fault
     engine = facts.found.engines[plan.engine]
     relief, form = plan.relief, (plan.bundle, plan.info)
 
-    def step(words: str, relief: Concessions = relief, form: Form = form) -> Step:
-        return Step(words=words, facts=replace(facts, relief=relief), form=form)
+    def step(words: str, relief: Concessions = relief, form: Form = form) -> Remedy:
+        return Remedy(words=words, facts=replace(facts, relief=relief), form=form)
 
     memory, context = fault is Fault.MEMORY, plan.settings.context_length
     shorter = max(MIN_AUTO_CONTEXT, context // SHORTER)
@@ -153,6 +160,10 @@ def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator
     may_shorten = memory and not plan.context_asked and shorter < context
     at_once = engine.traits(plan.bundle, plan.settings).max_concurrency
     fewer = max(1, at_once // FEWER)
+    parts = plan.memory.gpu_parts
+    if memory and parts and not relief.room:
+        room = {pool: size - size // LESS for pool, size in parts.items()}
+        yield step("a fifth less on each GPU", replace(relief, room=room))
     # each kind once, before one of them a second time
     if may_shorten and relief.max_context is None:
         yield shorten
@@ -166,13 +177,17 @@ def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator
         yield step(words, replace(relief, max_parallel=fewer))
     if memory and not relief.eager:
         yield step("eager, without graphs in memory", replace(relief, eager=True))
-    if (memory or fault is Fault.QUANTISATION) and not names_form(plan.bundle):
+    if (memory or fault is Fault.QUANTIZATION) and not names_form(plan.bundle):
         for other in forms:
             if not memory or other[0].size_bytes < plan.bundle.size_bytes:
                 words = f"the form in {other[0].quant}, which is here"
                 yield step(words, form=make_substitute(plan.bundle, other))
     if may_shorten:
         yield shorten
+    if fault is Fault.DEVICE:
+        if not plan.memory.on_gpu:
+            return
+        yield step("on the CPU")
     if fault in WORDS and not facts.settings.engine:
         without = relief.without | {plan.engine}
         yield step(f"another engine than {engine.title}", replace(relief, without=without))
@@ -193,7 +208,7 @@ def make_command_line(facts: Facts, plan: Plan) -> tuple[str, ...]:
 def list_fallbacks(
     facts: Facts, need: Need, plan: Plan, forms: Sequence[Form] = ()
 ) -> dict[Fault, tuple[str, ...]]:
-    """Return what would be tried after `plan`, by the kind of failure; kinds without are left out.
+    """Return the next attempts after `plan`, by the kind of failure; kinds without are left out.
 
     As if each next plan failed for the same reason.
     """
@@ -213,7 +228,7 @@ def suppose_failure(plan: Plan, fault: Fault, cause: str) -> Failed:
 
 
 def describe_step(plan: Plan) -> str:
-    """Return what a plan that is not the first does otherwise."""
+    """Return the differences of a later plan from the first."""
     return plan.instead.partition(": ")[2].partition(", because the ")[0]
 
 
@@ -244,7 +259,7 @@ def make_last_error(
 
 
 def list_kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
-    """Return what no step may change, as far as it stood in the way of one."""
+    """Return the fixed choices that prevented a step."""
     faults = {one.diagnosis.fault for one in failed} & WORDS.keys()
     plan, settings = failed[-1].plan, facts.settings
     if not faults:
@@ -264,7 +279,7 @@ def list_kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
 
 
 def list_offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> list[str]:
-    """Return what could be tried if it were here, or asked for."""
+    """Return attempts that need a download or a request of the user."""
     faults, first = {one.diagnosis.fault for one in failed}, failed[0].plan
     found, offered = facts.found, []
     if Fault.MEMORY in faults:

@@ -25,11 +25,11 @@ from vllama.plan.types import Facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What a name stands for on this machine.
+    """Resolution of a name on this machine.
 
     `bundle` names the files, on this disk if `is_here`, else where a pull would put them; then
     `resolution` has the repository, what else was considered and why not, and notes such as the
-    licence.
+    license.
     """
 
     bundle: Bundle
@@ -37,12 +37,12 @@ class Resolved:
 
     @property
     def is_here(self) -> bool:
-        """Whether nothing has to be downloaded."""
+        """True if nothing has to be downloaded."""
         return self.resolution is None
 
 
 def resolve_name(library: Library, facts: Facts, name: str) -> Resolved:
-    """Return what `name` stands for. Raises what a pull raises, except NotEnoughMemory."""
+    """Return the resolution of `name`. Raises as a pull does, except NotEnoughMemory."""
     try:
         return Resolved(bundle=library.find(name))
     except ModelNotFound:
@@ -64,7 +64,7 @@ def preview_plan(
     resolved = resolve_name(library, facts, name)
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:
-        info = library.info(bundle)
+        info = library.plan_info(bundle)
         forms = list_forms_here(library, bundle)
         return report_plan(facts, bundle, info, environ, forms=forms)
     more: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Other quantisations of a model on this disk: which there are, and when one may be taken."""
+"""Other quantizations of a model on this disk: which there are, and when one may be taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Form = tuple[Bundle, ModelInfo]
 
 
 def list_other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, ...]:
-    """Return the other quantisations of a GGUF model among `models`, the largest first.
+    """Return the other quantizations of a GGUF model among `models`, the largest first.
 
     Those of the same repository, or folder, whose files have the same name but for it.
     """
@@ -44,7 +44,7 @@ def list_other_forms(bundle: Bundle, models: Sequence[Bundle]) -> tuple[Bundle, 
 
 
 def list_forms_here(library: Library, bundle: Bundle) -> list[Form]:
-    """Return the other quantisations of a model that are on this disk and can be read."""
+    """Return the other quantizations of a model that are on this disk and can be read."""
     forms: list[Form] = []
     for other in list_other_forms(bundle, library.list()):
         with contextlib.suppress(BadModelFile):
@@ -53,7 +53,7 @@ def list_forms_here(library: Library, bundle: Bundle) -> list[Form]:
 
 
 def names_form(bundle: Bundle) -> bool:
-    """Tell whether a model's name says which quantisation it is: then that one was asked for."""
+    """Tell whether a model's name says which quantization it is: then that one was asked for."""
     return find_quant(bundle.name) is not None
 
 
@@ -72,10 +72,10 @@ def make_substitute(bundle: Bundle, form: Form) -> Form:
 
 
 def smaller_offer(bundle: Bundle, forms: Sequence[Bundle]) -> str | None:
-    """Return the hint to take a smaller quantisation: one that is here, else one to be pulled."""
+    """Return the hint to take a smaller quantization: one that is here, else one to be pulled."""
     smaller = [form for form in forms if form.size_bytes < bundle.size_bytes]
     if smaller:
         return f"use {smaller[0].name}, which is here and smaller"
     if bundle.hub_id and bundle.format is Format.GGUF:
-        return f"pull a smaller quantisation: vllama pull hf.co/{bundle.hub_id}:QUANT"
+        return f"pull a smaller quantization: vllama pull hf.co/{bundle.hub_id}:QUANT"
     return None

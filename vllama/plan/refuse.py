@@ -1,8 +1,9 @@
-"""What stands against serving a model here, with the numbers and what would help. Pure."""
+"""Refusals to serve a model here, with numbers and remedies. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from vllama.base.errors import (
     BadModelFile,
@@ -18,16 +19,21 @@ from vllama.engines.registry import ask_preference, ask_refusal
 from vllama.models.aliases import find_hub_alias
 from vllama.models.names.ref import ModelRef
 from vllama.models.names.variants import CONFIG_FILES, has_tokenizer
+from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.estimate import find_fitting_context, make_estimate
-from vllama.plan.types import Choice, Estimate, Facts, Need
+from vllama.plan.types import RAM, Choice, Estimate, Facts, Need
 
 
 def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
     """Return why an engine cannot serve a model at all, None if it can, or it is not known."""
     if mode not in engine.modes:
         return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
-    return ask_refusal(engine, facts.platform, info) if info else None
+    here, seen = facts.found.installations.get(engine.name), facts.restrict_to(engine).platform
+    lost_all = not seen.accelerators and facts.platform.accelerators
+    if here and here.offloads and engine.install.needs.vendor and lost_all:
+        return f"this build is for GPUs, and {engine.install.needs.see(facts.platform)[1]}"
+    return ask_refusal(engine, seen, info) if info else None
 
 
 def refuse_by_engine(
@@ -74,7 +80,7 @@ def explain_no_tokenizer(facts: Facts, format_: Format, paths: Sequence[str]) ->
 
 
 def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
-    """Return what helps where an engine refuses a model: another engine, else other files of it."""
+    """Return the remedy if an engine refuses a model: another engine, else other files of it."""
     found, platform = facts.found, facts.platform
     able = [
         engine
@@ -92,7 +98,9 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
     if best.name in found.installations:
         return f"choose an engine that can: --engine {best.name}"
     get = best.install.advise(best.name, platform, found.missing[best.name].hint)
-    return f"choose {best.title}, which can: {get}"
+    on_cpu = platform.accelerators and not facts.restrict_to(best).platform.accelerators
+    offered = suggest_conversion_of(bundle) if on_cpu else None
+    return f"choose {best.title}, which can: {get}" + (f"; or {offered}" if offered else "")
 
 
 def from_the_hub(bundle: Bundle) -> str:
@@ -134,11 +142,13 @@ def refuse_if_too_large(
         return
     context = find_fitting_context(facts, choice, bundle.format, info, need, estimate)
     smaller = f"a smaller context (--ctx {context} fits)" if context else "a smaller model"
-    kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
+    if estimate.settings.gpu_layers and RAM not in (estimate.lacking or {RAM}):
+        asked = "--strict" if facts.settings.strict else "--gpu-layers"
+        smaller = f"fewer layers on the GPU (without {asked}: as many as fit)"
     raise NotEnoughMemory(
-        f"cannot load '{bundle.name}': model requires more {kind} "
+        f"cannot load '{bundle.name}': model requires more {estimate.kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
-        hint=f"use {smaller} or a smaller quantisation",
+        hint=f"use {smaller} or a smaller quantization",
     )
 
 
@@ -155,19 +165,21 @@ def explain_memory(
     if engine is None or not info.weights_bytes:
         return error
     installation = Installation(
-        engine=engine.name, version="", offloads=bool(facts.platform.accelerators)
+        engine=engine.name,
+        version="",
+        executable=Path(engine.name),
+        offloads=bool(facts.restrict_to(engine).platform.accelerators),
     )
     choice = Choice(engine=engine.name, installation=installation, reason="")
     estimate = make_estimate(facts, choice, bundle.format, info, need)
-    kind = "GPU memory" if estimate.memory.on_gpu else "system memory"
     if estimate.fits:
         message = (
-            f"{error.message}; with {engine.title} it would fit: {estimate.numbers} of {kind}, "
-            f"{estimate.usable} usable"
+            f"{error.message}; with {engine.title} it would fit: {estimate.numbers} of "
+            f"{estimate.kind}, {estimate.usable} usable"
         )
         return EngineMissing(message, hint=error.hint, engines=error.engines)
     return NotEnoughMemory(
-        f"{error.message}; and with {engine.title} it would require more {kind} "
+        f"{error.message}; and with {engine.title} it would require more {estimate.kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
-        hint="choose a smaller model or a smaller quantisation",
+        hint="choose a smaller model or a smaller quantization",
     )

@@ -16,14 +16,14 @@ from vllama.engines.base import Engine, Mode
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
 from vllama.machine.types import name_pool
+from vllama.models.modelfile import format_parameters, list_parameters
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import choose_engine, draft_plan, find_lack, rank_engines, write_advice
-from vllama.plan.estimate import available_bytes
+from vllama.plan.distribution import find_rooms, list_needs, list_usable
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import find_refusal
-from vllama.plan.resources import list_usable
-from vllama.plan.types import Facts, Need, Plan
+from vllama.plan.types import RAM, Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 
 PORT = "PORT"
@@ -94,27 +94,22 @@ def make_command(plan: Plan, engine: Engine, environ: Mapping[str, str]) -> list
 def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     """Return each device's memory in bytes: all of it, what is usable, and what the model takes.
 
-    Of the GPUs only those that the model gets; what there is of the reserve all share.
+    Of the devices only those that hold a part of the model.
     """
-    platform, total = facts.platform, plan.memory.total_bytes * facts.settings.replicas
-    ram = {"device": "RAM", "pool": "ram", "total_bytes": platform.ram_total_bytes}
-    if not plan.memory.on_gpu:
-        usable = available_bytes(facts, on_gpu=False)
-        return [ram | {"usable_bytes": usable, "takes_bytes": total}]
-    there = list_usable(platform)
-    gpus = [gpu for gpu in there if gpu.index in plan.settings.gpus] or there
-    usable = available_bytes(facts, on_gpu=True)
-    whole = sum(gpu.total_bytes for gpu in there) or 1
-    shares = dict(zip(plan.settings.gpus, plan.settings.gpu_shares, strict=False))
+    gpus, replicas = list_usable(facts.platform), facts.settings.replicas
+    needs, usable = list_needs(plan, gpus), find_rooms(facts, gpus)
+    totals = {RAM: ("RAM", facts.platform.ram_total_bytes)} | {
+        name_pool(gpu.index): (f"GPU {gpu.index} ({gpu.name})", gpu.total_bytes) for gpu in gpus
+    }
     return [
         {
-            "device": f"GPU {gpu.index} ({gpu.name})",
-            "pool": name_pool(gpu.index),
-            "total_bytes": gpu.total_bytes,
-            "usable_bytes": usable * gpu.total_bytes // whole,
-            "takes_bytes": int(total * shares.get(gpu.index, 100 / len(gpus)) / 100),
+            "device": totals[pool][0],
+            "pool": pool,
+            "total_bytes": totals[pool][1],
+            "usable_bytes": usable[pool] * replicas,
+            "takes_bytes": size * replicas,
         }
-        for gpu in gpus
+        for pool, size in needs.items()
     ]
 
 
@@ -126,7 +121,14 @@ def shorten(plan: Plan) -> list[str]:
     form = " ".join(part for part in (str(bundle.format), bundle.quant or plan.info.quant) if part)
     more = f" and {len(bundle.files) - 1} more" if len(bundle.files) > 1 else ""
     size = format_bytes_decimal(bundle.size_bytes)
-    return [f"{bundle.name}: {bundle.path.name}{more}, {form}, {size}", *plan.reasons]
+    first = f"{bundle.name}: {bundle.path.name}{more}, {form}, {size}"
+    return [first, *_explain_sight(bundle), *plan.reasons]
+
+
+def _explain_sight(bundle: Bundle) -> list[str]:
+    """Return why a model with a projector beside it takes text only; empty for others."""
+    other = bundle.unfit_projector
+    return [f"takes text only: '{other.name}' beside it is another model's"] if other else []
 
 
 def make_report(
@@ -145,7 +147,7 @@ def make_report(
 
     `refused` is the plan that takes too much memory; its memory is reported with the error.
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
-    hub, `notes` what a pull would say about its choice, `forms` other quantisations that are here.
+    hub, `notes` what a pull would say about its choice, `forms` other quantizations that are here.
     `if_it_fails` has what would be tried then, in order, by the kind of failure. Sizes are bytes.
     """
     facts = facts.of(bundle)
@@ -153,10 +155,11 @@ def make_report(
     told: dict[str, Any] = {
         "model": bundle.name,
         "platform": describe(facts.platform),
+        "platform_notes": list(facts.platform.notes),
         "engines": make_engine_rows(
             facts,
             bundle,
-            plan.engine if plan else _wanted(facts, bundle),
+            plan.engine if plan else _find_wanted(facts, bundle),
             plan.info if plan else None,
             plan.relief.without if plan else frozenset(),
         ),
@@ -165,7 +168,8 @@ def make_report(
         "quantization": bundle.quant or (plan.info.quant if plan else None),
         "download_bytes": sum(file["size_bytes"] for file in files if not file["here"]),
         "candidates": list(candidates),
-        "notes": list(notes),
+        "parameters": [f"PARAMETER {line}" for line in _list_parameters(plan)],
+        "notes": [*notes, *_explain_sight(bundle)],
     }
     if plan is None:
         assert isinstance(outcome, VllamaError)
@@ -186,15 +190,20 @@ def make_report(
                 str(fault): {"when": WORDS[fault], "then": list(steps)}
                 for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
             },
-            "command": make_command(plan, engine, environ)
-            if hasattr(engine, "launch") and plan.bundle.files
-            else [],  # it runs already
+            # without files it runs already
+            "command": make_command(plan, engine, environ) if plan.bundle.files else [],
         }
     )
 
 
+def _list_parameters(plan: Plan | None) -> list[str]:
+    """Return the parameters that the model brings, a line each."""
+    given = list_parameters(plan.bundle, plan.info) if plan else {}
+    return format_parameters(given).splitlines()
+
+
 def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:
-    """Return what a plan takes, by what for and by device, in bytes, and for which context."""
+    """Return a plan's bytes by purpose and device, and the context that they are for."""
     memory = plan.memory
     return {
         "context_length": plan.settings.context_length,
@@ -219,7 +228,7 @@ def find_refused(facts: Facts, bundle: Bundle, info: ModelInfo) -> Plan | None:
         return None
 
 
-def _wanted(facts: Facts, bundle: Bundle) -> str | None:
+def _find_wanted(facts: Facts, bundle: Bundle) -> str | None:
     """Return the engine that would serve the model, were it not for something else."""
     try:
         return choose_engine(facts, bundle.format, bundle).engine
@@ -252,7 +261,7 @@ def report_plan(
         if isinstance(error, NotEnoughMemory):
             refused = find_refused(facts, bundle, info)
     if isinstance(outcome, Plan):
-        bundle = outcome.bundle  # another quantisation of it, where its own does not fit
+        bundle = outcome.bundle  # another quantization of it, where its own does not fit
     more.setdefault("files", list_files_here(bundle))
     return make_report(facts, bundle, outcome, environ=environ, refused=refused, **more)
 

@@ -1,7 +1,4 @@
-"""What of a machine a model gets: GPUs, threads, and memory for idle conversations. Pure.
-
-A model gets as few GPUs as hold it, those with the most free memory first, so that the others stay
-free for other models. What the user named is taken as it is.
+"""Resources beside a model's own memory: threads, and memory for conversations. Pure.
 
 Threads that compute together wait for each other after every step of a model, hundreds of times a
 token. So one for each core is the fastest on a quiet machine, and where another program takes the
@@ -21,10 +18,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vllama.base.errors import NoPlan
-from vllama.base.units import format_amount, format_bytes_decimal
+from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Memory, Mode
-from vllama.machine.types import Accelerator, Platform, Vendor
-from vllama.models.table_kinds import SPREAD
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.types import Choice, Estimate, Facts, Need, Plan
 
@@ -37,15 +32,6 @@ CONVERSATIONS = 16
 SHARE = 2
 """Of the free memory that is left beside the model, one part in so many."""
 LEAST_BYTES, MOST_BYTES = 64 * MIB, 8192 * MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The GPUs of a model, the share in percent that each holds, and why, "" without a choice."""
-
-    gpus: tuple[Accelerator, ...] = ()
-    shares: tuple[int, ...] = ()
-    reason: str = ""
 
 
 def keep_named(facts: Facts, model: str) -> Facts:
@@ -61,52 +47,6 @@ def keep_named(facts: Facts, model: str) -> Facts:
         )
     gpus = tuple(here[index] for index in named)
     return replace(facts, platform=replace(platform, accelerators=gpus))
-
-
-def place(facts: Facts, memory: Memory) -> Placement:
-    """Choose the GPUs for a model that takes `memory` on them.
-
-    Each GPU has buffers of its own beside its share of the weights and the cache. A choice is made
-    by what is free now, or else, if other models have to be unloaded first, by what there is.
-    """
-    gpus, wanted = list_usable(facts.platform), facts.gpus
-    if len(gpus) < 2 and wanted is None:
-        return Placement(gpus=gpus, shares=(100,) * len(gpus))
-    parts = memory.weights_bytes + memory.kv_bytes
-    taken = memory.compute_bytes + memory.fixed_bytes + facts.reserve_bytes
-    free = {gpu: max(0, gpu.free_bytes - taken) for gpu in gpus}
-    total = {gpu: max(0, gpu.total_bytes - taken) for gpu in gpus}
-    if wanted is not None:
-        why = "as asked for" if wanted != SPREAD else "spread over all, as asked for"
-        return _divide(gpus, free, why)
-    for room in (free, total):
-        order = sorted(gpus, key=lambda gpu: (-room[gpu], gpu.index))
-        for count in range(1, len(order) + 1):
-            group = order[:count]
-            if sum(room[gpu] for gpu in group) >= parts:
-                why = f"{format_amount(sum(gpu.free_bytes for gpu in group))} free"
-                return _divide(group, room, why)
-    return _divide(gpus, total, "all of them, and even they do not hold it")
-
-
-def list_usable(platform: Platform) -> tuple[Accelerator, ...]:
-    """Return the GPUs that can be used together: of one vendor, and not divided by MIG."""
-    for vendor in Vendor:
-        if gpus := platform.of(vendor):
-            return tuple(gpu for gpu in gpus if not gpu.is_divided) or gpus
-    return ()
-
-
-def _divide(gpus: Sequence[Accelerator], room: dict[Accelerator, int], reason: str) -> Placement:
-    """Divide a model among GPUs in proportion to their room."""
-    whole = sum(room[gpu] for gpu in gpus)
-    shares = [100 * room[gpu] // whole if whole else 100 // len(gpus) for gpu in gpus]
-    shares[0] += 100 - sum(shares)
-    names = [f"GPU {gpu.index}" for gpu in gpus]
-    if len(gpus) > 1:
-        names = [f"{name} ({share} %)" for name, share in zip(names, shares, strict=True)]
-    text = f"on {' and '.join(names) if len(names) < 3 else ', '.join(names)}: {reason}"
-    return Placement(gpus=tuple(gpus), shares=tuple(shares), reason=text)
 
 
 def refuse_cpu(facts: Facts, model: str, reasons: Sequence[str]) -> None:
@@ -132,7 +72,7 @@ def leaves_gpus(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """How many threads generate and how many read prompts, and why."""
+    """Numbers of threads for generation and for prompts, with the reason."""
 
     generate: int
     batch: int
@@ -169,7 +109,7 @@ BLOCKS = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where conversations are kept on disk, the bytes for them in RAM, a sentence for the plan."""
+    """Folder of saved conversations, the bytes for them in RAM, a sentence for the plan."""
 
     slot_dir: Path | None
     cache_bytes: int
@@ -214,10 +154,11 @@ def _size_prompt_cache(facts: Facts, need: Need, memory: Memory, slots: int | No
     if need.mode is not Mode.CHAT or facts.settings.replicas > 1:
         return 0
     conversation = memory.kv_bytes // (slots or 1)
-    taken = 0 if memory.on_gpu else memory.total_bytes
     platform = facts.platform
+    shared = any(gpu.shares_ram for gpu in platform.accelerators)
+    taken = memory.total_bytes if shared else memory.ram_bytes
     free = min(platform.ram_available_bytes, platform.ram_total_bytes)
-    spare = free - facts.reserve_bytes - taken
+    spare = free - facts.reserve_of() - taken
     most = min(CONVERSATIONS * conversation, spare // SHARE, MOST_BYTES)
     if most < LEAST_BYTES:
         return 0

@@ -12,17 +12,21 @@ import msgspec
 from vllama.base.units import format_amount, format_amounts
 from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
-from vllama.engines.base import DiscoveredEngines, Installation, Memory, Mode, Settings
-from vllama.machine.types import Platform
+from vllama.engines.base import DiscoveredEngines, Engine, Installation, Memory, Mode, Settings
+from vllama.machine.types import Platform, name_pool
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds
 
-RESERVE_BYTES = 512 * 1024 * 1024
-"""What stays free of each kind of memory, whatever the settings say."""
+MIB = 1024**2
+GIB = 1024**3
+RAM = "ram"
+"""The pool of the machine's memory; those of GPUs are named by `machine.types.name_pool`."""
+FIT = "fit"
+"""The KV cache type for f16 where the model then fits on the GPUs, and else q8_0."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs of an instance; of `load` None means: whatever is there."""
+    """Requirements of one request for an instance; `load` None accepts the current one."""
 
     mode: Mode = Mode.CHAT
     load: LoadOptions = LoadOptions()
@@ -32,12 +36,14 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concessions:
-    """What failed starts of a model have taught its next plan (`ladder`)."""
+    """Concessions of a model's next plan after failed starts (`ladder`)."""
 
     max_context: int | None = None  # in tokens, unless the user asked for more
     max_parallel: int | None = None  # requests at once, unless the user asked for more
     eager: bool = False  # nothing that trades memory for speed
     without: frozenset[str] = frozenset()  # engines that failed
+    # bytes that are to be had of each pool, where that is less than the machine has
+    room: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +57,35 @@ class Facts:
     gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
     slot_dir: Path | None = None  # where conversations are kept, None: nowhere
+    ours: Mapping[str, int] = field(default_factory=dict)  # bytes of each pool in our engines
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
 
     @property
-    def reserve_bytes(self) -> int:
-        """How much memory stays free, on each GPU or of the RAM."""
-        return max(RESERVE_BYTES, self.settings.gpu_overhead_bytes)
+    def system_bytes(self) -> int:
+        """Bytes for the system and its page cache where a GPU's memory is the RAM."""
+        ram_bytes = self.platform.ram_total_bytes
+        return min(max(2 * GIB, ram_bytes // 10), ram_bytes // 4)
+
+    def reserve_of(self, pool: str = RAM) -> int:
+        """Return how many bytes of a pool stay free, whatever the settings say.
+
+        512 MiB, of a small one an eighth. Where a GPU's memory is the RAM, it is `system_bytes`, as
+        far as the GPU's part does not leave that anyway.
+        """
+        ram_bytes = self.platform.ram_total_bytes
+        gpu = next((g for g in self.platform.accelerators if name_pool(g.index) == pool), None)
+        total_bytes = gpu.total_bytes if gpu else ram_bytes
+        least = min(512 * MIB, total_bytes // 8)
+        if gpu and gpu.shares_ram:
+            least = max(least, self.system_bytes - (ram_bytes - total_bytes))
+        return max(least, self.settings.gpu_overhead_bytes)
+
+    def restrict_to(self, engine: Engine) -> Facts:
+        """Return the facts without the GPUs that an engine, as it is installed, cannot use."""
+        here = self.found.installations.get(engine.name)
+        seen, _ = engine.install.needs.see(self.platform, here.version if here else "")
+        return replace(self, platform=seen)
 
     def of(self, bundle: Bundle) -> Facts:
         """Return the facts for one model: its own settings come before those for all.
@@ -98,7 +126,10 @@ class Estimate:
 
     settings: Settings  # of the launch, as far as its memory depends on them
     memory: Memory
-    usable_bytes: int  # of the same kind of memory
+    usable_bytes: int  # of the same kinds of memory
+    # the pools whose part does not fit; None: it is one part
+    lacking: frozenset[str] | None = None
+    is_whole: bool = True  # no part is in RAM that a GPU could take
     least_context: int = 0  # tokens that one can work with
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     reasons: tuple[str, ...] = ()
@@ -111,27 +142,48 @@ class Estimate:
 
     @property
     def needed_bytes(self) -> int:
-        """What it takes."""
+        """Required bytes."""
         return self.memory.total_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough memory."""
-        return self.needed_bytes <= self.usable_bytes
+        """True if there is enough memory."""
+        return self.needed_bytes <= self.usable_bytes if self.lacking is None else not self.lacking
+
+    @property
+    def fits_gpus(self) -> bool:
+        """True if the GPUs have room for their parts."""
+        return not (self.lacking or set()) - {RAM}
+
+    @property
+    def ram_share(self) -> float:
+        """The part of it that lies in RAM, from 0 to 1."""
+        return self.memory.ram_bytes / self.memory.total_bytes
+
+    def because(self, reason: str | None) -> Estimate:
+        """Return it with one more reason, which comes first."""
+        return replace(self, reasons=(reason, *self.reasons)) if reason else self
+
+    @property
+    def kind(self) -> str:
+        """Kind of its memory, for people."""
+        if not self.memory.on_gpu:
+            return "system memory"
+        return "GPU memory" if self.is_whole else "GPU memory and RAM"
 
     @property
     def roomy(self) -> bool:
-        """Whether it fits with a context that one can work with, not only with a shrunken one."""
+        """True if it fits with a context that one can work with, not only with a shrunken one."""
         return self.fits and self.context_length >= self.least_context
 
     @property
     def needed(self) -> str:
-        """What it takes, for people."""
+        """Required memory, for people."""
         return format_amounts(self.needed_bytes, self.usable_bytes)[0]
 
     @property
     def usable(self) -> str:
-        """What there is, for people."""
+        """Usable memory, for people."""
         return format_amounts(self.needed_bytes, self.usable_bytes)[1]
 
     @property
@@ -163,5 +215,5 @@ class Plan:
 
     @property
     def may_grow(self) -> bool:
-        """Whether it would answer more requests at once if they came."""
+        """True if it would answer more requests at once if they came."""
         return (self.most_parallel or 0) > (self.settings.parallel or 1)

@@ -27,15 +27,14 @@ from vllama.net.relay import COUNT_HEADER, ESTIMATE
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.relay import name_ignored
 from vllama.routes.openai.common import (
-    check_blocks,
     find_v1_model,
     make_seed,
-    name_ignored,
     read_truncate,
     relay_blocks,
 )
-from vllama.routes.prompts.prepare import CheckedRequest, prepare
+from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.route import Dialect, Framing, Route, RouteKind, Stream, Task
 from vllama.scheduler.instance import Lease
 
@@ -103,7 +102,7 @@ async def _check(gateway: Gateway, request: Request, asked: MessagesRequest) -> 
     entry = await find_v1_model(gateway, asked.model)
     if Capability.THINKING not in entry.info.capabilities:
         chat = msgspec.structs.replace(chat, think=None)
-    return check_blocks(entry, chat, has_tools=bool(asked.ignored))
+    return check_request(entry, chat, "chat")
 
 
 def _identify(request: Request) -> str:

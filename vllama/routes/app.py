@@ -7,19 +7,22 @@ passes nothing but `send()` (see docs/decisions).
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import math
 import time
 from functools import partial
+from html import escape
 
 from msgspec import json
 
-from vllama.accounts.keys.key import CLIENT_HEADER, Key, Scope, act_for
+from vllama.accounts.keys.key import CLIENT_HEADER, ApiKey, Scope, act_for
 from vllama.accounts.keys.ring import check_scopes, current_key
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
     Busy,
+    DiskFull,
     Forbidden,
     RequestEnded,
     ShuttingDown,
@@ -28,15 +31,16 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.log_context import Outcome, Trace, model, requested, trace
-from vllama.chat.engine.request_fields import may_send_code
+from vllama.chat.engine.request_fields import may_send_code, may_use_engine
+from vllama.dialects.events import EndedRow
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
 from vllama.routes.chain import answer_by_chain
-from vllama.routes.context import Gateway
+from vllama.routes.context import Gateway, Starting
 from vllama.routes.events.activity import AccessLine
 from vllama.routes.guards import Guards, cors_headers, mask_addresses
 from vllama.routes.openai.common import make_seed
-from vllama.routes.recording.running import RunningRequest
-from vllama.routes.recording.traces import begin_trace, end_trace
+from vllama.routes.recording.running import RunningRequest, describe_end, make_ended_error
+from vllama.routes.recording.stage import Stages
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.route_table import RouteTable
 
@@ -46,37 +50,40 @@ access_log = logging.getLogger("vllama.access")
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
+OWNERS = frozenset((RouteKind.SETS, RouteKind.WRITTEN, RouteKind.ADMIN))
+"""Kinds for whoever owns the server; where no key says who that is, for its machine's own pages.
+
+A route that declares no kind is one of them. tests/hostile/test_open_server.py lists all routes.
+"""
+
+
 def check_open(route: Route, *, is_stranger: bool) -> None:
-    """Raise Forbidden for what a server does not tell that everybody reaches without a key.
+    """Raise Forbidden for what a server does not do that everybody reaches without a key.
 
     `is_stranger`: the request names the server by a name that a stranger's page may have, too.
     """
-    if route.kind is RouteKind.SETS:
+    is_closed = route.kind in OWNERS or route.shared
+    if is_closed or (is_stranger and route.tells):
+        where = "" if is_closed else " under this name"
         raise Forbidden(
-            "cannot change this: other machines can reach the server, and it requires no key",
-            hint="use the commands on its machine: vllama config edit, vllama keys add NAME",
-        )
-    if route.kind is RouteKind.WRITTEN or (is_stranger and route.tells):
-        where = " under this name" if route.tells else ""
-        raise Forbidden(
-            f"cannot show this{where}: other machines can reach the server, and it requires no key",
+            f"cannot do this{where}: other machines can reach the server, and it requires no key",
             hint="add a key: vllama keys add NAME, or use the commands on its machine",
         )
 
 
-def check_own(request: Request, guards: Guards) -> None:
-    """Raise Forbidden for a change of settings or keys that is not for this server's own clients.
+def check_own(request: Request, guards: Guards, kind: RouteKind) -> None:
+    """Raise Forbidden for what is its owner's, and is asked by a page of another origin.
 
     What other origins may do is to use models. No answer is stored: it may have a secret.
     """
     request.set_header("cache-control", "no-store")
     where = f"cannot serve {request.method} {request.path[:MAX_LOGGED]}"
     commands = "use the commands on its machine: vllama config edit, vllama keys"
-    if guards.read_only:
+    if guards.read_only and kind is RouteKind.SETS:
         raise Forbidden(f"{where}: this server is read-only", hint=commands)
     if not guards.is_own_origin(request):
         origin = request.header(b"origin")[:MAX_LOGGED]
-        raise Forbidden(f"{where}: a page of '{origin}' may not change this server", hint=commands)
+        raise Forbidden(f"{where}: a page of '{origin}' may only use models", hint=commands)
 
 
 def find_outcome(request: Request) -> Outcome:
@@ -88,70 +95,78 @@ def find_outcome(request: Request) -> Outcome:
     return "aborted" if request.disconnected and not request.done else "ok"
 
 
+def _end(stages: Stages, running: RunningRequest) -> None:
+    """Let the stages know that the last byte is about to be written."""
+    for before_end in stages.before_end:
+        before_end(running)
+
+
 class App:
     """Answers every request, whatever happens."""
 
-    def __init__(self, gateway: Gateway, table: RouteTable | None = None) -> None:
-        self._gateway = gateway
-        self._table = table or RouteTable()
-        gateway.describe_api = self._describe
-        gateway.answer = self.answer
+    def __init__(self, starting: Starting) -> None:
+        """To be made in the running loop.
+
+        All requests but those with a route that is `starting` wait for `complete` or `fail`.
+        """
+        self.starting = starting
+        self._table = RouteTable(starting.routes)
+        self._gateway: Gateway | None = None
+        self._stages = Stages(starting.activity)
+        self._completed: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._prefix = f"{time.time_ns() // 1_000_000:x}"
 
-    def _describe(self, *, needs_key: bool) -> bytes:
-        """Return the description of the API; the first time this takes some tenths of a second."""
-        from vllama.routes.describe.document import (
-            encode_document,  # large, and most servers are never asked
-        )
+    def complete(self, gateway: Gateway) -> None:
+        """Serve all requests from now on."""
+        self._gateway, self._stages = gateway, gateway.stages
+        self._completed.set_result(gateway)
 
-        return encode_document(self._table.routes, needs_key=needs_key)
+    def fail(self, error: VllamaError) -> None:
+        """Fail all waiting requests, and those that still come, with `error`."""
+        self._completed.set_exception(error)
+        self._completed.exception()  # else asyncio warns if no request waits for it
 
     async def __call__(self, request: Request) -> None:
         """Serve one request."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
         requested.set("")
-        route, gateway = self._table.find(request.method, request.path), self._gateway
+        route = self._table.find(request.method, request.path)
         authorization, api_key = request.header(b"authorization"), request.header(b"x-api-key")
-        key = gateway.keys.find(authorization, api_key)
+        key = self.starting.keys.find(authorization, api_key)
         if key is not None and Scope.NODE in key.scopes:
             key = act_for(key, request.header(CLIENT_HEADER))
         if self._admit(request, route):
             await self._answer(request, route, key)
 
-    async def answer(self, request: Request, key: Key | None) -> None:
+    async def answer(self, request: Request, key: ApiKey | None) -> None:
         """Serve a request that the server asks itself, as if it had shown `key`."""
         request.identify(f"{self._prefix}-{next(self._numbers)}")
         model.set("")
         requested.set("")
         await self._answer(request, self._table.find(request.method, request.path), key)
 
-    async def _answer(self, request: Request, route: Route, key: Key | None) -> None:
-        gateway = self._gateway
-        running = gateway.running.begin(request, route, key)
+    async def _answer(self, request: Request, route: Route, key: ApiKey | None) -> None:
+        starting, gateway = self.starting, self._gateway
+        running = starting.running.begin(request, route, key)
+        if key is not None:
+            request.charge(key.identity)
         current_key.set(key)
         request.mask = partial(self._mask, key)
         may_send_code.set(
-            gateway.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)
+            starting.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)
         )
+        may_use_engine.set(key is not None and key.allows(Scope.ENGINE))
         trace.set(Trace(request.id, running.id))
-        if gateway.tracing is not None:
-            begin_trace(gateway.tracing, request, route)
+        for began in self._stages.began:
+            began(running)
         try:
-            await self._check(request, running)
-            if route.kind is RouteKind.MODEL:
-                await self._begin_work(request, running)
-            is_about_model = route.kind is RouteKind.MODEL or route.on_nodes
-            if gateway.nodes is not None and is_about_model:
-                from vllama.routes.nodes import forward_to_node  # only where there are nodes
-
-                if await forward_to_node(gateway, request, running):
-                    return
-            if route.kind is RouteKind.MODEL and gateway.catalog.has_fallbacks:
-                await answer_by_chain(gateway, request, route.handler)
-            else:
-                await route.handler(gateway, request)
+            self._check(request, running)
+            if gateway is None and route.starting is not None:
+                await route.starting(starting, request)
+            else:  # one canceled request must not cancel it for all
+                await self._serve(await asyncio.shield(self._completed), request, running)
         except ClientGone:
             pass  # there is nobody to answer; see `_note`
         except asyncio.CancelledError:
@@ -160,25 +175,30 @@ class App:
                     request, route.dialect, ShuttingDown("cannot go on: the server is stopping")
                 )
                 raise
-            self._fail(request, route.dialect, running.make_error())
+            self._fail(request, route.dialect, make_ended_error())
         except VllamaError as error:
             self._fail(request, route.dialect, error)
-        except Exception:
+        except Exception as error:
             # boundary: a bug in one request must not end the server
-            log.exception("%s %s: unexpected error", request.method, request.path)
-            unknown = VllamaError("internal error", hint="see the server's log and report it")
-            self._fail(request, route.dialect, unknown)
+            failure = VllamaError("internal error", hint="see the server's log and report it")
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                failure = DiskFull(f"cannot write to the server's disk: {error.strerror}")
+            else:
+                log.exception("%s %s: unexpected error", request.method, request.path)
+            self._fail(request, route.dialect, failure)
         finally:
-            outcome = self._end(request, running)
-        self._note(request, running, outcome)
-        end_trace(running, model.get(), outcome)
+            starting.running.finish(running)
+            row = self._note(request, running)
+            for ended in self._stages.ended:
+                ended(running, row)
 
     def _admit(self, request: Request, route: Route) -> bool:
         """Return whether a page of its origin may ask; else, or if it only asks that, answer."""
         origin = request.header(b"origin") if b"origin" in request.headers else ""
-        host, guards = request.header(b"host"), self._gateway.guards
-        if not guards.host_allowed(host) or (
-            origin and not guards.origin_allowed(origin, host, keyed=self._gateway.keys.is_required)
+        host, guards = request.header(b"host"), self.starting.guards
+        keyed = self.starting.keys.is_required
+        if not guards.host_allowed(host, keyed=keyed) or (
+            origin and not guards.origin_allowed(origin, host, keyed=keyed)
         ):
             self._forbid(request, route.dialect, origin, host)
             self._count(request, route, 0.0, find_outcome(request))
@@ -186,71 +206,70 @@ class App:
         if not origin:
             return True
         is_preflight = request.method == "OPTIONS"
-        for name, value in cors_headers(origin, preflight=is_preflight).items():
+        asked = request.header(b"access-control-request-headers") if is_preflight else ""
+        for name, value in cors_headers(origin, preflight=is_preflight, asked=asked).items():
             request.set_header(name, value)
         if is_preflight:
             request.respond(204, b"")
         return not is_preflight
 
-    async def _check(self, request: Request, running: RunningRequest) -> None:
-        """Raise what keeps a request from its handler; wait until the server has started."""
-        gateway, route = self._gateway, running.route
-        guards = gateway.guards
+    def _check(self, request: Request, running: RunningRequest) -> None:
+        """Raise what keeps a request from its handler."""
+        keys, guards, route = self.starting.keys, self.starting.guards, running.route
         if not route.keyless:
-            gateway.keys.check(running.access)
-        if route.kind is RouteKind.WRITES and guards.read_only:
+            keys.check(running.access)
+        changes = route.kind is RouteKind.WRITES and request.method != "HEAD"
+        if changes and guards.read_only:
             raise Forbidden(
                 f"cannot serve {request.method} {request.path}: this server is read-only",
-                hint="start it without --read-only, or use the commands on its machine: "
-                "vllama pull, create, cp, rm",
+                hint="start it without --read-only",
             )
-        if route.kind is RouteKind.SETS:
-            check_own(request, guards)
-        if not (route.starting or gateway.is_complete):
-            await gateway.completed()
+        if route.kind is RouteKind.SETS or (route.kind in OWNERS and not keys.is_required):
+            check_own(request, guards, route.kind)
         check_scopes(running.access, route.scopes)
-        if not (guards.loopback or gateway.keys.is_required):
+        if not (guards.loopback or keys.is_required):
             check_open(route, is_stranger=guards.is_stranger(request, keyed=False))
 
-    async def _begin_work(self, request: Request, running: RunningRequest) -> None:
-        """Admit a request to a model, and keep of it what is wanted."""
-        gateway, route = self._gateway, running.route
-        if route.is_free is None or not await route.is_free(request):
-            gateway.meter.admit(request, running)
-        if gateway.captures is not None and route.captured:
-            await gateway.captures.begin(request, running)
+    @staticmethod
+    async def _serve(gateway: Gateway, request: Request, running: RunningRequest) -> None:
+        """Have a request served, here or by a node; admit one to a model, and record it."""
+        route = running.route
+        if for_model := route.kind is RouteKind.MODEL:
+            for admitted in gateway.stages.admitted:
+                await admitted(running)
+            request.before_end = partial(_end, gateway.stages, running)
+        if gateway.nodes is not None and (for_model or route.on_nodes):
+            from vllama.routes.nodes import forward_to_node  # only where there are nodes
 
-    def _end(self, request: Request, running: RunningRequest) -> Outcome:
-        """Forget a request that has ended; return how it did."""
-        gateway = self._gateway
-        if running.is_metered:
-            gateway.meter.finish(running)
-        gateway.running.finish(running)
-        outcome = find_outcome(request)
-        if running.recorder is not None and gateway.captures is not None:
-            gateway.captures.end(running, outcome)
-        return outcome
+            if await forward_to_node(gateway, request, running):
+                return
+        if for_model and gateway.catalog.library.has_fallbacks:
+            await answer_by_chain(gateway, request, route.handler)
+        else:
+            await route.handler(gateway, request)
 
-    def _mask(self, key: Key | None, data: bytes) -> bytes:
+    def _mask(self, key: ApiKey | None, data: bytes) -> bytes:
         """Return what `key` may see of `data`; without keys, clients here see all."""
-        gateway = self._gateway
-        sees_all = gateway.guards.loopback and not gateway.keys.is_required
+        sees_all = self.starting.guards.loopback and not self.starting.keys.is_required
         if key is not None:
             sees_all = key.allows(Scope.ADMIN)
-        if sees_all or not gateway.is_complete:
+        if sees_all or self._gateway is None:
             return data
-        return mask_addresses(gateway.watch.endpoints, data)
+        return mask_addresses(self._gateway.watch.endpoints, data)
 
-    def _note(self, request: Request, running: RunningRequest, outcome: Outcome) -> None:
-        """Count an answer that has ended, and log it in a line, with the error it ended with."""
+    def _note(self, request: Request, running: RunningRequest) -> EndedRow:
+        """Count an answer that has ended, and log it in a line, with the error it ended with.
+
+        Return its row among the requests that have ended.
+        """
+        outcome = find_outcome(request)
         took_s = (now_ns() - request.started_ns) / 1e9
         failure, status = request.failure, request.status
         error: BaseException | None = failure
         self._count(request, running.route, took_s, outcome, key=running.key)
-        row = running.describe_end(took_s, outcome)
-        self._gateway.activity.note_end(running, row)
+        row = describe_end(running, took_s, outcome)
         if row.first_token_s is not None:
-            self._gateway.metrics.observe_tokens(
+            self.starting.metrics.observe_tokens(
                 row.model, first_token_s=row.first_token_s, tokens_per_s=row.tokens_per_s
             )
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
@@ -269,6 +288,7 @@ class App:
             before = error.__cause__ or error.__context__
             error.__traceback__ = error.__cause__ = error.__context__ = None
             error = before
+        return row
 
     def _count(
         self, request: Request, route: Route, took_s: float, outcome: Outcome, *, key: str = ""
@@ -278,7 +298,7 @@ class App:
         reason = failure.kind if failure is not None else None
         if outcome in ("error", "stopped"):
             reason = reason or f"status_{status}"
-        self._gateway.metrics.count_request(
+        self.starting.metrics.count_request(
             model=model.get(),
             route=route.make_label(request.path),
             dialect=route.dialect,
@@ -313,8 +333,13 @@ class App:
         if origin:
             error = Forbidden(f"origin '{origin}' is not allowed", hint="add it to OLLAMA_ORIGINS")
         else:
-            hint = "use localhost, or --host to listen elsewhere"
+            hint = "use localhost; behind a proxy, require a key (--api-key-file)"
             error = Forbidden(f"host '{host}' is not allowed", hint=hint)
         text = error.sentence()[:MAX_LOGGED]
         log.warning("%s %s 403: %s", request.method, request.path[:MAX_LOGGED], text)
+        if "text/html" in request.header(b"accept"):  # a person looks at it
+            request.failure = error
+            page = f"<!doctype html><title>vllama</title><p>{escape(text)}\n"
+            request.respond(403, page.encode(), b"text/html; charset=utf-8")
+            return
         self._fail(request, dialect, error)

@@ -1,8 +1,8 @@
-"""From a client's name to a bundle and its metadata, quickly.
+"""From a client's name to a bundle and its metadata, quickly, and as it is now.
 
-A look-up in the library reads folders; a warm request must not wait for that. So an answer is kept
-for a moment, one that is older is still given while it is looked up again, and requests that ask
-for one name at the same time share a look-up. A pull or a removal drops all answers.
+A look-up reads folders; a warm request must not wait for that. So a result is kept until something
+changes that it rests on (`models.watch`). Of models elsewhere it is used for a moment, an older one
+while it is looked up again. Requests that ask for one name at the same time share a look-up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from vllama.accounts.keys.ring import check_engine, check_path
@@ -18,11 +20,13 @@ from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.chat.request import LoadOptions, Sampling
-from vllama.dialects.ollama.options import resolve_options
+from vllama.config.parse import holds_model
+from vllama.dialects.ollama.options import NEUTRAL, resolve_options
 from vllama.models.library import Library
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
-from vllama.models.names.variants import CONFIG_FILES
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.stored import read_state
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.models.watch import Watch, rest_on
 from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0
@@ -32,7 +36,7 @@ MAX_KEPT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRules:
-    """What holds for requests that look inside a model; `engines` are those that can, by title."""
+    """Rules for requests that inspect a model; `engines` are the capable ones, by title."""
 
     most_bytes: int
     engines: tuple[str, ...]
@@ -40,12 +44,13 @@ class InspectRules:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A model as the gateway needs it; `max_tokens` is the server's ceiling for every answer."""
+    """A model for the gateway, while `watch` holds; `max_tokens` is the server's ceiling."""
 
     bundle: Bundle
     info: ModelInfo
     max_tokens: int | None = None
     inspect_rules: InspectRules | None = None
+    watch: Watch = field(default_factory=Watch)
     _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     def options(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
@@ -61,12 +66,27 @@ class Entry:
                 **{name: x for name, x in given.items() if name not in (settings.strip or ())},
                 **(settings.force or {}),
             }
-        elsewhere = self.bundle.upstream is not None
+        resolve = partial(
+            resolve_options,
+            self.bundle.parameters,
+            own=self.own_sampling,
+            has_own_defaults=self.bundle.upstream is not None,
+        )
         if given:
-            return resolve_options(self.bundle.parameters, given, has_own_defaults=elsewhere)
+            return resolve(given)
         if self._own is None:
-            self._own = resolve_options(self.bundle.parameters, {}, has_own_defaults=elsewhere)
+            self._own = resolve({})
         return self._own
+
+    @property
+    def own_sampling(self) -> Mapping[str, float]:
+        """The sampling that the model's files name; a GGUF's leave the rest to Ollama's defaults.
+
+        A `generation_config.json` means all of it, with neutral values for the rest.
+        """
+        named = self.info.sampling
+        folder = self.bundle.format is Format.SAFETENSORS
+        return {**NEUTRAL, **named} if named and folder else named
 
     def limit_answer(self, asked: int | None) -> int | None:
         """Return the most tokens of an answer: the least of what is asked for and the ceilings."""
@@ -102,32 +122,39 @@ class Catalog:
 
     async def look_up(self, name: str) -> Entry:
         """Return the model called `name`. Raises ModelNotFound, InvalidModelRef, BadModelFile."""
-        kept = self._kept.get(name)
-        if kept:
-            age_s = self._clock.monotonic() - kept[0]
-            if age_s < KEEP_S:
-                return kept[1]
-            if age_s < STALE_S:
-                self._look_again(name)
-                return kept[1]
+        if entry := self._recall(name):
+            return entry
         if not name:
             raise ModelNotFound(name)
+        if running := self._pending.get(name):
+            await asyncio.wait({running})  # it may have missed a change before this request
+            if entry := self._recall(name):
+                return entry
         # a caller that leaves must not take the others' look-up along
         return await asyncio.shield(self._look_again(name))
+
+    def _recall(self, name: str) -> Entry | None:
+        """Return the result that is kept for `name`, None if it may not be the present one."""
+        looked_s, entry = self._kept.get(name) or (0.0, None)
+        if entry is None or not entry.watch.holds():
+            return None
+        age_s = self._clock.monotonic() - looked_s
+        is_new = age_s < KEEP_S or not (self.library.stored.reaches_elsewhere or is_path(name))
+        if not is_new and age_s < STALE_S:
+            self._look_again(name)
+        return entry if is_new or age_s < STALE_S else None
 
     def _look_again(self, name: str) -> asyncio.Task[Entry]:
         """Return the look-up of `name` that is under way, starting it if there is none."""
         task = self._pending.get(name)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._refresh(name))
+            looking = executors.disk.run(self._look_up, name)
+            task = asyncio.get_running_loop().create_task(looking)
             self._pending[name] = task
-            task.add_done_callback(lambda done: self._looked(name, done))
+            task.add_done_callback(lambda done: self._store_lookup(name, done))
         return task
 
-    async def _refresh(self, name: str) -> Entry:
-        return await executors.disk.run(self._look_up, name)
-
-    def _looked(self, name: str, task: asyncio.Task[Entry]) -> None:
+    def _store_lookup(self, name: str, task: asyncio.Task[Entry]) -> None:
         """Keep the answer of a look-up, unless the library has changed meanwhile."""
         if self._pending.get(name) is not task:
             if not task.cancelled():
@@ -173,11 +200,6 @@ class Catalog:
         """The models, as the settings in use name them."""
         return self._in_use.library
 
-    @property
-    def has_fallbacks(self) -> bool:
-        """Whether any model has a fallback chain."""
-        return self._in_use.library.has_fallbacks
-
     def forget(self) -> None:
         """Drop what is kept or on its way: the library has changed."""
         self._kept.clear()
@@ -185,15 +207,17 @@ class Catalog:
         self.is_outdated = True
 
     def _look_up(self, name: str) -> Entry:
-        bundle, config = self._find(name), self._in_use.config
-        if bundle.template and not config.go_template:
-            # the template in the model's own file comes first
+        config = self._in_use.config
+        with Watch() as watch:
+            bundle = self._find(name)
+            rest_on(*bundle.files)
+            bundle = replace(bundle, state=read_state(bundle))
             own = replace(bundle, template=None)
-            if (info := self.library.info(own)).chat_template:
-                return Entry(own, info, config.max_tokens, self._make_inspect_rules())
-        return Entry(
-            bundle, self.library.info(bundle), config.max_tokens, self._make_inspect_rules()
-        )
+            # the template in the model's own file comes first
+            if bundle.template and not config.go_template and self.library.info(own).chat_template:
+                bundle = own
+            rules = self._make_inspect_rules()
+            return Entry(bundle, self.library.info(bundle), config.max_tokens, rules, watch)
 
     def _make_inspect_rules(self) -> InspectRules:
         config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
@@ -220,15 +244,15 @@ class Catalog:
             # it would be looked for in the server's folder, which is not the client's
             raise InvalidModelRef(INVALID_NAME)
         whole = Path(os.path.normpath(path))  # follows no links
-        for bundle in self.library.list():
+        rest_on(whole.parent)
+        for bundle in Context().run(self.library.list):  # it does not rest on all
             # a model that was created from another one lies at the same path
             if bundle.base is None and whole in (bundle.path, bundle.path.resolve()):
                 return bundle
         if not self._in_use.now.guards.loopback:
             raise ModelNotFound(name, hint="start the server with --model PATH")
         try:
-            is_folder = any((whole / name).is_file() for name in CONFIG_FILES)
-            if whole.suffix.lower() != ".gguf" and not is_folder:
+            if whole.suffix.lower() != ".gguf" and not holds_model(whole):
                 raise InvalidModelRef(INVALID_NAME)
             bundle = self.library.find(name)
             self.library.info(bundle)  # whatever its name says: only what can be read is a model

@@ -1,4 +1,4 @@
-"""What may answer a request: its model, then each of that one's fallbacks, until one answers.
+"""Chain of a request's targets: its model, then each of its fallbacks, until one responds.
 
 The handler of the route runs for each, as if the client had asked for that model, as long as no
 byte of an answer has been sent. So every route and dialect falls back in the same way, and no
@@ -48,7 +48,7 @@ PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 """Before every link is tried once more: one may have come back while the others were tried."""
 
 
-class Skipped(VllamaError):
+class PassedOver(VllamaError):
     """A model has failed lately, and others may answer for it."""
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ class Chain:
         raise make_error(self.name, self._failures)
 
     async def _try(self, link: str, patience: float = 1) -> bool:
-        """Let `link` answer; return whether it did. Raises what no other link could help with."""
+        """Try `link`; return whether it responded. Raises what no other link could help with."""
         self._begin(link)
         try:
             async with first_token_in_time(self._running, self._server_fails) as begin:
                 self._begin_time = lambda limit_s: begin(patience * limit_s)
                 await self._handle(self._gateway, self._request)
-        except Skipped:
+        except PassedOver:
             return False
         except VllamaError as error:
             if not self._may_go_on(error):
@@ -151,7 +151,7 @@ class Chain:
         self._running.start_over()
 
     async def find(self, name: str) -> Entry:
-        """Return what is to answer now in the place of the model `name`. Raises as `Catalog.find`.
+        """Return the current target for the model `name`. Raises as `Catalog.find`.
 
         Raises Skipped for a model whose server is down, or that has failed lately or for this very
         request. What was set for the requested model's answers also holds for its fallbacks.
@@ -171,13 +171,13 @@ class Chain:
                 or self._is_down(bundle)
                 or not self._gateway.breakers.admit(bundle.key)
             ):
-                raise Skipped
+                raise PassedOver
             self._begin_time(self.settings.fallback_after_s or FIRST_TOKEN_S)
         return entry
 
     @property
     def may_pass_on(self) -> bool:
-        """Whether another server is to answer, and links are left that have not been tried."""
+        """True if another server is to respond, and links are left that have not been tried."""
         return self._is_elsewhere and self._skips and bool(self.settings.fallback)
 
     def _with_settings(self, bundle: Bundle) -> Bundle:
@@ -229,7 +229,7 @@ class Chain:
         return True
 
     def _note_failure(self, error: VllamaError) -> None:
-        """Have requests skip what could not answer for a while, whatever name they use for it."""
+        """Make requests skip a failed link for a while, whatever name they use for it."""
         gateway, lease, bundle = self._gateway, self._running.lease, self.bundle
         self._failures[self.link] = error
         if self._is_elsewhere and lease is not None:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vllama.accounts.keys.key import make_secret
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base.clock import RealClock
-from vllama.base.errors import VllamaError
 from vllama.observe.metrics.server_metrics import Metrics
-from vllama.routes.batches.lane import Lane
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
 from vllama.routes.guards import Guards
 from vllama.routes.in_use import InUse
 from vllama.routes.recording.running import RunningRequests
+from vllama.routes.recording.stage import Stages
 from vllama.targets.choice import Breakers
 
 if TYPE_CHECKING:
-    from vllama.accounts.keys.key import Key
     from vllama.chat.templates.jinja.renderer import Renderer
     from vllama.models.types import Bundle
-    from vllama.net.http.request import Request
     from vllama.net.upstream.pool import Upstreams
     from vllama.observe.tracing.setup import Tracing
     from vllama.plan.types import Facts
+    from vllama.routes.batches.lane import Lane
     from vllama.routes.batches.runner import Batches
     from vllama.routes.catalog import Catalog
     from vllama.routes.events.hub import Hub
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from vllama.routes.recording.capture_writer import Captures
     from vllama.routes.recording.metering import Meter
     from vllama.routes.response_store import ResponseStore
-    from vllama.scheduler.memory import DraftRecords
+    from vllama.routes.route import Route
     from vllama.scheduler.scheduler import Scheduler
     from vllama.scheduler.slot_cache.cache import SlotCache
     from vllama.targets.monitor import UpstreamMonitor
@@ -52,12 +51,27 @@ class Preload:
     bundle: Bundle | None = None
 
 
-class Gateway:
-    """What the handlers work with.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Starting:
+    """What there is before the machine has been looked at; it serves the routes `starting`."""
 
-    It begins with settings, keys and metrics alone: all requests but those with a route that is
-    `starting` wait until it is complete.
-    """
+    in_use: InUse
+    keys: KeyRing
+    metrics: Metrics
+    routes: tuple[Route, ...]
+    owner_secret: str = field(default_factory=make_secret)  # of the data folder owner's commands
+    running: RunningRequests = field(default_factory=RunningRequests)
+    activity: Activity = field(default_factory=Activity)
+
+    @property
+    def guards(self) -> Guards:
+        """What clients may do."""
+        return self.in_use.now.guards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gateway(Starting):
+    """What the handlers work with, made once from finished parts."""
 
     catalog: Catalog
     scheduler: Scheduler
@@ -67,36 +81,30 @@ class Gateway:
     watch: UpstreamMonitor
     preload: Preload
     responses: ResponseStore
-    draft_records: DraftRecords
     pulls: Pulls
     batches: Batches
+    lane: Lane
     meter: Meter
+    stages: Stages  # all that takes part in requests, of the parts here and others
     events: Hub
-    describe_api: Callable[..., bytes]
-    answer: Callable[[Request, Key | None], Awaitable[None]]  # a request of the server's own
+    tracing: Tracing | None
+    captures: Captures | None
+    slot_cache: SlotCache | None
     reload: Callable[[], Awaitable[None]]  # reads the settings again
-
-    def __init__(self, in_use: InUse, keys: KeyRing, metrics: Metrics) -> None:
-        """To be made in the running loop."""
-        self.in_use = in_use
-        self.keys = keys
-        self.metrics = metrics
-        self.engine_metrics = EngineMetrics()
-        self.running = RunningRequests()
-        self.breakers: Breakers[str] = Breakers(RealClock())  # of links here, by their files
-        self.activity = Activity(self.running)
-        self.tracing: Tracing | None = None
-        self.captures: Captures | None = None
-        self.lane = Lane(RealClock())
-        self.slot_cache: SlotCache | None = None
-        self.nodes: Nodes | None = None  # where this server is the head of a cluster
-        self.stopping = False  # a signal has told the server to stop; it may still serve
-        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stop: asyncio.Event  # set by a signal; the server may still serve
+    engine_metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    # of links here, by their files
+    breakers: Breakers[str] = field(default_factory=lambda: Breakers(RealClock()))
 
     @property
-    def guards(self) -> Guards:
-        """What clients may do."""
-        return self.in_use.now.guards
+    def nodes(self) -> Nodes | None:
+        """The other machines, where this server is the head of a cluster."""
+        return self.in_use.nodes
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal has told the server to stop."""
+        return self.stop.is_set()
 
     @property
     def facts(self) -> Facts:
@@ -107,22 +115,3 @@ class Gateway:
         """Return whether this server itself serves a model: not where it only forwards."""
         only_forwards = self.nodes is not None and self.nodes.local is None
         return not only_forwards or bundle.upstream is not None
-
-    def complete(self) -> None:
-        """Let the waiting requests go on: all that was missing is set."""
-        self._complete.set_result(None)
-
-    def fail(self, error: VllamaError) -> None:
-        """Fail all waiting requests, and those that still come, with `error`."""
-        self._complete.set_exception(error)
-        self._complete.exception()  # else asyncio warns if no request waits for it
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything is there."""
-        return self._complete.done() and not self._complete.exception()
-
-    async def completed(self) -> None:
-        """Wait for `complete`. Raises the error of `fail`."""
-        if not self.is_complete:
-            await asyncio.shield(self._complete)  # one cancelled request must not cancel it for all

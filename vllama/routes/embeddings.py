@@ -21,10 +21,10 @@ from vllama.base import executors
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ContextOverflow, ModelNotFound, UpstreamError
 from vllama.chat.engine.context import LEAST
+from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.request import make_embed_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import guess_tokens
-from vllama.dialects.errors import clean_engine_error
 from vllama.dialects.ollama.answer_types import EmbedAnswer, LegacyEmbedAnswer
 from vllama.dialects.ollama.embeddings import (
     EmbedRequest,
@@ -55,8 +55,8 @@ from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import size_inputs
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.inference.relay import count_inputs
-from vllama.routes.openai.common import find_text_model, name_ignored, read_truncate
+from vllama.routes.inference.relay import count_inputs, name_ignored
+from vllama.routes.openai.common import find_text_model, read_truncate
 from vllama.routes.prompts.prompt import DROPPED_HEADER, DROPPED_TOKENS_HEADER
 from vllama.routes.prompts.tokenizer import detokenize, find_unknown, tokenize
 from vllama.routes.route import Dialect, RouteKind, Task, ollama_route
@@ -126,7 +126,7 @@ async def legacy_embed(gateway: Gateway, request: Request) -> None:
 async def embeddings(gateway: Gateway, request: Request) -> None:
     """Make embeddings of texts or tokens.
 
-    They are normalised, and in base64 if requested.
+    They are normalized, and in base64 if requested.
     """
     body, extras = take_extras(parse_openai(await request.body(), EmbeddingBody))
     asked = parse_embeddings(body)

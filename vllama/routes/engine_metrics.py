@@ -30,7 +30,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MetricsTarget:
     """One process to ask; `labels` are the values of `exposition.TARGET_LABELS`."""
 
     labels: Labels
@@ -38,13 +38,13 @@ class Target:
     path: str
 
 
-def list_targets(instances: Sequence[Instance]) -> list[Target]:
+def list_targets(instances: Sequence[Instance]) -> list[MetricsTarget]:
     """Return the processes that serve and have metrics.
 
     The processes of one model are numbered from 1, whether they are replicas or serve different
     modes. A server elsewhere may stand behind several models: it is asked once.
     """
-    targets: dict[Endpoint, Target] = {}
+    targets: dict[Endpoint, MetricsTarget] = {}
     numbers: dict[str, int] = {}
     for item in instances:
         path = item.traits.metrics_path if item.traits is not None else None
@@ -53,7 +53,7 @@ def list_targets(instances: Sequence[Instance]) -> list[Target]:
         for endpoint in item.process.endpoints:
             if endpoint not in targets:
                 number = numbers[item.bundle.name] = numbers.get(item.bundle.name, 0) + 1
-                targets[endpoint] = Target((item.bundle.name, str(number)), endpoint, path)
+                targets[endpoint] = MetricsTarget((item.bundle.name, str(number)), endpoint, path)
     return list(targets.values())
 
 
@@ -68,21 +68,21 @@ class EngineMetrics:
         self._task: asyncio.Task[Fetched] | None = None
         self._until_s = 0.0
 
-    async def fetch(self, targets: Sequence[Target]) -> Fetched:
-        """Return what the engines tell within `LIMIT_S`."""
+    async def fetch(self, targets: Sequence[MetricsTarget]) -> Fetched:
+        """Return the metrics that the engines report within `LIMIT_S`."""
         now_s = asyncio.get_running_loop().time()
         if self._task is None or (self._task.done() and now_s >= self._until_s):
             self._until_s = now_s + LIMIT_S + MAX_AGE_S
             self._task = asyncio.create_task(self._fetch_all(targets), name="engine metrics")
         return await asyncio.shield(self._task)
 
-    async def _fetch_all(self, targets: Sequence[Target]) -> Fetched:
+    async def _fetch_all(self, targets: Sequence[MetricsTarget]) -> Fetched:
         answers = await asyncio.gather(*(fetch_families(target) for target in targets))
         self._until_s = asyncio.get_running_loop().time() + MAX_AGE_S
         return {target.labels: answer for target, answer in zip(targets, answers, strict=True)}
 
 
-async def fetch_families(target: Target) -> Sequence[Metric] | None:
+async def fetch_families(target: MetricsTarget) -> Sequence[Metric] | None:
     """Return the metrics of one process; None, with a line in the log, if it has none to show.
 
     Its connection is not one of the pool for requests, where a silent engine would look hung.

@@ -1,4 +1,4 @@
-"""Who may talk to the server: the Host check and CORS, as Ollama does them.
+"""Guards of the server: the Host check and CORS, as in Ollama.
 
 Pure functions of header values; nothing here knows a socket.
 
@@ -34,14 +34,13 @@ PRIVATE = tuple(
 LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home", ".home.arpa", ".localdomain")
 """Names that no public name server answers for."""
 METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
-HEADERS = (
-    "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, OpenAI-Beta, "
-    "X-Api-Key, Anthropic-Version, Anthropic-Beta, "
-    "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "
-    "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, "
-    "x-stainless-poll-helper, x-stainless-retry-count, x-stainless-runtime, "
-    "x-stainless-runtime-version, x-stainless-timeout"
+EXPOSED = (
+    "Retry-After, X-Request-Id, x-vllama-ignored, x-vllama-num-ctx, x-vllama-num-gpu, "
+    "x-vllama-queue-position, x-vllama-resumed, x-vllama-served-by, x-vllama-token-count, "
+    "x-vllama-truncated, x-vllama-truncated-tokens, x-vllama-violates"
 )
+"""Headers of a response that a page may read."""
+_NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+(?:\s*,\s*[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept
 MAX_ORIGIN = 1000
 _HOST = re.compile(r"\[([0-9a-f:.]+)\](?::[0-9]*)?|([^\[\]:/?#@\s]*)(?::[0-9]*)?|([0-9a-f:.]+)")
@@ -49,7 +48,7 @@ PREFLIGHT_AGE_S = 12 * 3600
 
 
 class Guards(Struct, frozen=True, kw_only=True):
-    """What is allowed. `origins` are the user's (`*` wildcards); `loopback`: bound to it only.
+    """Allowed origins and hosts. `origins` may have `*`; `loopback`: bound to it only.
 
     `read_only`: no request changes what models there are; `most_upload_bytes` None: files of any
     size may be uploaded. `ui`: there is the page. `inspect_code`: administrators may send fields
@@ -65,7 +64,7 @@ class Guards(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Config) -> Guards:
-        """Return what the settings allow."""
+        """Return the guards that the settings define."""
         return cls(
             origins=config.origins,
             loopback=is_loopback(config.host),
@@ -107,9 +106,12 @@ class Guards(Struct, frozen=True, kw_only=True):
             or request.header(b"sec-fetch-site") == "same-origin"
         )
 
-    def host_allowed(self, host: str) -> bool:
-        """Return True unless the Host header looks like DNS rebinding (loopback only)."""
-        return not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
+    def host_allowed(self, host: str, *, keyed: bool = False) -> bool:
+        """Return True unless the Host header looks like DNS rebinding (loopback only).
+
+        `keyed`: requests need a key, so that a proxy may have any name.
+        """
+        return keyed or not self.loopback or (len(host) <= MAX_HOST and _host_allowed(host))
 
 
 USUAL_PORTS = {"http": 80, "https": 443}
@@ -128,19 +130,26 @@ def mask_addresses(endpoints: Iterable[Endpoint], data: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def make_pattern(endpoint: Endpoint) -> re.Pattern[bytes]:
-    """Return what matches an address as users write it, and as it is shown."""
+    """Return patterns for an address as users write it, and as it is shown."""
     host, port = rf"\[?{re.escape(endpoint.host)}\]?", f"(?::{endpoint.port})"
     usual = "?" if USUAL_PORTS[endpoint.scheme] == endpoint.port else ""
     place = rf"(?:https?://{host}{port}{usual}|(?<!\w){host}{port})(?![\w-]|[.:]\w)"
     return re.compile(f"{place}(?:{re.escape(endpoint.prefix)})?".encode(), re.IGNORECASE)
 
 
-def cors_headers(origin: str, *, preflight: bool) -> dict[str, str]:
-    """Return the headers that allow `origin`."""
+def cors_headers(origin: str, *, preflight: bool, asked: str = "") -> dict[str, str]:
+    """Return the headers that allow `origin`.
+
+    A preflight is granted all headers that it `asked` for: it is the origin that is judged.
+    """
     headers = {"access-control-allow-origin": origin, "vary": "Origin"}
-    if preflight:
+    if not preflight:
+        headers["access-control-expose-headers"] = EXPOSED
+    else:
         headers["access-control-allow-methods"] = METHODS
-        headers["access-control-allow-headers"] = HEADERS
+        headers["vary"] += ", Access-Control-Request-Headers"
+        granted = asked if _NAMES.fullmatch(asked) else "Authorization, Content-Type"
+        headers["access-control-allow-headers"] = granted
         headers["access-control-max-age"] = str(PREFLIGHT_AGE_S)
     return headers
 

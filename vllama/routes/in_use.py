@@ -1,10 +1,11 @@
-"""What a server goes by now: its settings and what follows from them, swapped as a whole."""
+"""Current settings of a server and their consequences, swapped as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vllama.config import Config, describe_answering
 from vllama.config.report import Settings, report_settings
@@ -12,9 +13,12 @@ from vllama.models.library import Library
 from vllama.plan.types import Facts
 from vllama.routes.guards import Guards
 
+if TYPE_CHECKING:
+    from vllama.targets.nodes.watch import Nodes
+
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Setup:
     """The settings, and what follows from them; none of it ever changes."""
 
     config: Config
@@ -26,7 +30,7 @@ class Snapshot:
 
     @cached_property
     def guards(self) -> Guards:
-        """What clients may do."""
+        """Rules for clients."""
         return Guards.of(self.config)
 
     @cached_property
@@ -46,8 +50,9 @@ class InUse:
     Whoever needs a setting holds this, and reads it where it is needed.
     """
 
-    def __init__(self, now: Snapshot) -> None:
+    def __init__(self, now: Setup) -> None:
         self.now = now
+        self.nodes: Nodes | None = None  # once the settings have named some
 
     @property
     def config(self) -> Config:

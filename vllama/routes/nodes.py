@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, json
+from msgspec import UNSET
 
 from vllama.accounts.keys.key import FORWARDED, name_client
 from vllama.accounts.keys.ring import check_model, may_use
@@ -25,18 +25,17 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.units import rfc3339_local
-from vllama.chat.framing import DONE, frame_event
 from vllama.chat.request import Call
-from vllama.dialects.errors import make_openai_error
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
 from vllama.machine.types import name_pool
 from vllama.net.http.request import Request
-from vllama.plan.resources import list_usable
+from vllama.plan.distribution import list_usable
 from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
 from vllama.routes.route import Dialect, Route, RouteKind
-from vllama.targets.nodes.choose import Candidate, Choice
+from vllama.routes.sign_of_life import fail_stream, show_life
+from vllama.targets.nodes.choose import ChosenNode, NodeView
 from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
 from vllama.targets.nodes.watch import Nodes
@@ -111,7 +110,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         may_refuse = is_first and nodes.has_other(model, name, local, only)
         node = nodes.nodes[name]
         try:
-            stored = await _send(gateway, node, request, running, model, body, may_refuse)
+            with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
+                stored = await _send(gateway, node, request, running, model, body, may_refuse)
         except VllamaError as error:
             if isinstance(error, EngineError) and not isinstance(error, NodeRefuses):
                 nodes.breakers.note_failure(name)
@@ -134,7 +134,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
 
 async def refuse_missing(
     gateway: Gateway, request: Request, route: Route, given: str,
-    local: Candidate | None, only: Sequence[str] | None,
+    local: NodeView | None, only: Sequence[str] | None,
 ) -> None:  # fmt: skip
     """Raise why no node may answer for a model; return if the handler here is to say so."""
     nodes, model = gateway.nodes, complete_name(given)
@@ -199,7 +199,7 @@ async def _forward_stored(
     return True
 
 
-async def choose_now(gateway: Gateway, model: str) -> Choice | None:
+async def choose_now(gateway: Gateway, model: str) -> ChosenNode | None:
     """Return which node would answer the next request for a model, and why. Raises Busy."""
     assert gateway.nodes is not None
     local = await describe_here(gateway, gateway.nodes, model)
@@ -216,7 +216,7 @@ def find_pins(gateway: Gateway, model: str) -> tuple[str, ...] | None:
 
 
 def find_place(
-    nodes: Nodes, request: Request, route: Route, model: str, local: Candidate | None
+    nodes: Nodes, request: Request, route: Route, model: str, local: NodeView | None
 ) -> str | None:
     """Return the node whose files a request is about: the one that it names, or the only one.
 
@@ -263,7 +263,7 @@ async def _send(
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 
 
-async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate | None:
+async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> NodeView | None:
     """Return this server as a node; None if it only forwards, or does not have the model."""
     if nodes.local is None:
         return None
@@ -285,25 +285,6 @@ async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> Candidate
     gpus = sum(free.get(name_pool(gpu.index), gpu.free_bytes) for gpu in list_usable(platform))
     room = (gpus, free.get("ram", platform.ram_available_bytes))
     return describe_row(nodes.local, row, bundle.size_bytes, room)
-
-
-def fail_stream(request: Request, dialect: Dialect, error: VllamaError) -> None:
-    """End a stream that a node has begun with an error of its dialect."""
-    request.failure = error
-    if request.done:
-        return
-    body = json.encode(dialect.make_error(error))
-    if dialect is Dialect.ANTHROPIC:
-        text = b"event: error\ndata: %b\n\n" % body
-    elif dialect is Dialect.RESPONSES:
-        told = make_openai_error(error).error
-        fields = {"type": "error", "code": told.code, "message": told.message, "param": None}
-        text = b"event: error\ndata: %b\n\n" % json.encode(fields)
-    elif dialect is Dialect.OPENAI:
-        text = frame_event(body) + frame_event(DONE)
-    else:
-        text = body + b"\n"
-    request.end(request.mask(text))
 
 
 # -- the models of all nodes ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_ENDED = 10
 WAITING = "waiting for other downloads"
 END_LIMIT_S = 2.0
-"""For the thread of a cancelled download; one that a silent server holds is left to its limits."""
+"""For the thread of a canceled download; one that a silent server holds is left to its limits."""
 
 Download = Callable[[Progress, threading.Event], Bundle]
 """Downloads a model in a thread, until its event is set."""
@@ -99,7 +99,7 @@ class Pull:
 
     def _give_up(self) -> None:
         if not self._job.result.done():
-            self._job.result.set_exception(Cancelled("cannot go on: cancelled"))
+            self._job.result.set_exception(Cancelled("cannot go on: canceled"))
 
     def describe(self) -> PullRow:
         """Return its row."""

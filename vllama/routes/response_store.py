@@ -22,6 +22,9 @@ import msgspec
 
 from vllama.base import executors, private
 from vllama.base.errors import BadRequest, NotFound, VllamaError
+from vllama.base.left_out import read_each
+from vllama.dialects.responses.items import REFERENCE, kind_of
+from vllama.models.disk import find_room
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +33,10 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_CONVERSATION_BYTES = 48 * 1024 * 1024
 """Of the records that one request goes on from."""
 _ID = re.compile(r"resp_[0-9a-f]{24}")
+_ITEM_ID = re.compile(r"[a-z]+_(?:in)?([0-9a-f]{24})\d+")
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its response; `owner` is whose key asked ("" on a server without keys).
 
     `input` are the items that the request added to the conversation of `previous`.
@@ -46,12 +50,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """What it added to the conversation, the answer included."""
+        """Items that it added to the conversation, the response included."""
         return [*self.input, *self.response["output"]]
 
 
 class DiskLimits(msgspec.Struct, frozen=True):
-    """What is kept on disk; the records that were not used for longest are removed."""
+    """Limits of the records on disk; the least recently used are removed."""
 
     files: int = 10_000
     bytes: int = 1024 * 1024 * 1024
@@ -61,7 +65,7 @@ class DiskLimits(msgspec.Struct, frozen=True):
 DISK_LIMITS = DiskLimits()
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Record).decode
+_decode = msgspec.json.Decoder(Exchange).decode
 
 
 class ResponseStore:
@@ -77,13 +81,13 @@ class ResponseStore:
         self._sizes: Counter[str] = Counter()  # by owner
         self._unchecked = 1.0  # share of the limits that may have been used since the last check
 
-    def keep(self, record: Record, after: Sequence[Record] = ()) -> None:
+    def keep(self, record: Exchange, after: Sequence[Exchange] = ()) -> None:
         """Keep a record in memory; others give way. `after` are those it goes on from."""
         self._put(record.id, record.owner, _encode(record))
         for earlier in reversed(after):  # its beginning goes last, or the rest would be of no use
             self._touch(earlier.id)
 
-    async def save(self, identity: str, owner: str, after: Sequence[Record] = ()) -> None:
+    async def save(self, identity: str, owner: str, after: Sequence[Exchange] = ()) -> None:
         """Write a record to disk, and those `after` which it goes on, unless they are there.
 
         A full disk is logged and nothing else: the client has its answer.
@@ -95,7 +99,7 @@ class ResponseStore:
         except (OSError, VllamaError) as error:
             log.warning("cannot keep response %s on disk: %s", identity, error)
 
-    async def find(self, identity: str, owner: str, word: str = "Response") -> Record:
+    async def find(self, identity: str, owner: str, word: str = "Response") -> Exchange:
         """Return a record. Raises NotFound in OpenAI's words, also if it is another owner's."""
         not_found = NotFound(f"{word} with id '{identity[:80]}' not found.")
         if not _ID.fullmatch(identity):
@@ -118,12 +122,12 @@ class ResponseStore:
 
     async def chain(
         self, identity: str, owner: str, word: str = "Previous response"
-    ) -> list[Record]:
+    ) -> list[Exchange]:
         """Return the records of a conversation up to `identity`, oldest first.
 
         Raises NotFound if one of them is not there any more, BadRequest if they are long.
         """
-        records: list[Record] = []
+        records: list[Exchange] = []
         wanted: str | None = identity
         size = 0
         while wanted is not None:
@@ -137,6 +141,22 @@ class ResponseStore:
                 )
             wanted = records[-1].previous
         return records[::-1]
+
+    async def resolve(self, items: Sequence[dict[str, Any]], owner: str) -> list[dict[str, Any]]:
+        """Return items in which references to kept ones are replaced by what they name.
+
+        An item's id has that of its response.
+        """
+        out = []
+        for item in items:
+            found, identity = item, str(item.get("id"))
+            match = _ITEM_ID.fullmatch(identity)
+            if match and kind_of(item) == REFERENCE:
+                with suppress(NotFound):
+                    record = await self.find(f"resp_{match[1]}", owner)
+                    found = next((one for one in record.items if one["id"] == identity), item)
+            out.append(found)
+        return out
 
     async def remove(self, identity: str, owner: str) -> None:
         """Forget a record. Raises NotFound."""
@@ -177,7 +197,7 @@ class ResponseStore:
         return None
 
     def _write(self, identity: str, owner: str) -> None:
-        """Write what is in memory. Raises OSError, NotFound."""
+        """Write the records in memory. Raises OSError, NotFound."""
         for path in self._paths(identity, owner):
             with suppress(FileNotFoundError):
                 os.utime(path)
@@ -186,22 +206,27 @@ class ResponseStore:
             raise NotFound(f"Response with id '{identity}' not found.")
         _, data = self._kept[identity]
         private.make_folder(self._folder)
-        private.replace(self._paths(identity, owner)[0], data)
-        limits = self._on_disk
+        new, limits = self._paths(identity, owner)[0], self._on_disk
         self._unchecked += max(len(data) / limits.bytes_of_owner, 1 / limits.files)
-        if self._unchecked > 0.01:
-            self._prune()
+        if self._unchecked > 0.01 or len(data) > find_room(self._folder):
+            self._prune(new, len(data))
             self._unchecked = 0.0
+        private.replace(new, data)
 
-    def _prune(self) -> None:
-        """Remove what was not used for longest, beyond the limits."""
-        limits, total, sizes = self._on_disk, 0, Counter[str]()
-        files = [(one.stat(), one) for one in self._folder.glob("resp_*")]
+    def _prune(self, new: Path, size_bytes: int) -> None:
+        """Remove the least recently used records, so that a new file is within all limits."""
+        limits, total = self._on_disk, size_bytes
+        sizes = Counter({new.name.split(".")[1]: size_bytes})
+        names = self._folder.glob("resp_*.*")
+        files = list(read_each(names, lambda one: (one.stat(), one)))
+        kept_bytes = sum(status.st_size for status, _ in files)
+        most_bytes = min(limits.bytes, kept_bytes + find_room(self._folder))
         files.sort(key=lambda file: file[0].st_mtime_ns, reverse=True)
-        for number, (status, path) in enumerate(files, 1):
+        for number, (status, path) in enumerate(files, 2):
             tag = path.name.split(".")[1]
             sizes[tag] += status.st_size
             total += status.st_size
-            if sizes[tag] > limits.bytes_of_owner or total > limits.bytes or number > limits.files:
-                path.unlink(missing_ok=True)
+            if sizes[tag] > limits.bytes_of_owner or total > most_bytes or number > limits.files:
+                with suppress(OSError):
+                    path.unlink()
                 total -= status.st_size

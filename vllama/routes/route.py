@@ -1,4 +1,4 @@
-"""What a route is: one record, declared in `ROUTES` beside its handler.
+"""Record of a route, declared in `ROUTES` beside its handler.
 
 `route_table` collects the records. Routing, scopes, metering, fallback chains, captures,
 traces, metrics, the form of errors and `/openapi.json` read them, and list no paths.
@@ -23,10 +23,10 @@ from vllama.dialects import errors
 
 if TYPE_CHECKING:
     from vllama.net.http.request import Request
-    from vllama.routes.context import Gateway
 
 
-Handler: TypeAlias = "Callable[[Gateway, Request], Awaitable[None]]"
+Handler: TypeAlias = "Callable[[Any, Request], Awaitable[None]]"
+"""It is given the `Gateway`, parts of which know of routes: hence `Any`."""
 
 
 class Dialect(StrEnum):
@@ -66,7 +66,7 @@ _TAGS = {
 
 
 class RouteKind(StrEnum):
-    """What a handler does: it decides which keys may ask for it, and when.
+    """Kind of a handler: it decides which keys may use it, and when.
 
     A request to a `MODEL` is metered, and falls back along the chain of its model.
     """
@@ -93,7 +93,7 @@ _SCOPES = {
 
 
 class Task(StrEnum):
-    """What a model is to do, as OpenTelemetry names it: `gen_ai.operation.name`."""
+    """Task of a model, as OpenTelemetry names it: `gen_ai.operation.name`."""
 
     CHAT = "chat"
     COMPLETION = "text_completion"
@@ -101,7 +101,7 @@ class Task(StrEnum):
 
 
 class Framing(StrEnum):
-    """How a streamed answer is framed."""
+    """Framing of a streamed response."""
 
     NDJSON = "JSON lines"
     EVENTS = "events, and `[DONE]` at the end"
@@ -154,10 +154,12 @@ class Route:
     on_nodes: bool = False
     # it is about other clients, or about this machine, so no page of a stranger's may ask
     tells: bool = False
+    # without keys it is about everybody's, so a server that others can reach requires a key for it
+    shared: bool = False
     # it needs no key even where keys are required
     keyless: bool = False
-    # it is answered before the server has started
-    starting: bool = False
+    # what answers before the server has started, from a `Starting`; all others wait
+    starting: Handler | None = None
     # False for pages that people look at, which are no part of an API
     described: bool = True
     # the API that it is listed with, by default that of its dialect

@@ -11,11 +11,12 @@ from urllib.parse import quote
 
 from vllama.routes import anthropic, embeddings
 from vllama.routes.ollama import chat, cloud, create, models
-from vllama.routes.openai import batches, media, responses, scores
+from vllama.routes.openai import batches, engine, media, responses, scores
 from vllama.routes.openai import chat as openai_chat
 from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
 from vllama.routes.server import (
+    changes,
     health,
     keys,
     logs,
@@ -31,12 +32,12 @@ from vllama.routes.server import (
 
 if TYPE_CHECKING:
     from vllama.net.http.request import Request
-    from vllama.routes.context import Gateway
+    from vllama.routes.context import Starting
 
 _MODULES = (
-    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes),
+    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes, changes),
     *(models, create, cloud, tokens, chat, embeddings),
-    *(openai_models, openai_chat, responses, anthropic, scores, media, batches),
+    *(openai_models, openai_chat, responses, anthropic, scores, media, engine, batches),
 )
 ROUTES: tuple[Route, ...] = tuple(route for module in _MODULES for route in module.ROUTES)
 
@@ -87,7 +88,7 @@ class RouteTable:
         return methods[method]
 
     def _find_methods(self, path: str) -> Mapping[str, Route] | None:
-        """Return what can be done with a path; None if there is no such path."""
+        """Return the methods of a path; None if there is no such path."""
         if path in self._fixed:
             return self._fixed[path]
         for start, end, methods in self._patterns:
@@ -96,17 +97,19 @@ class RouteTable:
         return None
 
     def _refuse(self, path: str, methods: Mapping[str, Route] | None, handler: Handler) -> Route:
-        """Return a route for what no handler serves, with the dialect of its neighbours."""
+        """Return a route for what no handler serves, with the dialect of its neighbors."""
         if methods is not None:
             known = next(iter(methods.values()))
-            return replace(known, handler=handler, kind=RouteKind.OPEN, tells=False, starting=True)
+            return replace(
+                known, handler=handler, kind=RouteKind.OPEN, tells=False, starting=handler
+            )
         dialects = (self._dialects[one] for one in _list_starts(path) if one in self._dialects)
         dialect = next(dialects, Dialect.NONE)
-        return Route("", handler, RouteKind.OPEN, dialect=dialect, starting=True)
+        return Route("", handler, RouteKind.OPEN, dialect=dialect, starting=handler)
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Return what stands before and after what varies in a path."""
+    """Return the fixed parts of a path around its variable."""
     start, _, rest = path.partition("{")
     return start, rest.partition("}")[2]
 
@@ -114,7 +117,7 @@ def _split(path: str) -> tuple[str, str]:
 def _list_starts(path: str) -> list[str]:
     """Return the first two parts of a path, which tell its API, and the first one."""
     parts = path.split("/", 3)[1:3]
-    return ["/".join(parts), *parts[:1]] if parts[0] else []
+    return ["/".join(parts), *parts[:1]] if any(parts[:1]) else []
 
 
 def clean_path(path: str) -> str:
@@ -132,7 +135,7 @@ def clean_path(path: str) -> str:
 
 
 async def redirect(
-    gateway: Gateway, request: Request, *, place: str, is_permanent: bool = False
+    starting: Starting, request: Request, *, place: str, is_permanent: bool = False
 ) -> None:
     """Send the client to another path of this server, with a page for browsers as Go's."""
     status, reason = (301, "Moved Permanently") if is_permanent else (307, "Temporary Redirect")
@@ -144,12 +147,12 @@ async def redirect(
     request.respond(status, page, kind, {"location": place})
 
 
-async def refuse_path(gateway: Gateway, request: Request) -> None:
+async def refuse_path(starting: Starting, request: Request) -> None:
     """Say that there is no such path."""
     request.text(404, "404 page not found")
 
 
-async def refuse_method(gateway: Gateway, request: Request, *, allowed: Iterable[str]) -> None:
+async def refuse_method(starting: Starting, request: Request, *, allowed: Iterable[str]) -> None:
     """Say which methods a path has."""
     headers = {"allow": ", ".join(allowed)}
     request.respond(405, b"405 method not allowed", b"text/plain; charset=utf-8", headers)

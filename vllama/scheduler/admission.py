@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from vllama.base.clock import wait_for
 from vllama.base.errors import NotEnoughMemory
@@ -62,6 +63,10 @@ class Admission:
         # free memory to expect once ended processes have returned theirs
         self._expected_free: dict[str, int] = {}
         self._settles_at_s = -math.inf
+        # what ended processes held in the last `return_s`
+        self._lost: dict[str, int] = {}
+        self._returns_at_s = -math.inf
+        self._returning: Pools = {}  # by the system, at the last measurement
         self._last_transition_s = -math.inf
         self._measured_s = -math.inf
         self._busy_over_limit = False  # only busy models could be evicted
@@ -86,7 +91,7 @@ class Admission:
             instance.waits_for = ""
 
     async def run(self) -> None:
-        """Decide after every change while loads are pending, until cancelled.
+        """Decide after every change while loads are pending, until canceled.
 
         Whenever a model has started or ended, also check that no limit is exceeded.
         """
@@ -141,10 +146,10 @@ class Admission:
             if item in measured.ended:
                 item.holds = measured.holds.get(item, {})
             elif holds := measured.holds.get(item):
-                # some drivers report no memory per process: the estimate stands in for it
+                # some drivers report no memory per process: the engine does, or the estimate
                 unknown = {
                     pool: size
-                    for pool, size in item.needs.items()
+                    for pool, size in (item.placed.pools if item.placed else item.needs).items()
                     if pool not in holds and item.loaded and not item.sleeping
                 }
                 item.holds = {**unknown, **holds}
@@ -152,6 +157,7 @@ class Admission:
                     item.peak[pool] = max(item.peak.get(pool, 0), size)
                 item.measured = item.measured or (item in serving and item.ready)
         self._free, self._measured_s = measured.free, self._table.clock.monotonic()
+        self._returning = measured.returning
         return measured
 
     def note_transition(self) -> None:
@@ -165,9 +171,13 @@ class Admission:
         if now_s > self._settles_at_s:
             self._expected_free.clear()
         self._settles_at_s = now_s + self._table.limits.settle_s
+        if now_s > self._returns_at_s:
+            self._lost.clear()
+        self._returns_at_s = now_s + self._table.limits.return_s
         for pool, size in instance.holds.items():
             before = self._expected_free.get(pool, self._free.get(pool, 0))
             self._expected_free[pool] = before + int(size * RETURNED_SHARE)
+            self._lost[pool] = self._lost.get(pool, 0) + size
         instance.holds = {}
         self._table.room_changed.set()
 
@@ -187,7 +197,7 @@ class Admission:
             self._make_room(decision, decision.reason)
 
     def find_room(self, free: Pools) -> Room:
-        """Return what a load would meet; `free` stands in for pools that were not measured."""
+        """Return the state for a load; `free` stands in for pools that were not measured."""
         return Room(
             free={**free, **self._free},
             models=self._list_residents(),
@@ -232,6 +242,9 @@ class Admission:
             instance.waits_for += f": {', '.join(sorted({one.bundle.name for one in awaited}))}"
         if decision.action is not Action.LOAD:
             instance.waited_for = decision.reason
+            table.stop_unwanted(instance)
+            if instance.retiring:
+                return
         if decision.action is not Action.REFUSE:
             entry.refused_s = None
         if decision.action is Action.LOAD:
@@ -244,7 +257,7 @@ class Admission:
             return
         if decision.action is Action.REFUSE:
             alone = len(table.list_all()) == 1
-            if not self._may_refuse(instance, entry):
+            if not self._may_refuse(instance, entry, decision.available):
                 instance.waits_for = "not enough free memory: waiting for engines to return some"
                 return
             entry.admitted.set_exception(
@@ -257,12 +270,14 @@ class Admission:
                 reason = f"its turn is over and {name} is waiting"
                 table.retire(other, reason, MarkKind.EVICT)
 
-    def _may_refuse(self, instance: Instance, entry: _Entry) -> bool:
+    def _may_refuse(self, instance: Instance, entry: _Entry, available: Pools) -> bool:
         """Return whether a load that does not fit is refused now, or measured again first.
 
         Memory that an engine is taking or returning may be counted neither as its own nor as free,
         so one measurement proves nothing. If no engine is starting or stopping, a second
-        measurement has to agree; otherwise all measurements of `settle_s` have to.
+        measurement has to agree; otherwise all measurements of `settle_s` have to. Those of
+        `return_s` have to where all that ended engines held, and what is returned by the system,
+        would be enough: some drivers need many seconds.
         """
         table, limits = self._table, self._table.limits
         now_s = table.clock.monotonic()
@@ -270,6 +285,12 @@ class Admission:
             entry.refused_s = now_s
         others = [item for item in table.list_all() if item is not instance and item.admitted]
         waited_s = now_s - entry.refused_s
+        lost = self._lost if now_s <= self._returns_at_s else {}
+        if waited_s < limits.return_s and all(
+            need <= sum(pools.get(pool, 0) for pools in (available, lost, self._returning))
+            for pool, need in entry.needs.items()
+        ):
+            return False
         if now_s - self._last_transition_s < limits.settle_s or any(
             not (item.ready or item.sleeping) for item in others
         ):
@@ -281,6 +302,7 @@ class Admission:
         for other in list(self._table.instances.values()):
             key = str(other.key)
             if key in decision.evict:
+                self._table.stop_unwanted(other, reason)
                 self._table.retire(other, reason, MarkKind.EVICT)
             elif key in decision.sleep:
                 other.sleep_wanted = True
@@ -300,7 +322,7 @@ def _make_resident(item: Instance, turn_s: float) -> Resident:
         key=str(item.key),
         holds=holds,
         claims=claims,
-        busy=item.busy,
+        busy=item.busy and not item.is_abandoned,
         pinned=math.isinf(item.keep_alive_s),
         priority=item.bundle.settings.priority or 0,
         retiring=item.retiring,
@@ -312,7 +334,13 @@ def _make_resident(item: Instance, turn_s: float) -> Resident:
     )
 
 
-def make_memory_error(name: str, needs: Pools, available: Pools, *, alone: bool) -> NotEnoughMemory:
+class MemoryFull(NotEnoughMemory):
+    """Others hold the memory; `available` are the bytes that are to be had of each pool."""
+
+    available: Pools = MappingProxyType({})
+
+
+def make_memory_error(name: str, needs: Pools, available: Pools, *, alone: bool) -> MemoryFull:
     """Return the error of a load that can never fit, with the numbers of the tightest pool.
 
     `available` is what would be free without other models; `alone`: none is loaded.
@@ -320,8 +348,10 @@ def make_memory_error(name: str, needs: Pools, available: Pools, *, alone: bool)
     pool = min(needs, key=lambda pool: available.get(pool, 0) - needs[pool], default="ram")
     kind = "system memory" if pool == "ram" else f"memory on {pool.upper()}"
     needed, have = format_amounts(needs.get(pool, 0), max(0, available.get(pool, 0)))
-    return NotEnoughMemory(
+    error = MemoryFull(
         f"cannot load '{name}': model requires more {kind} ({needed}) than is available "
         f"({have}){'' if alone else ', even with no other model loaded'}",
-        hint="use a smaller context or quantisation, or end other programs",
+        hint="use a smaller context or quantization, or end other programs",
     )
+    error.available = available
+    return error

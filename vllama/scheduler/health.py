@@ -35,7 +35,7 @@ from vllama.base.clock import wait_for
 from vllama.base.errors import UpstreamError, VllamaError
 from vllama.net.upstream.connection import Progress
 from vllama.supervise.spec import Endpoint
-from vllama.supervise.tree import Activity
+from vllama.supervise.tree import TreeWork
 from vllama.targets.choice import PROBED_MOST_S, Breakers, describe_failure
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class HangDetector:
         self._alive_s = now_s
         self._progress_s = -math.inf
         self._failing_since_s: float | None = None
-        self._activity: tuple[Activity, float] | None = None
+        self._activity: tuple[TreeWork, float] | None = None
         self._idle_since_s: float | None = None
 
     def add_progress(self, answers: Mapping[int, Progress], now_s: float) -> None:
@@ -87,7 +87,7 @@ class HangDetector:
             return silent_s > 0
         return silent_s >= self.hang_s / 2
 
-    def add_probe(self, activity: Activity | None, *, alive: bool, now_s: float) -> None:
+    def add_probe(self, activity: TreeWork | None, *, alive: bool, now_s: float) -> None:
         """Add the result of a health check, and the engine's CPU time and reads so far."""
         if alive:
             self._alive_s, self._failing_since_s = now_s, None
@@ -150,7 +150,7 @@ class HealthMonitor:
         self._limits_changed.set()
 
     async def run(self) -> None:
-        """Check at intervals until cancelled; never, while `hang_s` is infinite."""
+        """Check at intervals until canceled; never, while `hang_s` is infinite."""
         while True:
             hang_s = self._table.limits.hang_s
             self._limits_changed.clear()
@@ -251,7 +251,7 @@ class Recovery:
             self._group.create_task(probing, name=f"probe {instance.key}", context=Context())
 
     async def run(self) -> None:
-        """Probe what fails until cancelled."""
+        """Probe what fails until canceled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:

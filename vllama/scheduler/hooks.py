@@ -1,4 +1,4 @@
-"""What the scheduler is given: its limits, the functions with which it acts on the world, and the
+"""Dependencies of the scheduler: its limits, the functions with which it acts, and the
 protocols of the processes that these functions make.
 
 A supervised process (`supervise.supervisor`) is a `Process`, and so is a set of replicas
@@ -13,7 +13,6 @@ from typing import Protocol
 
 from vllama.base.errors import EngineError
 from vllama.chat.engine.traits import Traits
-from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.engines.base import Engine
 from vllama.models.types import Bundle
 from vllama.net.upstream.connection import Progress
@@ -23,7 +22,7 @@ from vllama.scheduler.policy import Pools
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
-from vllama.supervise.tree import Activity, Footprint
+from vllama.supervise.tree import Footprint, TreeWork
 
 # the weights move between GPU and RAM: seconds, or minutes for the largest models
 SLEEP_LIMIT_S = 120.0
@@ -38,6 +37,7 @@ class Limits:
     max_queue: int = 512  # for each model
     retry_room_s: float = 0.5  # how often memory is measured while loads are pending
     settle_s: float = 5.0  # the system may take so long to return an ended process's memory
+    return_s: float = 30.0  # for so long nothing is refused that it would be enough for
     # a busy model serves at least this long, and as long as its load took, before it is retired
     turn_s: float = 5.0
     sleep_s: float = 3600.0  # after which a sleeping model is unloaded
@@ -46,7 +46,7 @@ class Limits:
 
 
 async def save_nothing(endpoints: Sequence[Endpoint]) -> None:
-    """Let engines end at once."""
+    """Kill engines at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +54,50 @@ class Measured:
     """Free memory less the reserve, and what each process holds, both measured together.
 
     The keys in `ended` are those of process trees whose engine has ended, so that only a part is
-    left. Their memory says nothing about the next start.
+    left. Their memory says nothing about the next start. `returning` becomes free soon.
     """
 
     free: Pools
     holds: Mapping[Hashable, Pools] = field(default_factory=dict)
     ended: frozenset[Hashable] = frozenset()
+    returning: Pools = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Placement of a model, as its engine reported after the load, and differences from the plan.
+
+    `vram_bytes` are on GPUs, also on those that only the engine knows.
+    """
+
+    text: str
+    vram_bytes: int
+    pools: Pools
+    trouble: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedBytes:
+    """Bytes of a model's files that its engine, started at a Unix time, has read so far."""
+
+    started_s: float
+    completed_bytes: int = 0
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What the scheduler needs from outside, passed in so that tests can control each part.
+    """Dependencies of the scheduler, passed in so that tests can control each part.
 
     Plans: `plan` makes a plan, which may take a while; `replan` makes the next one after starts
-    that failed, or raises if none is left. `traits` returns the behaviour of a plan's engine.
+    that failed, and `shrink` one for the bytes that are to be had of each pool; both raise if there
+    is none. `traits` returns the behavior of a plan's engine.
 
     Processes: `start` makes a process that is not running yet; `make_sleeper` returns None for an
     engine that cannot sleep; `report_progress` is called again and again during a load, and
     `report_load` when a model is ready, with True if its process had ended and was started again;
     `before_end` before the processes of an instance are stopped, `on_instance_end` after its end.
+    `read_load` returns where a loaded model lies, None if its engine does not say.
 
     Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
     argument is true; `record_memory` stores the peak of a process for later loads.
@@ -91,8 +116,10 @@ class Hooks:
     measure: Callable[[Mapping[Hashable, Process], bool], Awaitable[Measured]]
     record_memory: Callable[[Plan, Pools], Awaitable[None]]
     replan: Callable[[Bundle, Need, Sequence[Failed]], Awaitable[Plan]]
-    report_progress: Callable[[Plan, LoadProgress], None]
+    shrink: Callable[[Plan, Need, Pools], Awaitable[Plan]]
+    report_progress: Callable[[Plan, LoadedBytes], None]
     report_load: Callable[[Plan, bool], None]
+    read_load: Callable[[Plan, Process], Placed | None]
     read_progress: Callable[[Endpoint], Mapping[int, Progress]]
     abort_answers: Callable[[Endpoint, str, Collection[int] | None], None]
     probe: Callable[[Endpoint, str, str], Awaitable[EngineError | None]]
@@ -108,23 +135,18 @@ class Part(Protocol):
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Endpoints that can be reached now."""
-        ...
 
-    def measure_activity(self) -> Activity | None:
+    def measure_activity(self) -> TreeWork | None:
         """Return its CPU time and reads so far, None if unknown; blocks for milliseconds."""
-        ...
 
     def output(self) -> LogRing | None:
         """Return its latest log lines, None if they cannot be read."""
-        ...
 
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Probe its health; return whether it answered well within `limit_s` seconds."""
-        ...
 
     def report_unreachable(self, endpoint: Endpoint) -> None:
         """Report that `endpoint` could not be reached."""
-        ...
 
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """End and restart it as after a crash, because it cannot serve. Returns the cause.
@@ -132,69 +154,56 @@ class Part(Protocol):
         With `cause` None, the engine itself has reported a fatal error, and the cause is looked for
         in its log.
         """
-        ...
 
     def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:
         """Return the cause if the engine at `endpoint` was declared unhealthy, else None."""
-        ...
 
 
 class Process(Protocol):
-    """What the scheduler needs of a supervised process."""
+    """Interface of a supervised process for the scheduler."""
 
     @property
     def state(self) -> State:
         """Current state."""
-        ...
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Record of all starts."""
-        ...
 
     @property
     def last_diagnosis(self) -> Diagnosis | None:
         """Why it last crashed."""
-        ...
 
     @property
     def pid(self) -> int | None:
         """Process id of the engine, None while it does not run."""
-        ...
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All endpoints that can be reached now; they change with every restart."""
-        ...
 
     @property
     def parts(self) -> Sequence[Part]:
         """The replicas, or only the process itself if there are none."""
-        ...
 
     def subscribe(self, changed: Callable[[], object]) -> None:
         """Call `changed` after every change of state."""
-        ...
 
     async def run(self) -> None:
         """Own the process until it is stopped or failed for good."""
-        ...
 
     async def ensure_ready(self) -> Endpoint:
         """Wait until it serves. Raises EngineError or Busy."""
-        ...
 
     async def stop(self, grace: Grace | None = None) -> None:
         """Stop the whole tree; returns when it is gone."""
-        ...
 
     def measure_footprint(self) -> Footprint:
         """Measure the memory of its tree; blocks for milliseconds."""
-        ...
 
 
 class Sleeper:
-    """How an engine that has routes for it is put to sleep and woken."""
+    """Sleep and wake-up of an engine that has routes for them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

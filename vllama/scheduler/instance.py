@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from vllama.chat.engine.traits import Traits
-from vllama.dialects.ollama.answer_types import LoadProgress
+from vllama.models.headers.lora import read_rank
 from vllama.models.types import Bundle, Format
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
-from vllama.scheduler.hooks import Part, Process, Sleeper
+from vllama.scheduler.hooks import LoadedBytes, Part, Placed, Process, Sleeper
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.turns import FairQueue, Readmission
 from vllama.supervise.spec import Endpoint, State
@@ -47,6 +47,7 @@ class Waiter:
     future: asyncio.Future[None]  # done when a slot has been counted for the request
     keep_alive_s: float | None
     request: str = ""  # its name in logs (`log_context.Trace`), empty for a mere load
+    on_trial: bool = False  # its lease was
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +58,17 @@ class Lease:
     endpoint: Endpoint
     traits: Traits
     began_s: float
+    number: int = 0  # of the requests that the instance has served, this one included
     queued_s: float = 0.0
     queue_position: int = 0  # where the request began to wait, from 1; 0: it did not
     released: bool = False
     patience_s: float | None = None  # for an answer, if another endpoint may give it
+    on_trial: bool = False  # its renewal is served even while nobody else is (`Readmission`)
+
+    @property
+    def is_alone(self) -> bool:
+        """No other request runs, or has begun since this one did."""
+        return self.instance.leases == 1 and self.instance.served == self.number
 
 
 class InstanceState(StrEnum):
@@ -98,8 +106,8 @@ class Instance:
     need: Need  # what its load was requested with
     keep_alive_s: float
     last_used_s: float
-    names: set[str] = field(default_factory=set)  # of all bundles that were requested
-    form_named: bool = False  # its load was requested by a name with a quantisation
+    names: dict[str, Bundle] = field(default_factory=dict)  # all that were requested
+    form_named: bool = False  # its load was requested by a name with a quantization
 
     # its life
     state: InstanceState = InstanceState.QUEUED
@@ -109,7 +117,7 @@ class Instance:
     unload_reason: str = ""  # why it is unloaded before its keep-alive is over
     waits_for: str = ""  # what its load waits for now
     waited_for: str = ""  # what its load waited for last
-    load: LoadProgress | None = None  # how far it is, while its process starts
+    load: LoadedBytes | None = None  # how far it is, while its process starts
     load_s: float = 0.0  # how long the last load took
     ready_s: float = math.inf  # when the last load ended
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # `task` has something to do
@@ -117,7 +125,7 @@ class Instance:
 
     # what it runs
     plan: Plan | None = None
-    is_fallback: bool = False  # `plan` is for another quantisation than the requested one
+    is_fallback: bool = False  # `plan` is for another quantization than the requested one
     failed_plans: tuple[Failed, ...] = ()  # those that did not start
     process: Process | None = None
     traits: Traits | None = None
@@ -127,13 +135,14 @@ class Instance:
 
     # its memory, in bytes by pool
     needs: Pools = field(default_factory=dict)  # the estimate
+    placed: Placed | None = None  # what its engine said after the load
     holds: Pools = field(default_factory=dict)  # the last measurement
     peak: dict[str, int] = field(default_factory=dict)  # the largest measurement
     # it was measured while it served; until then it may grow to `needs`
     measured: bool = False
 
     # its requests
-    readmission: Readmission = field(default_factory=Readmission)
+    readmission: Readmission = field(init=False)
     queue: FairQueue[Waiter] = field(default_factory=FairQueue)
     leases: int = 0
     leases_at: dict[Endpoint, int] = field(default_factory=dict)
@@ -144,11 +153,15 @@ class Instance:
     served: int = 0
     service_s: float = 0.0  # moving average of the duration of a request
 
+    def __post_init__(self) -> None:
+        """Wake its task to serve the queue after a trial."""
+        self.readmission = Readmission(self.wake.set)
+
     def note_name(self, bundle: Bundle) -> None:
-        """Note by which of its names the model is requested now."""
+        """Note by which of its names the model is requested now; a base comes before adapters."""
         if bundle is not self.bundle or not self.names:
-            self.bundle = bundle
-            self.names.add(bundle.name)
+            self.bundle = bundle if bundle.lora is None or self.bundle.lora else self.bundle
+            self.names[bundle.name] = bundle
 
     def enter(self, state: InstanceState) -> None:
         """Change the state; only the transitions in `TRANSITIONS` are allowed."""
@@ -157,27 +170,27 @@ class Instance:
 
     @property
     def admitted(self) -> bool:
-        """Whether memory and a slot have been allocated to it."""
+        """True if memory and a slot have been allocated to it."""
         return self.state not in (InstanceState.QUEUED, InstanceState.STOPPED)
 
     @property
     def loaded(self) -> bool:
-        """Whether its process has become ready once; it may be asleep now."""
+        """True if its process has become ready once; it may be asleep now."""
         return self.state in _LOADED
 
     @property
     def was_started(self) -> bool:
-        """Whether an engine was started for it, with this plan or with one before."""
+        """True if an engine was started for it, with this plan or with one before."""
         return bool(self.failed_plans) or bool(self.process and self.process.attempts)
 
     @property
     def sleeping(self) -> bool:
-        """Whether its process is asleep or waking up."""
+        """True if its process is asleep or waking up."""
         return self.state in (InstanceState.SLEEPING, InstanceState.WAKING)
 
     @property
     def ready(self) -> bool:
-        """Whether a request can be sent to it now."""
+        """True if a request can be sent to it now."""
         return (
             self.state is InstanceState.SERVING
             and self.process is not None
@@ -186,12 +199,17 @@ class Instance:
 
     @property
     def busy(self) -> bool:
-        """Whether it is loading, has leases, or has queued requests."""
+        """True if it is loading, has leases, or has queued requests."""
         return self.leases > 0 or bool(self.queue) or not self.loaded
 
     @property
+    def is_abandoned(self) -> bool:
+        """True if it is loading, and no request waits for it any more."""
+        return not (self.loaded or self.queue)
+
+    @property
     def limit(self) -> int:
-        """How many requests the engine, or the replicas that are up, process at once."""
+        """Number of requests that the engine, or its ready replicas, process in parallel."""
         if self.traits is None or self.process is None:
             return 1
         most, endpoints = self.traits.max_concurrency, self.process.endpoints
@@ -205,12 +223,12 @@ class Instance:
 
     @property
     def has_slot(self) -> bool:
-        """Whether one more request may be sent."""
+        """True if one more request may be sent."""
         return self.leases < self.limit
 
     @property
     def should_grow(self) -> bool:
-        """Whether requests wait that a load with more slots would serve at once."""
+        """True if requests wait that a load with more slots would serve at once."""
         return (
             bool(self.queue)
             and not self.has_slot
@@ -221,7 +239,7 @@ class Instance:
 
     @property
     def deadline_s(self) -> float:
-        """When it is unloaded without a new request; infinite while busy or pinned."""
+        """Time of its unload without a new request; infinite while busy or pinned."""
         if self.busy or self.retiring:
             return math.inf
         return self.sleep_ends_s if self.sleeping else self.last_used_s + self.keep_alive_s
@@ -262,17 +280,23 @@ class Instance:
     def fits(self, bundle: Bundle, need: Need) -> bool:
         """Return whether it can serve a request with `need`.
 
-        A request for a smaller context fits. One that names a quantisation does not fit an
+        A request for a smaller context fits. One that names a quantization does not fit an
         instance that runs another one. A plan fits the need that it was made for, and all that are
         no larger, even if it gives less: another load would give no more. No load changes a server
         elsewhere. Before the plan exists, a default context counts as large enough; the scheduler
-        checks again when the plan is known.
+        checks again when the plan is known. A model whose files have changed does not fit.
         """
         if bundle.format is Format.REMOTE:
             return True
+        if bundle.state != self.bundle.state:
+            return False
         if self.is_fallback and names_form(bundle) and not self.form_named:
             return False
         asked, plan = self.need, self.plan
+        if bundle.lora and plan and self.traits and not self.traits.adapter_paths:
+            return False
+        if bundle.lora and plan and read_rank(bundle.lora) > plan.info.lora_rank:
+            return False
         if need.logprobs and not (asked.logprobs or (plan and plan.settings.logprobs)):
             return False
         if need.load.engine not in (None, asked.load.engine, plan and plan.engine):

@@ -1,4 +1,4 @@
-"""How a request gets its lease: the instance that it goes to, and its turn in the queue of that.
+"""Leases of requests: the instance of each, and its turn in that instance's queue.
 
 An instance is created for a model that has none, or in the place of another one. Nothing in that
 suspends, as in `state`; each instance that is created gets a task of its own.
@@ -48,14 +48,18 @@ class Loads:
         if self._table.closing or self.group is None:
             raise ShuttingDown(STOPPING)
         key = Key(bundle.key, need.mode)
+        failure, old = self._table.failures.get(key), self._table.instances.get(key)
+        if failure and failure.bundle.state != bundle.state:
+            del self._table.failures[key]  # of files that are no longer there
         self._table.check_failure(key)
-        old = self._table.instances.get(key)
         if old and old.fits(bundle, need):
             old.note_name(bundle)
             return old
         if old:
             need = widen_need(old, need)
-            self._table.retire(old, "a request needs other settings", replaced=True)
+            is_same = old.bundle.state == bundle.state
+            reason = "a request needs other settings" if is_same else "its files have changed"
+            self._table.retire(old, reason, replaced=True)
         return self._create(self.group, key, bundle, need, old)
 
     def _grow(self, old: Instance) -> None:
@@ -90,7 +94,7 @@ class Loads:
             last_used_s=now_s,
             replaces=old or next(ending, None),
             form_named=names_form(bundle),
-            names={bundle.name, *(old.names if old else ())},
+            names={**(old.names if old else {}), bundle.name: bundle},
             find_trouble=partial(self._recovery.find_trouble, key),
         )
         self._table.instances[key] = instance
@@ -127,7 +131,7 @@ async def wait_in_queue(
     QueueFull, and the error that ended the queue.
     """
     begun_s = table.clock.monotonic()
-    waiter = _make_waiter(instance, keep_alive_s)
+    waiter = _make_waiter(instance, keep_alive_s, renewed)
     if renewed is None:
         _make_room(table, instance, flow)
         instance.queue.append(waiter, flow)
@@ -145,7 +149,7 @@ async def wait_in_queue(
         if instance.ended.is_set():
             return None
         # the engine has ended at this very moment: the request keeps its position
-        waiter = _make_waiter(instance, keep_alive_s)
+        waiter = _make_waiter(instance, keep_alive_s, renewed)
         instance.queue.append_first(waiter)
     lease.queued_s = lease.began_s - begun_s
     lease.queue_position = position
@@ -176,14 +180,15 @@ def _make_room(table: Table, instance: Instance, flow: Flow) -> None:
         refused.future.set_exception(refusal)
 
 
-def _make_waiter(instance: Instance, keep_alive_s: float | None) -> Waiter:
+def _make_waiter(instance: Instance, keep_alive_s: float | None, renewed: Lease | None) -> Waiter:
+    on_trial = renewed is not None and renewed.on_trial
     trace = log_context.trace.get()
     future = asyncio.get_running_loop().create_future()
-    return Waiter(instance, future, keep_alive_s, trace.name if trace else "")
+    return Waiter(instance, future, keep_alive_s, trace.name if trace else "", on_trial)
 
 
 async def _wait_for_turn(table: Table, waiter: Waiter) -> None:
-    """Wait until `waiter` has a slot; when cancelled, leave the queue or return the slot."""
+    """Wait until `waiter` has a slot; when canceled, leave the queue or return the slot."""
     future = waiter.future
     try:
         await future
@@ -192,7 +197,7 @@ async def _wait_for_turn(table: Table, waiter: Waiter) -> None:
         if instance.queue.remove(waiter):
             table.stop_unwanted(instance)
         elif future.done() and not future.cancelled() and future.exception() is None:
-            # granted and cancelled in the same iteration of the event loop
+            # granted and canceled in the same iteration of the event loop
             table.count_out(instance)
         raise
 

@@ -14,18 +14,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from vllama.base.errors import EngineError, EngineStartFailed, ShuttingDown, VllamaError
+from vllama.base.errors import EngineError, EngineStartFailed, NoPlan, ShuttingDown, VllamaError
 from vllama.dialects.events import MarkKind
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Plan
-from vllama.scheduler.admission import Admission
-from vllama.scheduler.hooks import Hooks
+from vllama.scheduler.admission import Admission, MemoryFull
+from vllama.scheduler.hooks import Hooks, Process
 from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
-from vllama.supervise.spec import State
+from vllama.supervise.spec import Diagnosis, State
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +85,19 @@ class Lifecycle:
         if instance.state is not InstanceState.QUEUED:
             instance.enter(InstanceState.QUEUED)
         instance.needs, instance.peak, instance.measured = hooks.needs(plan), {}, False
+        instance.placed = None
         instance.is_fallback = plan.bundle.key != instance.key.model
-        await self._admission.wait_for_room(instance, instance.needs)
+        try:
+            await self._admission.wait_for_room(instance, instance.needs)
+        except MemoryFull as error:
+            if plan.relief.room:  # it was made for what is free
+                raise
+            try:
+                self._next_plan = await hooks.shrink(plan, instance.need, error.available)
+            except NoPlan:
+                raise error from None
+            log.warning("%s: %s", instance.bundle.name, self._next_plan.instead)
+            return
         if instance.retiring and not instance.queue:
             return  # unloaded meanwhile, and no request is left
         instance.traits = hooks.traits(plan)
@@ -138,7 +149,7 @@ class Lifecycle:
         assert process is not None
         async with asyncio.TaskGroup() as group:
 
-            def changed() -> None:
+            def note_change() -> None:
                 self._admission.note_transition()
                 self._note_restart()
                 if instance.sleeping and process.state is State.BACKOFF:
@@ -146,7 +157,7 @@ class Lifecycle:
                     group.create_task(process.stop())
                 instance.wake.set()
 
-            process.subscribe(changed)
+            process.subscribe(note_change)
             runner = group.create_task(process.run())
             watching = group.create_task(watch_load(instance, self._hooks.report_progress))
             runner.add_done_callback(lambda _: instance.wake.set())
@@ -157,7 +168,7 @@ class Lifecycle:
                         await self._sleep()
                     # a failure is handled here even if no request waits
                     failed = process.state is State.FAILED
-                    if not self._ended_asleep() and (
+                    if not self._has_ended_asleep() and (
                         instance.queue or not instance.loaded or failed
                     ):
                         await self._ensure_ready(begun_s)
@@ -165,7 +176,7 @@ class Lifecycle:
                         table.serve_queue(instance)
                         if instance.loaded and instance.should_grow:
                             self._grow(instance)
-                    if self._ended_asleep():
+                    if self._has_ended_asleep():
                         self._start_over()
                         return
                     if runner.done() or self._next_plan:
@@ -176,7 +187,7 @@ class Lifecycle:
                     await instance.wake.wait()
             finally:
                 watching.cancel()
-                # `finish` completes even if this task is cancelled: the process must be down first
+                # `finish` completes even if this task is canceled: the process must be down first
                 await finish(self._end())
 
     def _note_restart(self) -> None:
@@ -196,6 +207,22 @@ class Lifecycle:
             self._restarting = False
             if instance.plan:
                 self._hooks.report_load(instance.plan, True)
+                if lost := self._read_load(instance.plan, process):
+                    self._table.retire(instance, lost.cause)  # the next request loads it anew
+
+    def _read_load(self, plan: Plan, process: Process) -> Diagnosis | None:
+        """Note where the engine says that the model lies; return why its GPU is lost, if it is."""
+        try:
+            self._instance.placed = placed = self._hooks.read_load(plan, process)
+        except (VllamaError, OSError) as error:
+            log.warning("%s: cannot read its log: %s", plan.bundle.name, error)
+            return None
+        if placed:
+            log.info("%s: %s", plan.bundle.name, placed.text)
+        trouble = placed.trouble if placed else None
+        if trouble:
+            log.warning("%s: %s", plan.bundle.name, trouble.cause)
+        return trouble if trouble and trouble.fault and plan.memory.on_gpu else None
 
     async def _end(self) -> None:
         """Measure for the last time, stop the process, and store the peak for later loads."""
@@ -218,13 +245,21 @@ class Lifecycle:
         try:
             endpoint = await process.ensure_ready()
             if instance.sleeping and not await self._wake():
-                if self._ended_asleep():
+                if self._has_ended_asleep():
                     return
                 instance.enter(InstanceState.SERVING)
                 process.parts[0].declare_unhealthy(endpoint, "it did not wake up")
                 await process.ensure_ready()
+            if not instance.loaded and instance.plan:
+                lost = self._read_load(instance.plan, process)
+                if lost is not None:
+                    message = f"cannot load '{instance.bundle.name}' on the GPU: {lost.cause}"
+                    await self._replan(EngineStartFailed(message), lost)
+                    if self._error is not None:
+                        self._table.retire(instance, "")
+                    return
         except EngineStartFailed as error:
-            await self._replan(error)
+            await self._replan(error, process.last_diagnosis)
             return
         except VllamaError as error:
             self._fail(error)
@@ -240,12 +275,11 @@ class Lifecycle:
             self._table.room_changed.set()
             self._hooks.report_load(instance.plan, False)
 
-    async def _replan(self, error: EngineStartFailed) -> None:
-        """Find the next plan for a process that did not start; if there is none, fail."""
+    async def _replan(self, error: EngineStartFailed, diagnosis: Diagnosis | None) -> None:
+        """Find the next plan for a process that did not start as planned; else fail."""
         instance = self._instance
         if instance.failed_plans and instance.failed_plans[-1].plan is instance.plan:
             return  # handled already; its process is about to end
-        diagnosis = instance.process.last_diagnosis if instance.process else None
         wanted = not instance.loaded and (instance.queue or not instance.retiring)
         if instance.plan is None or diagnosis is None or not wanted:
             self._fail(error)
@@ -276,7 +310,7 @@ class Lifecycle:
             log.info("%s sleeps", instance.bundle.name)
             table.mark(MarkKind.SLEEP, instance, "its memory is free for other models")
             instance.sleep_ends_s = table.clock.monotonic() + table.limits.sleep_s
-        elif not self._ended_asleep():
+        elif not self._has_ended_asleep():
             instance.enter(InstanceState.SERVING)
             instance.sleeper = None
             table.retire(instance, "it did not fall asleep")
@@ -305,7 +339,7 @@ class Lifecycle:
             self._table.mark(MarkKind.WAKE, instance, f"in {took_s:.1f} s", seconds=took_s)
         return awake
 
-    def _ended_asleep(self) -> bool:
+    def _has_ended_asleep(self) -> bool:
         """Return whether the process has ended while asleep; it is not restarted by itself."""
         process = self._instance.process
         return self._instance.sleeping and process is not None and process.state is not State.READY

@@ -1,4 +1,4 @@
-"""How far a load is: the time since its engine was started, and the bytes of weights read so far.
+"""Progress of a load: the time since its engine was started, and the bytes of weights read.
 
 Two sources tell of the bytes, and the larger number counts. On Linux, the kernel says how much of a
 mapped file is in a process's memory, and how far it has read an open one: llama.cpp maps its files,
@@ -13,13 +13,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from vllama.base import executors
-from vllama.base.units import rfc3339_local
-from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.plan.types import Plan
+from vllama.scheduler.hooks import LoadedBytes
 from vllama.scheduler.instance import Instance
 from vllama.supervise.tree import count_read
 
@@ -32,12 +30,12 @@ LINES = 100
 SHARDS = re.compile(r"[Ll]oading .*(?:shards|weights): +\d+%.*?\b(\d+)/(\d+)")
 
 
-async def watch_load(instance: Instance, report: Callable[[Plan, LoadProgress], None]) -> None:
-    """Keep `instance.load` up to date until cancelled, and report what has been read."""
+async def watch_load(instance: Instance, report: Callable[[Plan, LoadedBytes], None]) -> None:
+    """Keep `instance.load` up to date until canceled, and report what has been read."""
     plan, process = instance.plan, instance.process
     assert plan is not None and process is not None
     bundle, mapped, pause_s = plan.bundle, 0, LOOK_S
-    load = LoadProgress(rfc3339_local(time.time()), completed=0, total=bundle.size_bytes)
+    load = LoadedBytes(started_s=time.time(), total_bytes=bundle.size_bytes)
     try:
         while True:
             instance.load = load
@@ -47,10 +45,10 @@ async def watch_load(instance: Instance, report: Callable[[Plan, LoadProgress], 
                 mapped = await executors.upkeep.run(count_read, process.pid, bundle.files)
             pause_s = max(LOOK_S, REST * (time.monotonic() - looked_s))
             ring = process.parts[0].output()
-            logged = int(find_share(ring.tail(LINES)) * load.total) if ring else 0
-            read = min(max(load.completed, mapped, logged), load.total)
-            if read != load.completed:
-                load = replace(load, completed=read)
+            logged = int(find_share(ring.tail(LINES)) * load.total_bytes) if ring else 0
+            read = min(max(load.completed_bytes, mapped, logged), load.total_bytes)
+            if read != load.completed_bytes:
+                load = replace(load, completed_bytes=read)
                 report(plan, load)
     except Exception:
         # boundary: what is shown of a load must not end it

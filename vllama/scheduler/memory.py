@@ -1,4 +1,4 @@
-"""What is measured of models: memory in pools, and how fast they are with draft models and without.
+"""Measurements of models: memory in pools, and speed with and without draft models.
 
 Memory is what is free, what each engine holds, and what a model held at earlier loads. A pool is
 "ram" or "gpu0", "gpu1" …; sizes are in bytes. The estimate counts for the first load of a model
@@ -10,24 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
+import os
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 
 from vllama.base import executors, private
-from vllama.machine.detect import detect, free_ram_bytes
+from vllama.base.threads import begin
+from vllama.machine.detect import detect, find_unwritten_bytes, free_ram_bytes
 from vllama.machine.nvidia import list_gpu_processes
 from vllama.machine.types import Platform, Vendor, name_pool
+from vllama.plan.distribution import list_needs, list_usable
 from vllama.plan.draft_model import TRIAL_TOKENS, DraftSpeeds, Speed, make_key
-from vllama.plan.resources import list_usable
-from vllama.plan.types import Plan
+from vllama.plan.types import RAM, Plan
 from vllama.scheduler.hooks import Measured, Process
 from vllama.scheduler.policy import Pools
 
 log = logging.getLogger(__name__)
 
-RAM = "ram"
 MAX_RECORDS = 5
 LOCK_LIMIT_S = 5.0
 # settings that do not change how much memory a process takes
@@ -37,25 +38,18 @@ MEMORY_NEUTRAL_SETTINGS = {
 
 
 class MemoryMeter:
-    """Measures this machine. `reserve_bytes` remain free in every pool."""
+    """Measures this machine. `reserve_of` returns the bytes that remain free in a pool."""
 
-    def __init__(self, platform: Platform, reserve_bytes: int) -> None:
-        self._gpus = {name_pool(gpu.index): gpu.vendor for gpu in list_usable(platform)}
+    def __init__(self, platform: Platform, reserve_of: Callable[[str], int]) -> None:
+        self._usable = list_usable(platform)
+        self._gpus = {name_pool(gpu.index): gpu.vendor for gpu in self._usable}
         self._names_pids = bool(platform.of(Vendor.NVIDIA))
-        self._reserve_bytes = reserve_bytes
+        self._reserve_of = reserve_of
+        self._writing: Future[None] | None = None
 
     def needs(self, plan: Plan) -> dict[str, int]:
-        """Return a plan's estimate by pool; a model without GPUs of its own is spread over all."""
-        total, settings = plan.memory.total_bytes, plan.settings
-        if not plan.memory.on_gpu or not self._gpus:
-            return {RAM: total}
-        if not settings.gpus:
-            return dict.fromkeys(self._gpus, -(-total // len(self._gpus)))
-        shares = settings.gpu_shares or (100 / len(settings.gpus),) * len(settings.gpus)
-        return {
-            name_pool(index): math.ceil(total * share / 100)
-            for index, share in zip(settings.gpus, shares, strict=True)
-        }
+        """Return a plan's estimate by pool."""
+        return list_needs(plan, self._usable)
 
     async def measure(
         self, processes: Mapping[Hashable, Process], *, gpus: bool = False
@@ -71,11 +65,11 @@ class MemoryMeter:
         returned = max(0, free_ram_bytes() - before)
         holds = {key: {RAM: item.ram_bytes} for key, item in footprints.items()}
         kept = sum(item.file_bytes for item in footprints.values())
-        free = {RAM: free_ram_bytes(kept) - returned - self._reserve_bytes}
+        free = {RAM: free_ram_bytes(kept) - returned - self._reserve_of(RAM)}
         if gpus:
             for gpu in detect().accelerators:
                 if self._gpus.get(name := name_pool(gpu.index)) is gpu.vendor:
-                    free[name] = gpu.free_bytes - self._reserve_bytes
+                    free[name] = gpu.free_bytes - self._reserve_of(name)
             held = list_gpu_processes() if self._names_pids else {}
             for key, item in footprints.items():
                 for pid in item.pids & held.keys():
@@ -83,7 +77,10 @@ class MemoryMeter:
                         name = name_pool(index)
                         holds[key][name] = holds[key].get(name, 0) + size
         ended = frozenset(key for key, item in footprints.items() if not item.whole)
-        return Measured(free=free, holds=holds, ended=ended)
+        unwritten = find_unwritten_bytes()
+        if unwritten > free[RAM] and (self._writing is None or self._writing.done()):
+            self._writing = begin(os.sync)  # the system alone would wait for 30 s and more
+        return Measured(free=free, holds=holds, ended=ended, returning={RAM: unwritten})
 
 
 def compute_fingerprint(plan: Plan) -> str:
@@ -180,8 +177,8 @@ class DraftRecords:
             for key, value in self._file.read().items()
         }
 
-    async def add(self, plan: Plan, tokens: int, seconds: float) -> None:
-        """Record an answer of a model that has a draft model, whether it was used or not."""
+    def add(self, plan: Plan, tokens: int, seconds: float) -> None:
+        """Record an answer of a model that has a draft model, used or not; blocks."""
         side = "with" if plan.settings.draft_kind else "without"
 
         def change(known: object) -> object:
@@ -191,7 +188,7 @@ class DraftRecords:
             return (known if isinstance(known, dict) else {}) | {side: row}
 
         key = make_key(plan.bundle, plan.installation)
-        await executors.upkeep.run(self._file.change, key, change)
+        self._file.change(key, change)
 
 
 def _read_speed(value: object, side: str) -> Speed:

@@ -45,7 +45,7 @@ class Resident:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """What decides first which models are evicted before others: the lowest are."""
+        """Primary key of the order of eviction: the lowest first."""
         return self.pinned, self.priority
 
     @property
@@ -65,7 +65,7 @@ class PendingLoad:
 
 
 class Action(StrEnum):
-    """What to do about a pending load."""
+    """Action for a pending load."""
 
     LOAD = "load"
     EVICT = "evict"

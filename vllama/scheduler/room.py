@@ -1,4 +1,4 @@
-"""Whether a planned model fits into the memory that is free now, and what helps if not. Pure.
+"""Fit of a planned model into the free memory, and the remedies otherwise. Pure.
 
 A plan says whether a model fits this machine (`plan.report`). This adds to its report what the load
 would meet at this moment, by the decision that the scheduler would take (`policy`).
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.base.units import format_amount
-from vllama.machine.types import Platform, name_pool
+from vllama.machine.types import name_pool
+from vllama.plan.distribution import list_usable
 from vllama.plan.fit import MIN_AUTO_CONTEXT
-from vllama.plan.resources import list_usable
+from vllama.plan.types import RAM, Facts
 from vllama.scheduler.policy import Action, Decision, PendingLoad, Pools, Resident, decide_loads
 
 
@@ -27,11 +28,11 @@ class Room:
     max_loaded: int = 1
 
 
-def find_free(platform: Platform, reserve_bytes: int) -> dict[str, int]:
+def find_free(facts: Facts) -> dict[str, int]:
     """Return the memory that is free now by pool, less the reserve."""
-    gpus = {name_pool(gpu.index): gpu.free_bytes for gpu in list_usable(platform)}
-    free = {"ram": platform.ram_available_bytes, **gpus}
-    return {pool: max(0, size - reserve_bytes) for pool, size in free.items()}
+    gpus = {name_pool(gpu.index): gpu.free_bytes for gpu in list_usable(facts.platform)}
+    free = {RAM: facts.platform.ram_available_bytes, **gpus}
+    return {pool: max(0, size - facts.reserve_of(pool)) for pool, size in free.items()}
 
 
 def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) -> dict[str, Any]:
@@ -131,12 +132,16 @@ def _describe(
         return f"Fits this machine; {names} for it"
     if decision.action is Action.WAIT:
         return f"Fits this machine; it is loaded when requests have ended and {names}"
-    needed, room = (format_amount(sum(pools.values())) for pools in (needs, free))
-    return f"Fits now: it needs {needed}, and {room} are free"
+    rows = [
+        f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {pool.upper()}'}, and "
+        f"{format_amount(free[pool])} are free{' there' if len(needs) > 1 else ''}"
+        for pool, size in needs.items()
+    ]
+    return f"Fits now: it needs {'; '.join(rows)}"
 
 
 def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:
-    """Return what to do about memory that other programs hold."""
+    """Return the hint about memory that other programs hold."""
     ways = ["close other programs"]
     most_bytes = sum(row["size_bytes"] for row in report["files"]) - missing_bytes
     smaller = [row for row in report["candidates"] if 0 < (row["size_bytes"] or 0) <= most_bytes]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 
 from vllama.base.clock import Clock, wait_for
@@ -55,7 +54,7 @@ class Scheduler:
     # -- lifecycle ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Enforce the keep-alive deadlines until cancelled; then stop every instance."""
+        """Enforce the keep-alive deadlines until canceled; then stop every instance."""
         table = self._table
         async with asyncio.TaskGroup() as group:
             self._loads.group = group
@@ -94,6 +93,8 @@ class Scheduler:
         instance = self._find_ready(bundle, need)
         if instance is None or self._table.closing or instance.queue or not instance.has_slot:
             return None
+        if instance.readmission.is_one_by_one:
+            return None
         instance.note_name(bundle)
         self._table.count_in(instance, keep_alive_s)
         return self._table.make_lease(instance, prefix)
@@ -110,8 +111,8 @@ class Scheduler:
 
         1. At once, if a compatible instance is ready, has a free slot, and has no queue.
         2. Otherwise from the queue of the instance, which is created if there is none. A request
-           that is cancelled leaves the queue, but the load continues. The queue is taken in turn
-           between flows.
+           that is canceled leaves the queue, but the load continues unless it is in others' way.
+           The queue is taken in turn between flows.
 
         With replicas, requests with an equal `prefix` (prompts that begin alike) go to the same
         replica if possible. Raises QueueFull, ShuttingDown, and the errors of planning, loading and
@@ -179,7 +180,7 @@ class Scheduler:
 
     @property
     def hang_s(self) -> float:
-        """How long an answer may be silent."""
+        """Maximum silence of a response, in seconds."""
         return self._table.limits.hang_s
 
     def _find_ready(self, bundle: Bundle, need: Need) -> Instance | None:
@@ -222,9 +223,7 @@ class Scheduler:
         """
         instances = self._table.find(bundle)
         for instance in instances:
-            instance.keep_alive_s, instance.unload_reason = 0.0, reason
-            instance.sleep_ends_s = -math.inf
-            self._table.stop_unwanted(instance)
+            self._table.end(instance, reason)
         self._table.forget_failures(bundle)
         self._table.expire()
         return bool(instances)
@@ -249,7 +248,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """How many requests are being answered."""
+        """Number of running requests."""
         return sum(instance.leases for instance in self._table.list_all())
 
     def is_loaded(self, bundle: Bundle) -> bool:
@@ -269,13 +268,17 @@ class Scheduler:
         return list_views(self._table)
 
     def list_models(self) -> list[View]:
-        """Return the loaded and loading models, latest expiry first: one view of each."""
-        return merge_views(list_views(self._table))
+        """Return the loaded and loading models, latest expiry first, without removed ones."""
+        return merge_views(list_views(self._table, named=True))
 
-    def forget_name(self, name: str) -> None:
-        """Name loaded models no longer by a name that was removed."""
-        for instance in self._table.list_all():
-            instance.names.discard(name)
+    def drop_name(self, instance: Instance, name: str) -> None:
+        """Name an instance no longer by a name of its model; unload it without any."""
+        instance.names.pop(name, None)
+        if not instance.names:
+            self._table.end(instance, "it was removed")
+            self._table.expire()
+        elif instance.bundle.name == name:
+            instance.bundle = min(instance.names.values(), key=lambda each: each.lora is not None)
 
     def list_failures(self) -> list[FailureView]:
         """Return the models that failed and have not been requested since."""

@@ -28,7 +28,7 @@ MAX_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class LoadFailure:
     """A model that failed; it is remembered until the model loads, or until it is stopped.
 
     Until `until_s` (monotonic) it is not loaded again, and requests get `error`. `has_log`: an
@@ -78,7 +78,7 @@ class Table:
         self.clock = clock
         self.instances: dict[Key, Instance] = {}
         self.retiring: set[Instance] = set()
-        self.failures: dict[Key, Failure] = {}
+        self.failures: dict[Key, LoadFailure] = {}
         self.marks = Marks()
         # models that had concurrent requests: their next loads get several slots
         self.concurrent: set[Key] = set()
@@ -124,7 +124,7 @@ class Table:
         if endpoint.model is not None:
             traits = replace(traits, model_name=endpoint.model)
         instance.leases_at[endpoint] = instance.leases_at.get(endpoint, 0) + 1
-        return Lease(instance, endpoint, traits, self.clock.monotonic())
+        return Lease(instance, endpoint, traits, self.clock.monotonic(), instance.served)
 
     def release(self, lease: Lease) -> None:
         """Return a lease; a second call does nothing."""
@@ -173,7 +173,13 @@ class Table:
     def serve_queue(self, instance: Instance) -> None:
         """Give the free slots to waiting requests, in turn between their flows."""
         while instance.queue and instance.has_slot and instance.ready:
-            waiter = instance.queue.pop()
+            if instance.readmission.is_one_by_one:
+                waiter = next((one for one in instance.queue if one.on_trial), None)
+                if waiter is None:
+                    return
+                instance.queue.remove(waiter)
+            else:
+                waiter = instance.queue.pop()
             if not waiter.future.done():
                 self.count_in(instance, waiter.keep_alive_s)
                 waiter.future.set_result(None)
@@ -222,11 +228,17 @@ class Table:
             del self.instances[instance.key]
         instance.wake.set()
 
-    def stop_unwanted(self, instance: Instance) -> None:
-        """Stop a load that is to be unloaded, once no request waits for it."""
-        unwanted = instance.unload_reason and not (instance.loaded or instance.queue)
-        if unwanted and not instance.retiring and instance.task:
-            self.retire(instance, instance.unload_reason)
+    def end(self, instance: Instance, reason: str) -> None:
+        """Schedule an unload by the next `expire` after its requests, at once if none wait."""
+        instance.keep_alive_s, instance.unload_reason = 0.0, reason
+        instance.sleep_ends_s = -math.inf
+        self.stop_unwanted(instance)
+
+    def stop_unwanted(self, instance: Instance, reason: str = "") -> None:
+        """Stop a load that no request waits for, if it is to be unloaded, or in others' way."""
+        reason = reason or instance.unload_reason or instance.waits_for
+        if reason and instance.is_abandoned and not instance.retiring and instance.task:
+            self.retire(instance, f"no request waits for it ({reason})")
             instance.task.cancel()
 
     def remove(self, instance: Instance) -> None:
@@ -275,7 +287,7 @@ class Table:
         if pause_s:
             error = CoolingDown(error.message, retry_after_s=pause_s, hint=error.hint)
         now_s = self.clock.monotonic()
-        self.failures[instance.key] = Failure(
+        self.failures[instance.key] = LoadFailure(
             bundle=instance.bundle,
             error=error,
             since_s=self.clock.time(),

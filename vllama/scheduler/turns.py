@@ -9,11 +9,11 @@ time of the request that was served last, so nobody saves up turns.
 From this follows the bound: before the k-th waiting request of a flow with weight w is served, a
 flow with weight v is served at most k * v / w + 1 times, however many requests it has.
 
-`Readmission` orders the answers that the death of an engine has interrupted. One of them may have
-caused the death, so they come back one at a time, oldest first, those without a token last. The
-next is admitted when the one before has got something new. After a second death that meets one of
-them, each runs to its end before the next. One that is being readmitted when the engine dies again
-is the cause: all others had gone on.
+`Readmission` orders the responses that the crash of an engine has interrupted. One of them may have
+caused the crash, so they resume one at a time, oldest first, those without a token last. The next
+is admitted when the one before has got something new. After a second crash that meets one of them,
+each is tried alone: it runs to its end before the next, the newest first, and all other requests
+of the instance stay queued. Only a response that runs alone when the engine crashes is the cause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from vllama.supervise.spec import Endpoint
@@ -144,29 +144,33 @@ class FairQueue(Generic[Item]):
 
 
 class Readmission:
-    """The interrupted answers of one instance."""
+    """The interrupted responses of one instance; `on_open` is called after the last trial."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_open: Callable[[], object] = lambda: None) -> None:
         self.waiting: list[Returning] = []
         self.admitted: Returning | None = None
         self.is_one_by_one = False
-        self.ended: set[Endpoint] = set()
-        """Engines whose end answers have noticed: the scheduler may not yet know of it."""
+        """Whether each is tried alone: nobody else may be sent to the engine."""
+        self.ended: deque[Endpoint] = deque(maxlen=64)
+        """Engines whose end responses have noticed: the scheduler may not yet know of it."""
+        self.on_open = on_open
 
     def admit(self) -> None:
-        """Let the next answer be asked for again, if none is."""
+        """Start the next resumption, if none is running."""
         if self.admitted is not None:
             return
         if self.waiting:
-            self.admitted = min(self.waiting, key=lambda one: (one.is_empty, one.began_ns))
+            choose = max if self.is_one_by_one else min  # the newest is the likeliest cause
+            self.admitted = choose(self.waiting, key=lambda one: (one.is_empty, one.began_ns))
             self.waiting.remove(self.admitted)
             self.admitted.turn.set()
         else:
             self.is_one_by_one = False
+            self.on_open()
 
 
 class Returning:
-    """An interrupted answer, which began at `began_ns`. `deaths` of engines have met it."""
+    """An interrupted response; `deaths` have met it since a cause was found."""
 
     def __init__(self, gate: Readmission, began_ns: int) -> None:
         self._gate, self.began_ns = gate, began_ns
@@ -174,21 +178,32 @@ class Returning:
         self.deaths = 0
         self.turn = asyncio.Event()
 
-    def note_death(self, endpoint: Endpoint) -> bool:
-        """Note that its engine has ended; return whether that was the doing of this answer."""
+    def note_death(self, endpoint: Endpoint, *, was_alone: bool) -> bool:
+        """Note the end of its engine, where it `was_alone` or not; return if it is the cause."""
+        gate = self._gate
         self.deaths += 1
-        self._gate.ended.add(endpoint)
-        if self._gate.admitted is None:  # else it is known whose doing it was
-            self._gate.is_one_by_one |= self.deaths > 1
+        gate.ended.append(endpoint)
+        if gate.is_one_by_one and self.is_admitted and was_alone:
+            for one in gate.waiting:
+                one.deaths = 0  # the doing of this one
+            gate.is_one_by_one = False  # they resume as after a first crash
+            gate.on_open()
+            return True
+        gate.is_one_by_one |= self.deaths > 1
+        return False
+
+    @property
+    def is_admitted(self) -> bool:
+        """True if it is the one that may be requested again."""
         return self._gate.admitted is self
 
     def knows_end_of(self, endpoint: Endpoint) -> bool:
-        """Whether an interrupted answer has noticed that an engine has ended."""
+        """Return whether an interrupted response has noticed that an engine has exited."""
         return endpoint in self._gate.ended
 
     async def wait_for_turn(self) -> None:
         """Wait until it may be asked for again; it may be that already."""
-        if self._gate.admitted is self:
+        if self.is_admitted:
             return
         self.turn.clear()
         self._gate.waiting.append(self)
@@ -200,15 +215,15 @@ class Returning:
             raise
 
     def pass_on(self) -> None:
-        """Let the next one come: something new has come of this one."""
+        """Pass the turn: this one has received something new."""
         if not self._gate.is_one_by_one:
             self.leave()
 
     def leave(self) -> None:
-        """Let the next one come: this one has ended, or waits no more."""
+        """Pass the turn: this one has ended, or waits no more."""
         gate = self._gate
         if self in gate.waiting:
             gate.waiting.remove(self)
-        if gate.admitted is self:
+        if self.is_admitted:
             gate.admitted = None
             gate.admit()

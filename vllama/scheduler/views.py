@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.models.types import Bundle
 from vllama.plan.types import Plan
-from vllama.scheduler.hooks import Process
+from vllama.scheduler.hooks import LoadedBytes, Process
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.policy import Pools
-from vllama.scheduler.state import Failure, Table
+from vllama.scheduler.state import LoadFailure, Table
 from vllama.supervise.spec import State
 
 
@@ -49,7 +48,8 @@ class View:
     `name` is what was requested last, `other_names` are those of other models with the same files
     that were requested: they share the instance, and have the same `key`. `expires_s` is Unix time,
     infinite for ever. `cause` says what a load waits for, why the engine last crashed, or why
-    another than the first plan is used; `load` how far a load is. `ending` of the `leases` are on
+    another than the first plan is used; `placed` where the engine says that the model lies; `load`
+    how far a load is. `ending` of the `leases` are on
     an instance that another one replaces. `replicas` counts the processes that serve. `planned` and
     `measured` are bytes of memory by pool. `has_log`: an engine was started. `failure` is the last
     one, kept until the model has loaded.
@@ -62,7 +62,8 @@ class View:
     plan: Plan
     state: Phase
     cause: str
-    load: LoadProgress | None
+    placed: str
+    load: LoadedBytes | None
     memory_bytes: int = field(metadata=ADDED)
     vram_bytes: int = field(metadata=ADDED)
     expires_s: float
@@ -106,9 +107,10 @@ class QueuePlace(NamedTuple):
 SUMMED = tuple(each.name for each in fields(View) if each.metadata == ADDED)
 
 
-def list_views(table: Table) -> list[View]:
-    """Return the loaded and loading instances, latest expiry first."""
-    rows = [make_view(table, item, item.plan) for item in table.list_all() if item.plan]
+def list_views(table: Table, *, named: bool = False) -> list[View]:
+    """Return the loaded and loading instances, latest expiry first; `named`: with a name left."""
+    items = [item for item in table.list_all() if item.names or not named]
+    rows = [make_view(table, item, item.plan) for item in items if item.plan]
     return sorted(rows, key=lambda row: -row.expires_s)
 
 
@@ -164,22 +166,25 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         left_s = max(0.0, item.deadline_s - now_s)
     process = item.process
     vram_bytes = sum(size for pool, size in item.holds.items() if pool != "ram")
-    if plan.memory.on_gpu and not item.sleeping:
-        vram_bytes = vram_bytes or item.memory_bytes
+    if not item.sleeping and not vram_bytes:
+        planned_bytes = item.memory_bytes if plan.memory.on_gpu else 0
+        vram_bytes = item.placed.vram_bytes if item.placed else planned_bytes
     phase, failure = find_phase(item), table.failures.get(item.key)
     # models with the same files share an instance: users look for the name that they asked for last
     bundle = item.bundle if item.bundle.key == plan.bundle.key else plan.bundle
     return View(
         key=item.key.model,
         name=bundle.name,
-        other_names=tuple(sorted(item.names - {bundle.name})),
+        other_names=tuple(sorted(item.names.keys() - {bundle.name})),
         bundle=bundle,
         plan=plan,
         state=phase,
         cause=explain_wait(item)
         or explain_down(process, phase)
         or explain_skipped(item)
+        or (item.placed.trouble.cause if item.placed and item.placed.trouble else "")
         or plan.instead,
+        placed=item.placed.text if item.placed else "",
         load=item.load,
         memory_bytes=item.memory_bytes,
         vram_bytes=min(vram_bytes, item.memory_bytes),
@@ -200,7 +205,7 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
 
 
 def explain_wait(item: Instance) -> str:
-    """Return what a load or an unload waits for; empty if for nothing."""
+    """Return the reason why a load or an unload waits; empty if it does not."""
     before = item.replaces
     if item.waits_for and before is not None and before.busy:
         count = before.leases + len(before.queue)
@@ -222,7 +227,7 @@ def list_queue_places(table: Table) -> dict[str, QueuePlace]:
 
 
 def explain_queue(item: Instance) -> str:
-    """Return what the requests in the queue of an instance wait for."""
+    """Return the reason why an instance's queue waits."""
     if item.ready:
         return "a free slot"
     if item.waits_for:
@@ -272,7 +277,7 @@ def list_failures(table: Table) -> list[FailureView]:
     return sorted(rows, key=lambda row: -row.since_s)
 
 
-def view_failure(failure: Failure, now_s: float) -> FailureView:
+def view_failure(failure: LoadFailure, now_s: float) -> FailureView:
     """Return the row of a failure; `now_s` is monotonic time."""
     return FailureView(
         name=failure.bundle.name,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -23,25 +22,34 @@ from vllama.base import executors
 from vllama.base.clock import Clock, RealClock
 from vllama.base.errors import NoPlan
 from vllama.chat.templates.jinja.renderer import Renderer
-from vllama.config import Config, environ, named_file, read_node_key
-from vllama.config.address import reachable_host, url
+from vllama.config import Config, environ, find_config_file, read_node_key
+from vllama.config.address import reachable_host
 from vllama.machine.detect import describe
+from vllama.net.http.listener import Certificate
 from vllama.net.http.server import Server
 from vllama.net.upstream.pool import Upstreams
 from vllama.observe.captures.folder import CaptureFolder
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.observe.tracing.setup import Tracing
 from vllama.plan.choose import choose_engine
-from vllama.routes.batches.runner import Batches
+from vllama.routes.app import App
+from vllama.routes.batches.lane import Lane
+from vllama.routes.batches.runner import Batches, Host
 from vllama.routes.batches.store import BatchStore
 from vllama.routes.catalog import Catalog
 from vllama.routes.context import Gateway, Preload
 from vllama.routes.events.activity import History
-from vllama.routes.events.hub import Changes, Hub
+from vllama.routes.events.hub import Hub, RowChanges
 from vllama.routes.in_use import InUse
+from vllama.routes.inference.adapters import keep_names
+from vllama.routes.inference.kept_prompts import KeptPrompts
+from vllama.routes.inference.served_by import ServedBy
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
+from vllama.routes.recording.draft_speeds import DraftSpeeds
 from vllama.routes.recording.metering import Meter
+from vllama.routes.recording.stage import Stages
+from vllama.routes.recording.traces import Traces
 from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
@@ -67,66 +75,111 @@ class Daemon:
 
     def __init__(
         self,
-        gateway: Gateway,
+        app: App,
+        certificate: Certificate | None,
+        stop: asyncio.Event,
         reporter: Reporter,
         load: Callable[[], Config],
         tracing: Tracing | None,
     ) -> None:
-        """Give `gateway` its parts; it is complete when `run` says so."""
-        in_use, metrics, clock = gateway.in_use, gateway.metrics, RealClock()
-        config = in_use.config
-        self._gateway = gateway
+        """Make all parts, and of them the `gateway`; `stop` will be set to end the server."""
+        starting, clock = app.starting, RealClock()
+        in_use, metrics = starting.in_use, starting.metrics
+        config, facts, env = in_use.config, in_use.facts, environ()
         self._in_use = in_use
-        self._read_settings = load
         self._reporter = reporter
-        self._service = ServiceNotice(environ())
-        gateway.tracing = tracing
-        gateway.environ = environ()
-        gateway.renderer = Renderer(gateway.environ)
-        gateway.draft_records = open_draft_records(config.data_dir)
-        gateway.meter = open_meter(config.data_dir, metrics, clock)
-        gateway.catalog = Catalog(in_use, clock)
-        gateway.upstreams = Upstreams()
-        gateway.watch = UpstreamMonitor(*in_use.facts.found.find_servers(), gateway.upstreams)
-        gateway.preload = Preload(config.model)
-        gateway.pulls = Pulls(metrics)
-        gateway.batches = make_batches(config, gateway)
-        gateway.slot_cache = open_slot_cache(config, gateway.upstreams, metrics, clock)
-        gateway.responses = ResponseStore(config.data_dir / "responses")
-        self._planner = Planner(in_use, gateway.renderer, reporter, gateway.draft_records)
-        hooks = EngineHooks(gateway, reporter).make_hooks(self._planner)
-        gateway.scheduler = Scheduler(hooks, make_limits(in_use.facts), clock)
-        gateway.scheduler.marks.on_mark = lambda mark: metrics.count_model(
+        self._service = ServiceNotice(env)
+        renderer = Renderer(env)
+        draft_records = open_draft_records(config.data_dir)
+        catalog, pulls = Catalog(in_use, clock), Pulls(metrics)
+        upstreams = Upstreams()
+        watch = UpstreamMonitor(*facts.found.find_servers(), upstreams)
+        slot_cache = open_slot_cache(config, upstreams, metrics, clock)
+        planner = Planner(in_use, renderer, reporter, draft_records)
+        hooks = EngineHooks(in_use, env, upstreams, watch, slot_cache, reporter)
+        scheduler = Scheduler(hooks.make_hooks(planner), make_limits(facts), clock)
+        scheduler.marks.on_mark = lambda mark: metrics.count_model(
             mark.kind, mark.model, seconds=mark.seconds, cause=mark.cause
+        )
+        running, activity = starting.running, starting.activity
+        lane, meter = Lane(clock, scheduler), open_meter(config.data_dir, metrics, clock)
+        captures = open_captures(in_use)
+        history = History(scheduler, running, activity, facts.platform)
+        changes = RowChanges(scheduler, running, activity, pulls, history, catalog, slot_cache)
+        host = Host(answer=app.answer, keys=starting.keys, lane=lane, catalog=catalog)
+        self._reloader = Reloader(
+            in_use=in_use,
+            read=load,
+            keys=starting.keys,
+            catalog=catalog,
+            scheduler=scheduler,
+            watch=watch,
+            certificate=certificate,
+            planner=planner,
+            reporter=reporter,
+            service=self._service,
+        )
+        self.gateway = Gateway(
+            in_use=in_use,
+            keys=starting.keys,
+            metrics=metrics,
+            routes=starting.routes,
+            owner_secret=starting.owner_secret,
+            running=running,
+            activity=activity,
+            catalog=catalog,
+            scheduler=scheduler,
+            upstreams=upstreams,
+            renderer=renderer,
+            environ=env,
+            watch=watch,
+            preload=Preload(config.model),
+            responses=ResponseStore(config.data_dir / "responses"),
+            pulls=pulls,
+            batches=Batches(open_batches(config), host),
+            lane=lane,
+            meter=meter,
+            stages=Stages(
+                lane,
+                meter,
+                captures,
+                KeptPrompts(slot_cache) if slot_cache is not None else None,
+                ServedBy(),
+                DraftSpeeds(draft_records),
+                activity,
+                Traces(tracing) if tracing is not None else None,
+            ),
+            events=Hub(changes, history, catalog),
+            tracing=tracing,
+            captures=captures,
+            slot_cache=slot_cache,
+            reload=self._reloader.reload,
+            stop=stop,
         )
 
     async def run(
         self,
-        listener: socket.socket,
         server: Server,
         http: asyncio.Task[None],
         stop: Stop,
         reload: asyncio.Event,
     ) -> None:
-        """Complete the gateway, and serve until a signal or a failed preload sets `stop`.
+        """Serve until a signal or a failed preload sets `stop`.
 
-        `server` listens on `listener` and runs in `http`; both have ended when this returns.
+        `server` runs in `http`; both have ended when this returns.
         """
-        gateway = self._gateway
+        gateway, captures = self.gateway, self.gateway.captures
         async with asyncio.TaskGroup() as group:
 
             def keep(name: str, run: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
                 work = keep_running(name, run, stop.asked.is_set)
                 return group.create_task(work, name=name)
 
-            keeper = group.create_task(self._gateway.scheduler.run(), name="scheduler")
-            captures = open_captures(self._in_use)
+            keeper = group.create_task(gateway.scheduler.run(), name="scheduler")
             if captures is not None:
                 keep("captures", captures.run)
             keep("usage", gateway.meter.recorder.run)
-            gateway.captures = captures
-            self._complete()
-            address = self._address(listener)
+            address = self._in_use.config.url
             self._service.ready(f"listening on {address}")
             for line in self._describe_start(address):
                 self._reporter.note(line)
@@ -135,39 +188,29 @@ class Daemon:
             preloader = Preloader(gateway, self._reporter)
             preload = group.create_task(preloader.run(stop, address), name="preload")
             publishing = keep("events", gateway.events.run)
-            reloader = Reloader(
-                gateway,
-                self._read_settings,
-                certificate=server.certificate,
-                planner=self._planner,
-                reporter=self._reporter,
-                service=self._service,
-            )
-            gateway.reload = reloader.reload
-            reloading = group.create_task(reloader.run(reload), name="reload")
-            helpers = [watching, publishing, reloading]
+            reloading = group.create_task(self._reloader.run(reload), name="reload")
+            helpers = [watching, publishing, reloading, keep("names", partial(keep_names, gateway))]
             batching = keep("batches", gateway.batches.run)
             if gateway.slot_cache is not None:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
             def use_nodes() -> None:
                 """Use the nodes that the settings name; after a reload, those of then."""
-                nodes, config = gateway.nodes, self._in_use.config
+                nodes, config = self._in_use.nodes, self._in_use.config
                 if nodes is None and config.is_head:
-                    nodes = gateway.nodes = make_nodes(config, gateway.upstreams)
+                    nodes = self._in_use.nodes = make_nodes(config, gateway.upstreams)
                     helpers.append(keep("nodes", nodes.run))
                 if nodes is not None:
                     nodes.use(config.nodes)
 
             use_nodes()
-            reloader.on_nodes = use_nodes
+            self._reloader.on_nodes = use_nodes
             if self._in_use.config.watch:
                 files = FileWatch(self._list_files)
                 helpers.append(keep("files", partial(files.run, reload.set)))
             await stop.asked.wait()
             preload.cancel()
             batching.cancel()  # a stop does not wait for rows
-            gateway.stopping = True
             await self._drain(gateway, server, stop)
             for task in helpers:
                 task.cancel()
@@ -175,18 +218,6 @@ class Daemon:
             if captures is not None:
                 captures.close()
             gateway.meter.recorder.close()
-
-    def _complete(self) -> None:
-        """Give the gateway what needs a running loop; requests are answered from now on."""
-        gateway = self._gateway
-        activity, catalog = gateway.activity, gateway.catalog
-        history = History(gateway.scheduler, activity, self._in_use.facts.platform)
-        kept = gateway.slot_cache.store if gateway.slot_cache is not None else None
-        changes = Changes(
-            gateway.scheduler, gateway.running, activity, gateway.pulls, history, catalog, kept
-        )
-        gateway.events = Hub(changes, history, catalog)
-        gateway.complete()
 
     async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
         """Let load balancers notice, then end what is endless and wait for all other requests."""
@@ -214,26 +245,26 @@ class Daemon:
         self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None]
     ) -> None:
         """Stop in reverse order: the queue, engines, connections."""
-        self._gateway.scheduler.close_queue()
-        self._gateway.upstreams.mark_stopping()
+        self.gateway.scheduler.close_queue()
+        self.gateway.upstreams.mark_stopping()
         keeper.cancel()
         await asyncio.wait({keeper}, timeout=STOP_LIMIT_S)
-        if self._gateway.slot_cache is not None:
-            self._gateway.slot_cache.store.close()
-        self._gateway.upstreams.close()
-        self._gateway.renderer.close()
+        if self.gateway.slot_cache is not None:
+            self.gateway.slot_cache.store.close()
+        self.gateway.upstreams.close()
+        self.gateway.renderer.close()
         server.stop(now=True)
         await asyncio.wait({http})
-        self._gateway.batches.store.close()
-        if self._gateway.tracing is not None:
-            await executors.upkeep.run(self._gateway.tracing.close)
+        self.gateway.batches.store.close()
+        if self.gateway.tracing is not None:
+            await executors.upkeep.run(self.gateway.tracing.close)
 
     def _list_files(self) -> list[Path]:
         """Return the files that are read again with the settings."""
         config = self._in_use.config
         keys = (each.key_file for each in config.upstreams)
         named = (config.api_key_file, config.tls_cert, config.tls_key, *keys)
-        own = config.config_file or named_file(self._gateway.environ)
+        own = config.config_file or find_config_file(self.gateway.environ)
         return [own, *(path for path in named if path is not None)]
 
     def _report_stop(self, text: str) -> None:
@@ -248,15 +279,11 @@ class Daemon:
         answers = f"{running} answer{'s' if running > 1 else ''}"
         return f"stopping: {answers} may take up to {limit_s:g} s; Ctrl-C again ends them at once"
 
-    def _address(self, listener: socket.socket) -> str:
-        """Return where clients on this machine find the server; the port may have been 0."""
-        port = listener.getsockname()[1]
-        scheme = "https" if self._in_use.config.tls_cert else "http"
-        return url(scheme, reachable_host(self._in_use.config.host), port)
-
     def _describe_start(self, address: str) -> list[str]:
         """Return what to report first: the address, the machine, and the engine."""
-        lines = [f"listening on {address}", describe(self._in_use.facts.platform)]
+        host = self._in_use.config.host
+        others = "" if reachable_host(host) == host else ", and on all other addresses"
+        lines = [f"listening on {address}{others}", describe(self._in_use.facts.platform)]
         if self._in_use.config.model:  # its plan will say more in a moment
             return lines
         with contextlib.suppress(NoPlan):
@@ -288,12 +315,12 @@ def make_nodes(config: Config, upstreams: Upstreams) -> Nodes:
     )
 
 
-def make_batches(config: Config, gateway: Gateway) -> Batches:
-    """Return what runs batches; those of the server before this one go on."""
+def open_batches(config: Config) -> BatchStore:
+    """Return the store of batches; those of the server before this one go on."""
     store = BatchStore(config.data_dir / "batches", config.batch_files_bytes)
     if not store.open():
         log.warning("files and batches are answered with 503: %s", store.obstacle)
-    return Batches(store, gateway)
+    return store
 
 
 def open_slot_cache(

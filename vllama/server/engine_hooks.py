@@ -1,4 +1,4 @@
-"""What the scheduler asks: how a model is loaded, and of engines their start, memory and sleep.
+"""Hooks of the scheduler: loading a model, and the start, memory and sleep of engines.
 
 `Planner` gathers the facts for the pure planner and reports its plan; `EngineHooks` carries it out.
 """
@@ -8,58 +8,69 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from vllama.base import executors
-from vllama.base.clock import RealClock
+from vllama.base.clock import Clock, RealClock
 from vllama.base.errors import EngineError
-from vllama.base.units import format_load
+from vllama.base.units import format_amount, format_load
 from vllama.chat.engine.traits import Traits
 from vllama.chat.templates.jinja.renderer import Renderer
-from vllama.dialects.ollama.answer_types import LoadProgress
 from vllama.engines.base import Engine, Mode
 from vllama.machine.detect import with_free_memory
+from vllama.machine.types import Accelerator, name_pool
 from vllama.machine.visible import show_only
 from vllama.models.headers.info import describe_template
-from vllama.models.types import Bundle, ModelInfo
+from vllama.models.types import Bundle, Format, ModelInfo
+from vllama.net.upstream.pool import Upstreams
+from vllama.plan.distribution import list_usable
 from vllama.plan.ladder import Failed, make_first_plan, make_last_error, make_next_plan
 from vllama.plan.quant_fallback import list_forms_here, names_form
 from vllama.plan.report import shorten
 from vllama.plan.resources import leaves_gpus
 from vllama.plan.types import Facts, Need, Plan
-from vllama.routes.context import Gateway
 from vllama.routes.in_use import InUse
-from vllama.scheduler.hooks import Hooks, Measured, Process, Sleeper, save_nothing
+from vllama.scheduler.hooks import (
+    Hooks,
+    LoadedBytes,
+    Measured,
+    Placed,
+    Process,
+    Sleeper,
+    save_nothing,
+)
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
 from vllama.server.reporter import Reporter
 from vllama.supervise.backoff import RestartPolicy
+from vllama.supervise.logs import RING_LINES
 from vllama.supervise.spec import Endpoint, Fault, LaunchSpec
 from vllama.supervise.supervisor import SupervisedProcess
 from vllama.targets.attached import AttachedProcess
-from vllama.targets.monitor import probe_target
+from vllama.targets.monitor import UpstreamMonitor, probe_target
+
+if TYPE_CHECKING:
+    from vllama.scheduler.slot_cache.cache import SlotCache
 
 log = logging.getLogger(__name__)
 
+MORE_TEMPLATES = "tokenizer.chat_template."
+"""A GGUF's other templates, such as `tool_use`, which llama-server reads as it starts."""
 
+
+@dataclass(slots=True, eq=False)
 class Planner:
     """Plans for all models of one server; remembers which plans it reported, and which failed."""
 
-    def __init__(
-        self,
-        in_use: InUse,
-        renderer: Renderer,
-        reporter: Reporter,
-        draft_records: DraftRecords,
-    ) -> None:
-        self._in_use = in_use
-        self._renderer = renderer
-        self._reporter = reporter
-        self._draft_records = draft_records
-        self._reported: set[tuple[str, Mode]] = set()
-        self._instead: dict[tuple[str, Mode], Plan] = {}
+    _in_use: InUse
+    _renderer: Renderer
+    _reporter: Reporter
+    _draft_records: DraftRecords
+    _reported: set[tuple[str, Mode]] = field(default_factory=set)
+    _instead: dict[tuple[str, Mode], Plan] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Report all plans again, and try those that failed: other settings hold."""
@@ -67,12 +78,12 @@ class Planner:
         self._instead.clear()
 
     async def plan(self, bundle: Bundle, need: Need) -> Plan:
-        """Return the plan for a load. Raises NoPlan, BadModelFile.
+        """Return the plan for a load. Raises NoPlan, BadModelFile, TemplateTooCostly.
 
         It starts with the plan that worked last if the model's first plan cannot work here, and
-        with a smaller quantisation on this disk if the model's own does not fit into memory.
+        with a smaller quantization on this disk if the model's own does not fit into memory.
         """
-        info = await executors.upkeep.run(self._in_use.library.info, bundle)
+        info = await executors.upkeep.run(self._in_use.library.plan_info, bundle)
         if engine := need.load.engine:  # as if the user had set it for this model
             bundle = replace(bundle, settings=replace(bundle.settings, engine=engine))
         facts, key = await self._now(), (bundle.key, need.mode)
@@ -101,25 +112,39 @@ class Planner:
             ):
                 log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
         self._reporter.loading(f"loading {bundle.name}")
-        if need.mode is Mode.CHAT and info.chat_template:
-            self._renderer.prepare(info.chat_template)
+        if need.mode is Mode.CHAT or bundle.format is not Format.GGUF:
+            more = [x for name, x in info.metadata.items() if name.startswith(MORE_TEMPLATES)]
+            for template in (info.chat_template, *more):
+                if isinstance(template, str) and template:
+                    await self._renderer.judge(template)
         return plan
 
     async def replan(self, bundle: Bundle, need: Need, failed: Sequence[Failed]) -> Plan:
         """Return the next plan after those that failed. Raises EngineStartFailed if none is left.
 
         An engine that cannot serve the model is not tried for it again while this server runs. One
-        that ran out of memory is, since memory comes and goes.
+        that ran out of memory, or lost the GPU, is: both come and go.
         """
         forms = await executors.upkeep.run(list_forms_here, self._in_use.library, bundle)
         plan, key = make_next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
         if plan is None:
             self._instead.pop(key, None)
             raise make_last_error(self._in_use.facts, failed, forms)
-        if all(one.diagnosis.fault is not Fault.MEMORY for one in failed):
+        if not {one.diagnosis.fault for one in failed} & {Fault.MEMORY, Fault.DEVICE}:
             self._instead[key] = plan
         self._reporter.loading(f"loading {bundle.name}: {plan.instead}")
         return plan
+
+    async def shrink(self, plan: Plan, need: Need, room: Pools) -> Plan:
+        """Return the plan for a load that others leave less memory than the machine has.
+
+        Raises NotEnoughMemory.
+        """
+        facts = replace(await self._now(), relief=replace(plan.relief, room=room))
+        smaller = await self._first(facts, plan.bundle, plan.info, need)
+        free = ", ".join(f"{format_amount(size)} of {pool}" for pool, size in room.items())
+        instead = f"planned for what other programs leave: {free}"
+        return replace(smaller, instead=instead, reasons=(instead, *smaller.reasons))
 
     async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
         """Return the first plan that fits; in a thread, because it looks for files."""
@@ -128,35 +153,44 @@ class Planner:
 
     async def _now(self) -> Facts:
         """Return the facts with what changes meanwhile: free memory, and measured speeds."""
-        platform = await executors.upkeep.run(with_free_memory, self._in_use.facts.platform)
+        facts = self._in_use.facts
+        platform = await executors.upkeep.run(with_free_memory, facts.platform)
         speeds = await executors.upkeep.run(self._draft_records.read)
-        return replace(self._in_use.facts, platform=platform, draft_speeds=speeds)
+        ours = {  # since the start of the server; if others took it, admission plans once more
+            name_pool(now.index): max(0, before.free_bytes - now.free_bytes)
+            for before, now in zip(facts.platform.accelerators, platform.accelerators, strict=True)
+        }
+        return replace(facts, platform=platform, ours=ours, draft_speeds=speeds)
 
 
+@dataclass(eq=False)
 class EngineHooks:
     """Carries out what the scheduler decides about engines, with the settings in use."""
 
-    def __init__(self, gateway: Gateway, reporter: Reporter) -> None:
-        in_use = gateway.in_use
-        self._in_use = in_use
-        self._environ = gateway.environ
-        self._upstreams = gateway.upstreams
-        self._watch = gateway.watch
-        self._slot_cache = gateway.slot_cache
-        self._reporter = reporter
-        self._clock = RealClock()
-        self._meter = MemoryMeter(in_use.facts.platform, in_use.facts.reserve_bytes)
-        self._records = MemoryRecords(in_use.config.data_dir / "memory.json")
+    _in_use: InUse
+    _environ: Mapping[str, str]
+    _upstreams: Upstreams
+    _watch: UpstreamMonitor
+    _slot_cache: SlotCache | None
+    _reporter: Reporter
+    _clock: Clock = field(default_factory=RealClock)
+
+    def __post_init__(self) -> None:
+        facts, data_dir = self._in_use.facts, self._in_use.config.data_dir
+        self._meter = MemoryMeter(facts.platform, facts.reserve_of)
+        self._records = MemoryRecords(data_dir / "memory.json")
 
     def make_hooks(self, planner: Planner) -> Hooks:
         """Return all that the scheduler may ask."""
         return Hooks(
             plan=planner.plan,
             replan=planner.replan,
+            shrink=planner.shrink,
             start=self._start,
             traits=self._traits,
             needs=self._needs,
             measure=self._measure,
+            read_load=self._read_load,
             record_memory=self._record_memory,
             report_progress=self._report_progress,
             report_load=self._report_load,
@@ -195,9 +229,18 @@ class EngineHooks:
             spec = engine.launch(
                 plan.bundle, plan.settings, plan.installation, endpoint, self._environ
             )
-            return replace(spec, env={**spec.env, **self._show_gpus(plan)})
+            seen = list_usable(self._in_use.facts.platform)
+            shown = show_only(self._list_gpus(plan) or seen, seen, self._environ)
+            return replace(
+                spec,
+                env={**spec.env, **shown},
+                memory_limit_bytes=plan.memory.find_limit(spare_bytes),
+            )
 
-        def supervised(name: str) -> SupervisedProcess:
+        # what the user's arguments take is in no plan
+        spare_bytes = None if plan.settings.extra_args else engine.spare_bytes
+
+        def make_process(name: str) -> SupervisedProcess:
             return SupervisedProcess(
                 name=name,
                 launch=launch,
@@ -210,30 +253,37 @@ class EngineHooks:
 
         count = self._replicas(plan)
         if count == 1:
-            return supervised(plan.bundle.name)
+            return make_process(plan.bundle.name)
         names = [f"{plan.bundle.name}-{number}" for number in range(1, count + 1)]
-        return Replicas([partial(supervised, name) for name in names])
+        return Replicas([partial(make_process, name) for name in names])
 
     async def _probe(self, endpoint: Endpoint, model: str, mode: str) -> EngineError | None:
         with self._upstreams.use_pool(endpoint) as pool:
             return await probe_target(pool, model, embeds=mode == Mode.EMBED)
 
-    def _show_gpus(self, plan: Plan) -> Mapping[str, str]:
-        """Return the variable that shows an engine the GPUs of its plan only.
-
-        A plan knows only the GPUs that this server sees. The user's variable stays where it names
-        instances of a divided GPU.
-        """
+    def _list_gpus(self, plan: Plan) -> list[Accelerator]:
+        """Return the GPUs of a plan, in its order."""
         gpus = {gpu.index: gpu for gpu in self._in_use.facts.platform.accelerators}
-        chosen = [gpus[index] for index in plan.settings.gpus if index in gpus]
-        if len(chosen) == len(gpus) and plan.bundle.settings.gpus is None:
-            return {}
-        divided = any(gpu.is_divided for gpu in chosen)
-        shown = show_only(chosen)
-        return {name: x for name, x in shown.items() if not divided or name not in self._environ}
+        return [gpus[index] for index in plan.settings.gpus if index in gpus]
 
-    def _report_progress(self, plan: Plan, load: LoadProgress) -> None:
-        told = format_load(load.completed, load.total, load.started_at)
+    def _read_load(self, plan: Plan, process: Process) -> Placed | None:
+        """Return where a model lies by its engine's log; None if that does not tell."""
+        output = process.parts[0].output()
+        engine = self._engine(plan)
+        report = engine.read_load(output.tail(RING_LINES), plan.settings) if output else None
+        if report is None:
+            return None
+        gpus, count = self._list_gpus(plan), len(process.parts)
+        trouble = report.find_trouble(plan.settings.gpu_layers, gpus)
+        return Placed(
+            text=report.text,
+            vram_bytes=report.vram_bytes * count,
+            pools={pool: size * count for pool, size in report.by_pool(gpus).items()},
+            trouble=trouble if plan.settings.gpu_layers else None,
+        )
+
+    def _report_progress(self, plan: Plan, load: LoadedBytes) -> None:
+        told = format_load(load.completed_bytes, load.total_bytes, load.started_s)
         self._reporter.loading(f"loading {plan.bundle.name}: {told}")
 
     def _report_load(self, plan: Plan, again: bool) -> None:

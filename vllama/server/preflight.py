@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,10 +14,11 @@ from vllama.base.spelling import suggest
 from vllama.base.threads import begin
 from vllama.config import Config, environ, list_upstreams
 from vllama.config.address import SCHEME_PORTS, is_public, leads_to, list_listening
-from vllama.engines.base import Installation
-from vllama.engines.registry import discover_engines, make_search_paths
+from vllama.engines.devices import tell_memory
+from vllama.engines.registry import discover_engines, make_search_paths, suppose_installed
+from vllama.machine.cards import read_cards, read_size, share_ram
 from vllama.machine.detect import detect
-from vllama.machine.types import Accelerator, Vendor
+from vllama.machine.types import Vendor
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef
@@ -36,50 +37,37 @@ def gather_facts(config: Config) -> Facts:
         begin(detect),
         begin(discover_engines, None, options, make_search_paths(config)),
     )
+    engines = found.result()
+    devices = [one for here in engines.installations.values() for one in here.devices]
     return Facts(
-        platform=hide_gpus(platform.result(), environ()),
-        found=found.result(),
+        platform=hide_gpus(tell_memory(platform.result(), devices), environ()),
+        found=engines,
         settings=config,
         slot_dir=config.slot_dir if config.cache_disk_bytes else None,
         draft_speeds=open_draft_records(config.data_dir).read(),
     )
 
 
-def suppose_gpus(facts: Facts, count: int, memory_bytes: int) -> Facts:
-    """Return the facts of a Linux machine like this one, but with `count` NVIDIA GPUs of that size.
+def suppose_machine(facts: Facts, named: Sequence[str], ram: str | None) -> Facts:
+    """Return the facts of a machine that is not here, with these GPUs (`machine.cards`) and RAM.
 
-    Its engines are those that could be installed there: what a node of a cluster is made for.
+    Raises ConfigError for a name or a size that means nothing.
     """
-    gpus = tuple(
-        Accelerator(
-            vendor=Vendor.NVIDIA,
-            index=index,
-            name="NVIDIA GPU",
-            total_bytes=memory_bytes,
-            free_bytes=memory_bytes,
-        )
-        for index in range(count)
-    )
-    ram_bytes = facts.platform.ram_total_bytes
+    gpus, here = read_cards(named), facts.platform
+    ram_bytes = max((gpu.total_bytes for gpu in gpus if gpu.shares_ram), default=0)
+    ram_bytes = read_size(ram) if ram else ram_bytes or here.ram_total_bytes
+    is_mac = any(gpu.vendor is Vendor.APPLE for gpu in gpus)
     platform = replace(
-        facts.platform, os="linux", accelerators=gpus, ram_available_bytes=ram_bytes, notes=()
+        here,
+        os="darwin" if is_mac else "linux",
+        arch="arm64" if is_mac else "x86_64",
+        accelerators=tuple(share_ram(gpu, ram_bytes) for gpu in gpus),
+        ram_total_bytes=ram_bytes,
+        ram_available_bytes=ram_bytes,
+        untold=(),
+        notes=("supposed: all memory is free, and engines are installed as they can be there",),
     )
-    installed, found = {}, facts.found
-    for name, engine in found.engines.items():
-        if wheels := engine.install.wheels_for(platform):
-            installed[name] = Installation(
-                engine=name,
-                version=wheels[0].oldest_version,
-                executable=Path(name),
-                offloads=bool(gpus),
-            )
-    missing = {name: why for name, why in found.missing.items() if name not in installed}
-    kept = {name: one for name, one in found.installations.items() if name not in installed}
-    return replace(
-        facts,
-        platform=platform,
-        found=replace(found, installations=kept | installed, missing=missing),
-    )
+    return replace(facts, platform=platform, found=suppose_installed(facts.found, platform))
 
 
 def close_folders(config: Config) -> Iterator[str]:
@@ -114,6 +102,16 @@ def check_nodes(config: Config) -> None:
         )
 
 
+def check_open(config: Config) -> None:
+    """Raise ConfigError if others could use a server that is to have a key, and has none."""
+    if not config.open and config.exposure is not None:
+        raise ConfigError(
+            f"cannot listen on {config.host} without a key: other machines can reach it",
+            hint="bring a key (VLLAMA_API_KEY, VLLAMA_API_KEY_FILE, vllama keys add NAME), or "
+            "serve everybody (VLLAMA_OPEN=1)",
+        )
+
+
 def check_engine(config: Config, facts: Facts) -> None:
     """Raise NoPlan if no engine is here, unless this server only forwards."""
     if not (config.is_head and config.no_local):
@@ -121,7 +119,7 @@ def check_engine(config: Config, facts: Facts) -> None:
 
 
 def check_model(library: Library, name: str | None) -> None:
-    """Raise what is wrong with the model to load, as far as this disk shows it.
+    """Raise the error of the model to load, as far as this disk shows it.
 
     A name that can be downloaded may be missing.
     """

@@ -1,4 +1,4 @@
-"""What a server loads when it starts, and what it then suggests to type."""
+"""Preloading of models when a server starts, and the commands that it then suggests."""
 
 from __future__ import annotations
 

@@ -12,20 +12,22 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings, read_node_key
 from vllama.config.report import Changes, compare_settings
 from vllama.engines.registry import make_search_paths, reconfigure
 from vllama.models.library import open_library
-from vllama.net.http.certificate import Certificate
+from vllama.net.http.listener import Certificate
 from vllama.plan.types import Facts
-from vllama.routes.context import Gateway
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.catalog import Catalog
+from vllama.routes.in_use import InUse, Setup
 from vllama.scheduler.hooks import Limits
+from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import Planner
 from vllama.server.preflight import (
     check_engine,
@@ -35,6 +37,7 @@ from vllama.server.preflight import (
     with_preload,
 )
 from vllama.server.reporter import Reporter, ServiceNotice
+from vllama.targets.monitor import UpstreamMonitor
 
 POLL_S = 0.5
 
@@ -50,7 +53,7 @@ class FileWatch:
         self._known = self._latest = self._read()
 
     async def run(self, changed: Callable[[], object]) -> None:
-        """Call `changed` after each change, until cancelled."""
+        """Call `changed` after each change, until canceled."""
         while True:
             await asyncio.sleep(POLL_S)
             if await executors.upkeep.run(self.check):
@@ -72,7 +75,7 @@ class FileWatch:
 
 
 def _describe(path: Path) -> Signature | None:
-    """Return what tells one state of a file from another, None if it is not there."""
+    """Return a fingerprint of a file's state, None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -85,32 +88,26 @@ log = logging.getLogger(__name__)
 LOADED_PER_GPU = 3
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Reloader:
     """Swaps the settings in use for those of now, all or none, whenever it is asked to."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        read: Callable[[], Config],
-        *,
-        certificate: Certificate | None,
-        planner: Planner,
-        reporter: Reporter,
-        service: ServiceNotice,
-    ) -> None:
-        self._gateway = gateway
-        self._in_use = gateway.in_use
-        self._read = read
-        self._certificate = certificate
-        self._planner = planner
-        self._reporter = reporter
-        self._service = service
-        self._lock = asyncio.Lock()
-        self.on_nodes: Callable[[], None] = lambda: None
-        """Called when the nodes have changed."""
+    in_use: InUse
+    read: Callable[[], Config]
+    keys: KeyRing
+    catalog: Catalog
+    scheduler: Scheduler
+    watch: UpstreamMonitor
+    certificate: Certificate | None
+    planner: Planner
+    reporter: Reporter
+    service: ServiceNotice
+    on_nodes: Callable[[], None] = lambda: None
+    """Called when the nodes have changed."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, wanted: asyncio.Event) -> None:
-        """Read settings and certificate again whenever `wanted` is set, until cancelled."""
+        """Read settings and certificate again whenever `wanted` is set, until canceled."""
         while True:
             await wanted.wait()
             wanted.clear()
@@ -119,48 +116,48 @@ class Reloader:
     async def reload(self) -> None:
         """Read settings and certificate again; why that failed is in the snapshot then."""
         async with self._lock:
-            self._service.reloading()
-            if self._certificate is not None:
+            self.service.reloading()
+            if self.certificate is not None:
                 try:
-                    await executors.upkeep.run(self._certificate.reload)
+                    await executors.upkeep.run(self.certificate.reload)
                     log.info("certificate read again, for new connections")
                 except ConfigError as error:
                     log.error("the certificate stays as it was: %s", error.sentence())
             try:
                 await self._reload()
-                await warn_of_links(self._in_use)
+                await warn_of_links(self.in_use)
             except VllamaError as error:
                 log.error("the settings stay as they were: %s", error.sentence())
-                self._in_use.now = replace(self._in_use.now, refused=error.sentence())
+                self.in_use.now = replace(self.in_use.now, refused=error.sentence())
             except Exception:
                 # boundary: nothing in a file may end a running server
                 log.exception("the settings stay as they were: unexpected error")
-            self._service.ready("settings read again")
+            self.service.ready("settings read again")
 
     async def _reload(self) -> None:
         """Swap the snapshot in use. Raises VllamaError if the settings cannot be used.
 
         Running requests and loaded models stay as they are; see `config.report`.
         """
-        old, exposed = self._in_use.now, self._in_use.config.exposure
-        read = await executors.upkeep.run(self._read)
-        self._gateway.keys.refresh()
-        named_keys = self._gateway.keys.stays_required
+        old, exposed = self.in_use.now, self.in_use.config.exposure
+        read = await executors.upkeep.run(self.read)
+        self.keys.refresh()
+        named_keys = self.keys.stays_required
         found = compare_settings(old.config, read, named_keys=named_keys)
         new = self._derive(found.config)
         # nothing is awaited, nothing fails from here on
-        self._in_use.now = new
+        self.in_use.now = new
         self._notify(old)
         for line in read.notes:
             log.warning("%s", line)
         log_changes(found)
         if new.config.exposure != exposed:
-            warn_of_exposure(new.config, self._reporter)
+            warn_of_exposure(new.config, self.reporter)
         log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
 
-    def _derive(self, config: Config) -> Snapshot:
+    def _derive(self, config: Config) -> Setup:
         """Return the snapshot for other settings. Raises VllamaError if it cannot work."""
-        old, facts, library = self._in_use.config, self._in_use.facts, self._in_use.library
+        old, facts, library = self.in_use.config, self.in_use.facts, self.in_use.library
         engines, upstreams = facts.found, list_upstreams(config)
         if upstreams != list_upstreams(old):
             engines = reconfigure(engines, {"upstreams": upstreams}, make_search_paths(config))
@@ -173,17 +170,17 @@ class Reloader:
         settings = models_settings(config)
         if settings != models_settings(old):
             library = open_library(with_preload(settings, config.model))
-        return Snapshot(config=config, facts=facts, library=library)
+        return Setup(config=config, facts=facts, library=library)
 
-    def _notify(self, old: Snapshot) -> None:
+    def _notify(self, old: Setup) -> None:
         """Notify the parts that have to act on new settings, not only read them."""
-        gateway, config, library = self._gateway, self._in_use.config, self._in_use.library
-        facts, scheduler = self._in_use.facts, gateway.scheduler
+        config, library = self.in_use.config, self.in_use.library
+        facts, scheduler = self.in_use.facts, self.scheduler
         moved = old.facts is None or facts.found is not old.facts.found
-        gateway.keys.use_plain(config.api_key)
+        self.keys.use_plain(config.api_key)
         if config.nodes != old.config.nodes:
             self.on_nodes()
-        gateway.catalog.forget()
+        self.catalog.forget()
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:
             now, before = library.renew(bundle).settings, bundle.settings
             if bundle.upstream is not None and (moved or now.traits != before.traits):
@@ -193,8 +190,8 @@ class Reloader:
                 scheduler.unload(bundle, "its draft model has changed")
         scheduler.set_limits(make_limits(facts), library.renew)
         if moved:
-            gateway.watch.use(*facts.found.find_servers())
-        self._planner.forget()
+            self.watch.use(*facts.found.find_servers())
+        self.planner.forget()
         log_context.set_level(debug=config.debug)
 
 

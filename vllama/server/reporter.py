@@ -1,4 +1,4 @@
-"""How the server reports to its user, which the command line implements, and to a service manager.
+"""Reports of the server to its user, implemented by the command line, and to a service manager.
 
 The latter gets the datagrams of sd_notify(3). Without a manager that asks for them ($NOTIFY_SOCKET)
 nothing happens.
@@ -20,27 +20,21 @@ class Reporter(Protocol):
 
     def note(self, text: str) -> None:
         """Show a line."""
-        ...
 
     def warn(self, text: str) -> None:
         """Show a warning."""
-        ...
 
     def ready(self, url: str, advice: str) -> None:
         """Show that the start is over, where the server is, and what to type next."""
-        ...
 
     def loading(self, text: str) -> None:
         """Show the progress of an engine's start; an empty text ends the display."""
-        ...
 
     def pull(self, event: PullEvent) -> None:
         """Show the progress of a download."""
-        ...
 
     def error(self, message: str, hint: str | None) -> None:
-        """Show what went wrong and what to do."""
-        ...
+        """Show an error and its hint."""
 
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ TERMINAL = "/dev/tty"
 
 
 class Stop(Struct):
-    """How far the end of the server has come: each signal takes it one step further."""
+    """Stage of the server's shutdown: each signal takes it one step further."""
 
     asked: asyncio.Event
     hurry: asyncio.Event
@@ -51,7 +51,7 @@ class Stop(Struct):
 
 
 class HangUp:
-    """What SIGHUP means for one run of the server: sets `reload`, or begins the end."""
+    """Handler of SIGHUP for one run of the server: sets `reload`, or begins the shutdown."""
 
     def __init__(self, stop: Stop, reload: asyncio.Event) -> None:
         self._stop, self._reload = stop, reload
@@ -60,11 +60,11 @@ class HangUp:
 
     def handle(self) -> None:
         """Act on the signal; to be called in the loop."""
-        if not self._ended_with_terminal():
+        if not self._end_with_terminal():
             self._reload.set()
-            asyncio.get_running_loop().call_later(SECOND_LOOK_S, self._ended_with_terminal)
+            asyncio.get_running_loop().call_later(SECOND_LOOK_S, self._end_with_terminal)
 
-    def _ended_with_terminal(self) -> bool:
+    def _end_with_terminal(self) -> bool:
         """End the server if its terminal has gone; a second SIGHUP for that is no step."""
         if not self._needs_terminal or has_terminal():
             return False

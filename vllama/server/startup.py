@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import socket
 import sys
@@ -23,6 +24,7 @@ from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
+from vllama.base.servers import RunningServer, announce
 from vllama.config import (
     Config,
     choose_collector,
@@ -32,20 +34,21 @@ from vllama.config import (
     read_node_key,
 )
 from vllama.models.library import open_library
-from vllama.net.http.certificate import Certificate
-from vllama.net.http.listener import bind
+from vllama.net.http.listener import Certificate, bind
 from vllama.net.http.server import Server
 from vllama.net.http.watchdog import watch_loop
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.observe.tracing.setup import open_tracing
 from vllama.routes.app import App
-from vllama.routes.context import Gateway
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.context import Starting
+from vllama.routes.in_use import InUse, Setup
+from vllama.routes.route_table import ROUTES
 from vllama.server.daemon import Daemon
 from vllama.server.preflight import (
     check_engine,
     check_model,
     check_nodes,
+    check_open,
     check_upstreams,
     close_folders,
     gather_facts,
@@ -55,8 +58,12 @@ from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop, handled_signals
 from vllama.supervise.guard import raise_file_limit
 from vllama.supervise.leftovers import sweep
+from vllama.supervise.shim import PR_SET_DUMPABLE, prctl
 
 GC_THRESHOLDS = (50_000, 20, 20)
+M_ARENA_MAX = -8  # malloc.h; each heap keeps its peak, so threads share one
+# a large piece has pages of its own: in the heap, where glibc soon puts it, it leaves a hole
+M_MMAP_THRESHOLD, LARGE_BYTES = -3, 64 * 1024
 MOST_DIGITS = 640  # of an integer, Python's least: long ones cost a square of their length
 
 
@@ -68,15 +75,19 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     if loading the first model finds that out.
     """
     raise_file_limit()
+    prctl(PR_SET_DUMPABLE, 0)  # engines belong to the same user
     sys.set_int_max_str_digits(MOST_DIGITS)
+    keep_heap_small()
     check_nodes(config)
+    check_open(config)
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]
 
     def with_port(read: Config) -> Config:
-        """Put the port that the kernel has chosen in the place of 0, here and after each reload."""
-        return read if read.port else replace(read, port=port)
+        """Put the kernel's port in the place of 0, and its scheme, here and after each reload."""
+        scheme = "https" if read.tls_cert else "http"  # clients may use another one, of a proxy
+        return replace(read, port=read.port or port, scheme=scheme)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -98,35 +109,45 @@ async def _serve(
 ) -> int:
     stop, reload = Stop(asyncio.Event(), asyncio.Event()), asyncio.Event()
     metrics = Metrics()
-    file = keys_file(config.data_dir)
     key = read_node_key(config)
     keys = KeyRing(
         config.api_key,
-        file,
+        keys_file(config.data_dir),
         RealClock(),
         required=config.require_keys,
         node=key if not config.is_head else None,  # the head shows it
     )
-    gateway = Gateway(InUse(Snapshot(config=config)), keys, metrics)
+    in_use = InUse(Setup(config=config))
+    starting = Starting(in_use=in_use, keys=keys, metrics=metrics, routes=ROUTES)
+    app = App(starting)
     server = Server(
-        App(gateway),
+        app,
         drain_s=config.drain_timeout_s,
         certificate=certificate,
         buffer_bytes=config.max_buffer_size_bytes,
+        metrics=metrics,
     )
     failed: VllamaError | None = None
-    with handled_signals(stop, reload), watch_loop(metrics, lambda: not server.clients):
+    file = RunningServer(config.url, starting.owner_secret, str(config.tls_cert or ""))
+    with (
+        announce(config.data_dir, file),
+        handled_signals(stop, reload),
+        watch_loop(metrics, lambda: not server.clients),
+    ):
         async with asyncio.TaskGroup() as group:
             http = group.create_task(server.serve(listener), name="http")
             try:
-                daemon = await executors.upkeep.run(compose, gateway, reporter, load)
+                daemon = await executors.upkeep.run(
+                    compose, app, certificate, stop.asked, reporter, load
+                )
             except VllamaError as error:
                 failed = error
-                gateway.fail(error)
+                app.fail(error)
                 server.stop()
             else:
                 _collect_garbage_rarely()
-                await daemon.run(listener, server, http, stop, reload)
+                app.complete(daemon.gateway)
+                await daemon.run(server, http, stop, reload)
     if failed is not None:
         raise failed
     if stop.missing is not None:
@@ -134,12 +155,18 @@ async def _serve(
     return stop.code
 
 
-def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) -> Daemon:
+def compose(
+    app: App,
+    certificate: Certificate | None,
+    stop: asyncio.Event,
+    reporter: Reporter,
+    load: Callable[[], Config],
+) -> Daemon:
     """Check what can be checked beforehand, and build the daemon; takes seconds, needs no loop.
 
     Completes the snapshot in use. Raises VllamaError for everything that is wrong.
     """
-    in_use = gateway.in_use
+    in_use = app.starting.in_use
     config = in_use.config
     facts = gather_facts(config)
     check_upstreams(config)
@@ -151,7 +178,14 @@ def compose(gateway: Gateway, reporter: Reporter, load: Callable[[], Config]) ->
     check_model(library, config.model)
     tracing = open_tracing(choose_collector(config, environ()))
     in_use.now = replace(in_use.now, facts=facts, library=library)
-    return Daemon(gateway, reporter, load, tracing)
+    return Daemon(app, certificate, stop, reporter, load, tracing)
+
+
+def keep_heap_small() -> None:
+    """Return freed memory to the system, as far as glibc allows it."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_ARENA_MAX, 1)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _collect_garbage_rarely() -> None:

@@ -49,7 +49,7 @@ async def keep_running(
 
 
 async def finish(cleanup: Coroutine[object, object, T]) -> T:
-    """Await `cleanup` to its end, even if the caller is cancelled meanwhile.
+    """Await `cleanup` to its end, even if the caller is canceled meanwhile.
 
     A cancellation is raised afterwards. `cleanup` must have its own time limit.
     """

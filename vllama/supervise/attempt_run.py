@@ -18,7 +18,7 @@ from vllama.base.clock import Clock
 from vllama.supervise.aio import finish, in_thread
 from vllama.supervise.leftovers import RunFile, make_scratch_folder, remove_scratch
 from vllama.supervise.logs import LogRing, Tailer
-from vllama.supervise.probe import Readiness, wait_ready
+from vllama.supervise.probe import ProbeResult, wait_ready
 from vllama.supervise.process import Child
 from vllama.supervise.spec import Exit, Grace, LaunchSpec
 from vllama.supervise.tree import count_oom_kills
@@ -59,15 +59,16 @@ class AttemptRun:
     ) -> AttemptRun:
         """Spawn the process. Raises EngineStartFailed if it cannot be executed."""
         scratch = make_scratch_folder()
-        env = {**spec.env, **dict.fromkeys(spec.scratch_variables, str(scratch))}
+        spec = spec.place(scratch)
         try:
             child = await Child.spawn(
                 spec.argv,
-                env=env,
+                env=spec.env,
                 cwd=spec.cwd,
                 grace=spec.grace,
                 log_path=log_path,
                 scratch=scratch,
+                memory_limit_bytes=spec.memory_limit_bytes,
             )
         except BaseException:
             remove_scratch(scratch)
@@ -81,16 +82,16 @@ class AttemptRun:
             raise
         return run
 
-    async def until_ready(self, stop: asyncio.Future[None], clock: Clock) -> Readiness:
-        """Wait until ready, stalled, or interrupted by its exit, `stop` or a hopeless line."""
+    async def until_ready(self, stop: asyncio.Future[None], clock: Clock) -> ProbeResult:
+        """Wait until ready, stalled, or interrupted: it ended, is hopeless or too large; `stop`."""
         readiness = await wait_ready(
             self.spec,
             clock=clock,
             progress=lambda: self._tailer.read_bytes,
-            interrupts=(self.child.exited, stop, self._hopeless),
+            interrupts=(self.child.exited, self.child.excess, stop, self._hopeless),
         )
         self._tailer.ring.on_line = None
-        if readiness is Readiness.READY:
+        if readiness is ProbeResult.READY:
             self._tailer.slow_down(_SERVING_INTERVAL_S)
         return readiness
 
@@ -106,8 +107,9 @@ class AttemptRun:
     async def until_exit(self, *ends: asyncio.Future[Any], on_fatal: Callable[[], object]) -> None:
         """Wait for the process's exit or for one of `ends`.
 
-        `on_fatal` is called when a line of its log matches `spec.fatal`.
+        `on_fatal` is called when a line of its log matches `spec.fatal`, or it is too large.
         """
+        self.child.excess.add_done_callback(lambda _: on_fatal())
         if self.spec.fatal is not None:
             fatal, loop = re.compile(self.spec.fatal), asyncio.get_running_loop()
             self._tailer.ring.on_line = lambda line: (
@@ -125,6 +127,7 @@ class AttemptRun:
             output=ring.tail(OUTPUT_LINES),
             first_error=ring.first_error,
             stalled=stalled,
+            excess_bytes=self.child.excess.result() if self.child.excess.done() else None,
             oom=None if self._oom_kills is None else count_oom_kills() != self._oom_kills,
         )
 
@@ -138,7 +141,7 @@ class AttemptRun:
         2. KILL until no process is left, and verify.
         3. Remove the run file, and read the rest of the log.
 
-        Must not be cancelled (see `aio.finish`).
+        Must not be canceled (see `aio.finish`).
         """
         grace = grace or self.spec.grace
         try:
@@ -166,7 +169,7 @@ class AttemptRun:
 
     def _write_run_file(self) -> None:
         """Record the tree, so that the next server can end it if this one is killed."""
-        self._run_file.write(self.child.remember())
+        self._run_file.write(self.child.remember(), self.child.remember_shared_memory())
 
 
 def _is_done(future: asyncio.Future[None] | None) -> bool:

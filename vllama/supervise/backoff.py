@@ -1,4 +1,4 @@
-"""When to restart a process that ended unexpectedly.
+"""Restarts of a process that ended unexpectedly.
 
 Knows no process and no clock.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When and how often to restart after an unexpected exit while serving.
+    """Times and number of restarts after an unexpected exit while serving.
 
     `delays_s[n]` is the pause before restart n+1; after the last restart the process is `failed`.
     The count is reset if a process was ready for longer than it took to start, and for at least

@@ -12,7 +12,7 @@ import resource
 import select
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,8 +25,11 @@ FILES, _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
 """The soft limit of open files that engines get: the one that the server was started with."""
 
 
+LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # for Python; a guard gets no others of ours
+
+
 def raise_file_limit() -> None:
-    """Raise this process's soft limit of open files towards the hard one, as Go programs do."""
+    """Raise this process's soft limit of open files toward the hard one, as Go programs do."""
     with contextlib.suppress(OSError, ValueError):  # the system may allow less
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(FILES, min(_HARD, MOST_FILES)), _HARD))
 
@@ -39,7 +42,8 @@ class GuardFailed(Exception):
 class Command:
     """The command to run. `env` is its whole environment; its output is appended to `log_path`.
 
-    `scratch` is a folder that is removed when no process of the tree is left.
+    `scratch` is a folder that is removed when no process of the tree is left. `oom_score` is the
+    least `oom_score_adj` (Linux). `memory_limit_bytes`: see `LaunchSpec`.
     """
 
     argv: tuple[str, ...]
@@ -48,6 +52,8 @@ class Command:
     cwd: Path | None
     grace: Grace
     scratch: Path | None = None
+    oom_score: int = 0
+    memory_limit_bytes: int | None = None
 
 
 class Guard:
@@ -81,9 +87,15 @@ class Guard:
             raise GuardFailed(rest or "the guard ended before it started anything")
         return int(rest)
 
-    def read_exit(self) -> int | None:
-        """Wait for the program's exit code; None if the guard was killed before it reported one."""
+    def read_exit(self, on_excess: Callable[[int], object] = bool) -> int | None:
+        """Wait for the program's exit code; None if the guard was killed before it reported one.
+
+        `on_excess` gets the bytes of a tree that was stopped at its limit of memory.
+        """
         word, rest = self._read_line()
+        if word == "memory":
+            on_excess(int(rest))
+            word, rest = self._read_line()
         return int(rest) if word == "exit" else None
 
     def wait(self) -> int:
@@ -121,6 +133,8 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
         *("--grace", str(grace.term_s + grace.second_term_s)),
         *("--second-term", str(grace.term_s)),
         *("--files", str(FILES)),
+        *(("--oom-score", str(command.oom_score)) if command.oom_score else ()),
+        *(("--memory", str(limit)) if (limit := command.memory_limit_bytes) else ()),
         *(("--scratch", str(command.scratch)) if command.scratch else ()),
         "--",
         *command.argv,
@@ -132,7 +146,8 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
             stdout=log,
             stderr=log,
             cwd=command.cwd,
-            env={**os.environ, shim.ENV_VARIABLE: encoded},
+            env={name: value for name, value in os.environ.items() if name in LOADER}
+            | {shim.ENV_VARIABLE: encoded},
             start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor only
             pass_fds=(status_fd,),
         )

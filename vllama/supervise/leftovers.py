@@ -50,10 +50,10 @@ class Identity(msgspec.Struct, frozen=True):
         return proc
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a run file; `engine` is None if it had ended by that time.
 
-    `argv` is for people who look into the file.
+    `argv` is for people who look into the file. `shared` are files in /dev/shm that it had mapped.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     descendants: list[Identity]
     argv: list[str] = []
     scratch: str | None = None
+    shared: list[str] = []
 
     def find(self) -> list[psutil.Process]:
         """Return all processes that still run: those in the file, and later ones of that start."""
@@ -84,21 +85,21 @@ class RunFile:
         self._argv = list(argv[:3])
         self._scratch = scratch
 
-    def write(self, known: Iterable[psutil.Process]) -> None:
-        """Write the file; `known` are the processes of the tree, to be ended with the engine."""
+    def write(self, known: Iterable[psutil.Process], shared: Iterable[str] = ()) -> None:
+        """Write the file; the processes of the tree and `shared` memory go with the engine."""
         found = []
         for proc in known:
             with contextlib.suppress(psutil.Error):
                 found.append(Identity.of(proc))
-        record = Record(
+        record = RunRecord(
             name=self._name,
             supervisor=Identity.of(psutil.Process()),
             engine=next((one for one in found if one.pid == self._pid), None),
             descendants=[one for one in found if one.pid != self._pid],
             argv=self._argv,
             scratch=str(self._scratch),
+            shared=sorted(shared),
         )
-        private.make_folder(self.path.parent)
         private.replace(self.path, msgspec.json.encode(record))
 
     def remove(self) -> None:
@@ -106,10 +107,10 @@ class RunFile:
         self.path.unlink(missing_ok=True)
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> RunRecord | None:
     """Return the record in `path`; None if it is invalid or has just been removed."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
     except (OSError, ValueError):  # an error of msgspec is one
         return None
 
@@ -124,7 +125,8 @@ def sweep(run_dir: Path, *, term_s: float = 2.0) -> list[str]:
     for path in sorted(run_dir.glob("*.json")):
         record = read_record(path)
         if record is None:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
             continue
         if record.supervisor.find() is not None:
             continue
@@ -147,13 +149,13 @@ def list_leftovers(run_dir: Path) -> list[tuple[str, list[int]]]:
     return leftovers
 
 
-def _end(record: Record, term_s: float) -> bool:
+def _end(record: RunRecord, term_s: float) -> bool:
     """Send TERM, then KILL, to all remaining processes; return whether there were any."""
     roots = record.find()
     procs = set(roots).union(*(tree.list_below(root) for root in roots)) if roots else set()
     # A group is certainly ours only if the engine itself leads it.
     group = record.engine.pid if record.engine and record.engine.find() else None
-    shared = shim.list_shared_memory(proc.pid for proc in procs)
+    shared = {*record.shared, *shim.list_shared_memory(proc.pid for proc in procs)}
     for number, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, _KILL_S)):
         left = [proc for proc in procs if tree.is_alive(proc)]
         if not left:

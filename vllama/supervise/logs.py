@@ -158,7 +158,7 @@ class Tailer:
         return self._splitter.partial or next(iter(self.ring.tail(1)), "")
 
     async def run(self) -> None:
-        """Read until cancelled; the owner then calls `finish`."""
+        """Read until canceled; the owner then calls `finish`."""
         while True:
             more = self.read()
             if self._offset > self._max_bytes:

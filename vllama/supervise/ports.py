@@ -66,7 +66,7 @@ class PortReservation:
 
     @property
     def held(self) -> bool:
-        """Whether the port is still bound here."""
+        """True if the port is still bound here."""
         return self._socket is not None
 
     def before_spawn(self) -> None:

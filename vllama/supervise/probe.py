@@ -26,10 +26,13 @@ T = TypeVar("T")
 
 
 async def reach(endpoint: Endpoint, connect: Callable[..., Awaitable[T]]) -> T:
-    """Return what `connect` makes of the first address of the endpoint that answers.
+    """Return the result of `connect` for the first address of the endpoint that answers.
 
-    `connect` takes `host`, `port`, and for TLS `ssl` and `server_hostname`. Raises OSError.
+    `connect` takes `host`, `port`, and for TLS `ssl` and `server_hostname`; or `path` alone, of a
+    Unix socket. Raises OSError.
     """
+    if endpoint.socket:
+        return await connect(path=endpoint.socket)
     tls: dict[str, Any] = {}
     if endpoint.scheme == "https":
         pinned = endpoint.certificates
@@ -45,10 +48,7 @@ async def reach(endpoint: Endpoint, connect: Callable[..., Awaitable[T]]) -> T:
 
 @cache
 def trust_only(file: str) -> ssl.SSLContext:
-    """Return what accepts the certificates in a file, and what they have signed, for any host.
-
-    Raises ConfigError.
-    """
+    """Return a context that trusts the certificates in a file only. Raises ConfigError."""
     import ssl  # not at the top: most servers need none
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -89,8 +89,8 @@ class NoAnswer(Down):
     __slots__ = ()
 
 
-class Readiness(StrEnum):
-    """How a wait for readiness ended."""
+class ProbeResult(StrEnum):
+    """Result of a wait for readiness."""
 
     READY = "ready"
     STALLED = "stalled"
@@ -155,7 +155,8 @@ def _make_request(endpoint: Endpoint, path: str, api_key: str | None, post: byte
 
 
 async def _exchange(endpoint: Endpoint, request: bytes) -> int:
-    reader, writer = await reach(endpoint, asyncio.open_connection)
+    open_it = asyncio.open_unix_connection if endpoint.socket else asyncio.open_connection
+    reader, writer = await reach(endpoint, open_it)
     try:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
@@ -198,7 +199,7 @@ async def wait_ready(
     clock: Clock,
     progress: Callable[[], object],
     interrupts: Collection[asyncio.Future[Any]] = (),
-) -> Readiness:
+) -> ProbeResult:
     """Poll until ready, stalled, or one of `interrupts` (the child's exit, a stop) is done.
 
     The deadline is a stall timeout: it restarts whenever the value of `progress()` changes. An
@@ -209,21 +210,21 @@ async def wait_ready(
     try:
         await asyncio.wait({polling, *interrupts}, return_when=asyncio.FIRST_COMPLETED)
         if any(interrupt.done() for interrupt in interrupts):
-            return Readiness.INTERRUPTED
+            return ProbeResult.INTERRUPTED
         return polling.result()
     finally:
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
 
 
-async def _poll(spec: LaunchSpec, clock: Clock, progress: Callable[[], object]) -> Readiness:
+async def _poll(spec: LaunchSpec, clock: Clock, progress: Callable[[], object]) -> ProbeResult:
     mark, changed_s = progress(), clock.monotonic()
     while True:
         if await check(spec):
-            return Readiness.READY
+            return ProbeResult.READY
         new_mark, now_s = progress(), clock.monotonic()
         if new_mark != mark:
             mark, changed_s = new_mark, now_s
         elif spec.stall_timeout_s is not None and now_s - changed_s >= spec.stall_timeout_s:
-            return Readiness.STALLED
+            return ProbeResult.STALLED
         await asyncio.sleep(spec.probe.interval_s)

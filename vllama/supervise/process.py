@@ -28,25 +28,29 @@ from vllama.supervise.spec import Grace
 
 _SPAWN_LIMIT_S = 30.0
 _TICK_S = 0.05
+OOM_SCORE = 500
+"""When memory runs out, the kernel ends what the server has started before anything else."""
 
 
 class Child:
     """A running tree: the guard, the engine and its descendants. Created by `spawn`.
 
     `exited` is done, with the code as from `subprocess`, as soon as the engine itself has ended;
-    `gone` when the guard has ended the rest of the tree, and has ended too.
+    `gone` when the guard has ended the rest of the tree, and has ended too. `excess`, with its
+    bytes, if it exceeded its limit of memory: it is stopped then, and has to be killed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.exited: asyncio.Future[int] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
+        self.excess: asyncio.Future[int] = loop.create_future()
         self.pid = 0
         self.guard_pid = 0
         self._loop = loop
         self._spawned: asyncio.Future[None] = loop.create_future()
         self._guard_ended = threading.Event()
         self._known: set[psutil.Process] = set()
-        self._shared: set[str] = set()  # shared memory of the processes that were signalled
+        self._shared: set[str] = set()  # shared memory of the processes that were signaled
         self._known_lock = threading.Lock()  # several threads take snapshots; held for microseconds
 
     @classmethod
@@ -59,6 +63,7 @@ class Child:
         cwd: Path | None = None,
         grace: Grace | None = None,
         scratch: Path | None = None,
+        memory_limit_bytes: int | None = None,
     ) -> Child:
         """Start `argv` with exactly `env`, its output appended to `log_path`.
 
@@ -74,6 +79,8 @@ class Child:
             cwd=cwd,
             grace=grace or Grace(),
             scratch=scratch,
+            oom_score=OOM_SCORE,
+            memory_limit_bytes=memory_limit_bytes,
         )
         attend = partial(child._attend, command)
         threading.Thread(target=attend, name=f"child-{Path(argv[0]).name}", daemon=True).start()
@@ -118,11 +125,16 @@ class Child:
             self._known = {*below, *(proc for proc in old if tree.is_alive(proc))}
             return tuple(self._known)
 
+    def remember_shared_memory(self) -> set[str]:
+        """Add the tree's shared memory (`sem.mp-…`, too) to what goes with it; return all of it."""
+        self._shared |= shim.list_shared_memory(proc.pid for proc in self.remember())
+        return self._shared
+
     def measure_footprint(self) -> tree.Footprint:
         """Measure the memory of engine and descendants; blocks for milliseconds."""
         return tree.measure_footprint(self.remember(), self.pid)
 
-    def measure_activity(self) -> tree.Activity:
+    def measure_activity(self) -> tree.TreeWork:
         """Return the CPU time and reads of engine and descendants; blocks for milliseconds."""
         return tree.measure_activity(self.remember())
 
@@ -132,7 +144,7 @@ class Child:
         await asyncio.shield(self.gone)
 
     async def _abandon(self) -> None:
-        """Clean up after a cancelled `spawn`: wait until it has succeeded or failed, then kill."""
+        """Clean up after a canceled `spawn`: wait until it has succeeded or failed, then kill."""
         try:
             await self._spawned
         except EngineStartFailed:
@@ -162,13 +174,14 @@ class Child:
 
     def _attend(self, command: Command) -> None:
         """Spawn, read the guard's status lines, wait for the guard; post each event to the loop."""
-        code = shim.EXEC_FAILED
+        code, loop, excess = shim.EXEC_FAILED, self._loop, self.excess
         try:
             with Guard(command) as guard:
                 self.guard_pid = guard.pid
                 self.pid = guard.read_pid(_SPAWN_LIMIT_S)
                 post(self._loop, partial(self._on_spawned, None))
-                if (ended := guard.read_exit()) is not None:
+                ended = guard.read_exit(lambda size: post(loop, partial(excess.set_result, size)))
+                if ended is not None:
                     post(self._loop, partial(self._on_exited, ended))
                 code = guard.wait()
         except GuardFailed as failure:
@@ -181,17 +194,15 @@ class Child:
 
     def _terminate(self) -> None:
         if not self.exited.done():
-            known = self.remember()
-            self._shared |= shim.list_shared_memory(proc.pid for proc in known)
-            tree.signal_tree(self.pid, known, signal.SIGTERM)
+            self.remember_shared_memory()
+            tree.signal_tree(self.pid, self.remember(), signal.SIGTERM)
 
     def _kill_tree(self, limit_s: float) -> tuple[int, ...]:
         deadline = time.monotonic() + limit_s
         while not self._guard_ended.is_set():
-            known = self.remember()  # 1
-            self._shared |= shim.list_shared_memory(proc.pid for proc in known)
+            self.remember_shared_memory()  # 1
             if not self.exited.done():
-                tree.signal_tree(self.pid, known, signal.SIGKILL)  # 2
+                tree.signal_tree(self.pid, self.remember(), signal.SIGKILL)  # 2
             late = time.monotonic() > deadline
             _signal(self.guard_pid, signal.SIGKILL if late else signal.SIGUSR1)  # 3
             self._guard_ended.wait(_TICK_S)

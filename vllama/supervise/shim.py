@@ -1,17 +1,21 @@
 """The guard: a small program between supervisor and engine, so that no engine outlives either.
 
 It is started as ``python -I -S shim.py --status-fd N --grace S [--second-term S] [--scratch DIR]
-[--files N] -- argv…`` with the read end of a pipe as stdin. The supervisor holds the write end and
-never writes. When the supervisor dies, even by SIGKILL, the pipe closes. The guard is a separate
-program that uses only the standard library and knows nothing about the engine.
+[--files N] [--oom-score N] [--memory BYTES] -- argv…`` with the read end of a pipe as stdin. The
+supervisor holds the write end and never writes. When the supervisor dies, even by SIGKILL, the pipe
+closes. The guard is a separate program that uses only the standard library and knows nothing about
+the engine.
 
 The engine's environment is passed encoded in one variable. Thus it does not affect the guard's
 Python (LD_PRELOAD, PYTHONPATH), nor the guard's Python the environment (PEP 538 sets LC_CTYPE).
 
-1. Become child subreaper (Linux), so that the guard inherits orphans of the engine.
+1. Become child subreaper (Linux), so that the guard inherits orphans of the engine, and closed to
+   other processes of the user: its environment may have secrets.
 2. Fork the engine into its own session; PDEATHSIG ends it if the guard is SIGKILLed.
 3. Report ``pid N`` to the supervisor on the status fd, or ``error TEXT`` and exit with 127.
-4. Wait for signals and for stdin. When the engine ends, report ``exit CODE`` on the status fd.
+4. Wait for signals and for stdin. When the engine ends, report ``exit CODE`` on the status fd. A
+   tree with more than ``--memory`` of its own (Linux) is stopped, as by Ctrl-Z, and reported as
+   ``memory BYTES``: the supervisor ends it, after it has learned why.
 5. After the end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end, send SIGTERM to its group
    and every descendant, again after the second-term time (default: half of the grace), and SIGKILL
    after the grace (at once on SIGUSR1), repeated every 50 ms until no process is left.
@@ -35,6 +39,11 @@ if TYPE_CHECKING:
 ENV_VARIABLE = "VLLAMA_GUARD_ENV"
 EXEC_FAILED = 127
 TICK_S = 0.05
+MEMORY_TICK_S = 0.1
+FASTEST = 8 * 1024**3  # bytes in a second that no tree can take
+SCAN_S, SCAN_SHARE = 1.0, 0.0005  # how often new processes are looked for, and what that may cost
+ROUGH = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
+EXACT = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 STDIN = 0
 
 
@@ -42,6 +51,7 @@ STDIN = 0
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4  # 0: other processes of the user cannot read memory and environment
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -55,6 +65,16 @@ def prctl(option: int, value: int) -> bool:
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def raise_oom_score(least: int) -> None:
+    """Ask the kernel to kill this process and its children before others (Linux)."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            if int(file.read()) < least:
+                file.write(str(least))
+    except OSError:
+        pass
 
 
 def list_processes() -> list[tuple[int, int, int]]:
@@ -82,17 +102,21 @@ def list_processes() -> list[tuple[int, int, int]]:
 
 
 def list_shared_memory(pids: "Iterable[int]") -> set[str]:
-    """Return the files in /dev/shm that the processes have mapped (Linux)."""
-    files: set[str] = set()
+    """Return the files in /dev/shm that the processes have mapped (Linux).
+
+    By their inodes, because who creates a semaphore has mapped it by a name that is deleted at once
+    (glibc's `sem_open`).
+    """
+    inodes: set[int] = set()
     for pid in pids:
         try:
             with open(f"/proc/{pid}/maps", "rb") as file:
                 lines = [line for line in file if b" /dev/shm/" in line]
         except OSError:
             continue
-        names = (os.fsdecode(line.rstrip(b"\n").split(None, 5)[5]) for line in lines)
-        files.update(name for name in names if not name.endswith(" (deleted)"))
-    return files
+        inodes.update(int(line.split(None, 5)[4]) for line in lines)
+    found = os.scandir("/dev/shm") if inodes else ()
+    return {each.path for each in found if each.inode() in inodes}
 
 
 def remove_shared_memory(paths: set[str]) -> None:
@@ -174,7 +198,45 @@ def start(argv: list[str], env: dict[bytes, bytes]) -> int:
     return pid
 
 
-class Guard:
+def read_sizes(pid: int, file: str, names: tuple[bytes, ...]) -> int:
+    """Return the sum of some lines of a process's file in /proc, in bytes; 0 after its end."""
+    try:
+        with open(f"/proc/{pid}/{file}", "rb", buffering=0) as opened:
+            lines = opened.read().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
+
+
+class MemoryWatch:
+    """The memory of the tree that is its own: files that it has mapped do not count."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.pids: list[int] = []
+        self.scan_at = self.read_at = 0.0
+
+    def find_excess(self) -> int:
+        """Return the bytes of the tree if they exceed the limit; 0 if not, or if it is too early.
+
+        The exact sizes, in which pages that forks share count once, take the kernel longer.
+        """
+        now = time.monotonic()
+        if now < self.read_at:
+            return 0
+        if now >= self.scan_at:
+            self.pids = [pid for pid, _ in find_descendants(list_processes())]
+            self.scan_at = now + max(SCAN_S, (time.monotonic() - now) / SCAN_SHARE)
+        left = self.limit - sum(read_sizes(pid, "status", ROUGH) for pid in self.pids)
+        self.read_at = now + min(SCAN_S, max(MEMORY_TICK_S, left / FASTEST))
+        if left >= 0:
+            return 0
+        self.read_at = now + SCAN_S
+        size = sum(read_sizes(pid, "smaps_rollup", EXACT) for pid in self.pids)
+        return size if size > self.limit else 0
+
+
+class TreeGuard:
     """Steps 4 and 5 of the module's docstring."""
 
     def __init__(
@@ -186,6 +248,7 @@ class Guard:
         wake_fd: int,
         grace_s: float,
         term_s: float,
+        memory: MemoryWatch | None,
     ) -> None:
         self.subreaper = subreaper
         self.known: set[tuple[int, int]] = set()  # including orphans that cannot be found again
@@ -195,6 +258,7 @@ class Guard:
         self.wake_fd = wake_fd
         self.grace_s = grace_s
         self.term_s = term_s
+        self.memory = memory
         self.code: int | None = None
         self.ending_since: float | None = None
         self.terms = 0
@@ -211,6 +275,8 @@ class Guard:
                 self.end()
             if self.ending_since is not None:
                 self.signal_tree(time.monotonic() - self.ending_since)
+            elif self.memory is not None and (excess := self.memory.find_excess()):
+                self.freeze(excess)
             self.wait()
 
     def reap(self) -> bool:
@@ -238,6 +304,13 @@ class Guard:
         if self.ending_since is None:
             self.ending_since = time.monotonic()
 
+    def freeze(self, excess: int) -> None:
+        """Stop the tree where it is, and report why it has to be ended."""
+        self.memory = None
+        self.kill = True  # a stopped process does not end by SIGTERM
+        self.signal_all(find_descendants(list_processes()), signal.SIGSTOP)
+        report(self.status_fd, f"memory {excess}")
+
     def signal_tree(self, elapsed_s: float) -> None:
         """Send the signal that is due to the group, then to every descendant outside of it."""
         if self.kill or elapsed_s >= self.grace_s:
@@ -251,8 +324,12 @@ class Guard:
         self.known = find_descendants(table) | self.known.intersection((p, g) for p, _, g in table)
         # before each signal, because a process that is killed by it cannot be examined later
         self.shared |= list_shared_memory(pid for pid, _ in self.known)
+        self.signal_all(self.known, number)
+
+    def signal_all(self, known: "Iterable[tuple[int, int]]", number: int) -> None:
+        """Signal the group, then every process outside of it."""
         send(-self.engine, number)
-        for pid, group in self.known:
+        for pid, group in known:
             if group != self.engine:
                 send(pid, number)
 
@@ -260,6 +337,8 @@ class Guard:
         """Wait for a signal, the end of stdin or, while ending, the next tick."""
         fds = [self.wake_fd, STDIN] if self.watch_stdin else [self.wake_fd]
         timeout_s = None if self.ending_since is None else TICK_S
+        if self.memory is not None and self.ending_since is None:
+            timeout_s = max(0.0, self.memory.read_at - time.monotonic())
         ready, _, _ = select.select(fds, [], [], timeout_s)
         if STDIN in ready and not os.read(STDIN, 4096):
             self.watch_stdin = False
@@ -302,6 +381,9 @@ def main(args: list[str]) -> None:
     if "--files" in options:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(options["--files"]), hard))
+    if "--oom-score" in options:
+        raise_oom_score(int(options["--oom-score"]))
+    prctl(PR_SET_DUMPABLE, 0)  # only now, because this gives its files in /proc to root
     pairs = binascii.a2b_base64(os.environ[ENV_VARIABLE]).split(b"\0")
     env = dict(pair.split(b"=", 1) for pair in pairs if pair)
 
@@ -319,13 +401,14 @@ def main(args: list[str]) -> None:
         report(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
         os._exit(EXEC_FAILED)
     report(status_fd, f"pid {engine}")
-    guard = Guard(
+    guard = TreeGuard(
         engine=engine,
         subreaper=subreaper,
         status_fd=status_fd,
         wake_fd=wake_r,
         grace_s=grace_s,
         term_s=float(options.get("--second-term", grace_s / 2)),
+        memory=MemoryWatch(int(options["--memory"])) if LINUX and "--memory" in options else None,
     )
     code = guard.run()
     remove_shared_memory(guard.shared)

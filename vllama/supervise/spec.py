@@ -6,13 +6,14 @@ Knows no model, engine or dialect; it could describe any server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from vllama.base.errors import VllamaError
+from vllama.base.units import format_amounts
 
 
 class State(StrEnum):
@@ -26,8 +27,15 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+SCRATCH = "{scratch}"
+SOCKET = f"{SCRATCH}/engine.sock"
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a process, and the key that it requires as a bearer token, if any.
+
+    `socket` is the path of a Unix socket that it listens on instead of the port; `SCRATCH` in it
+    stands for the folder of `LaunchSpec.scratch_variables`, which nobody else can enter.
 
     `prefix` precedes every path; only external servers have one. `keeps_connections` False: the
     server closes the connection after an answer, even if it promised to keep it alive.
@@ -43,6 +51,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str = "http"
     host: str = "127.0.0.1"
     port: int
+    socket: str = ""
     api_key: str | None = None
     prefix: str = ""
     keeps_connections: bool = True
@@ -59,7 +68,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What clients are told of it: never its address."""
+        """Title for clients: never its address."""
         if not self.is_elsewhere:
             return "the engine"
         kind = "node" if self.is_node else "upstream"
@@ -68,6 +77,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """Base URL without a trailing slash."""
+        if self.socket:
+            return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
@@ -99,7 +110,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """How to stop: TERM, TERM again after `term_s`, KILL the tree after another `second_term_s`."""
+    """Steps of a stop: TERM, again after `term_s`, KILL the tree after another `second_term_s`."""
 
     term_s: float = 1.0
     second_term_s: float = 2.0
@@ -111,8 +122,9 @@ class Fault(StrEnum):
 
     MEMORY = "memory"
     ARCHITECTURE = "architecture"
-    QUANTISATION = "quantisation"
+    QUANTIZATION = "quantization"
     MISMATCH = "mismatch"
+    DEVICE = "device"
     PORT = "port"
 
 
@@ -137,17 +149,19 @@ class LaunchFailed(VllamaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How one attempt ended: `code` as from `subprocess` (negative: signal), None: still running.
+    """Exit of one attempt: `code` as from `subprocess` (negative: signal), None: still running.
 
     `stalled`: it was ended because it made no progress. `output` are its last lines, `first_error`
-    the first of all lines that names an error or exception. `oom`: whether the kernel killed any
-    process for lack of memory meanwhile; None if unknown.
+    the first of all lines that names an error or exception. `excess_bytes`: its memory, if that was
+    more than its limit. `oom`: whether the kernel killed any process for lack of memory meanwhile;
+    None if unknown.
     """
 
     code: int | None
     output: tuple[str, ...] = ()
     first_error: str | None = None
     stalled: bool = False
+    excess_bytes: int | None = None
     oom: bool | None = None
 
 
@@ -175,7 +189,11 @@ class LaunchSpec:
     crash.
 
     `scratch_variables` are set to a folder for its sockets and temporary files, which is removed
-    after its end. The path of the folder is short enough for a socket in it.
+    after its end. The path of the folder is short enough for a socket in it. In `argv` and in the
+    endpoint's `socket`, `SCRATCH` stands for it.
+
+    A tree that takes more than `memory_limit_bytes`, without the files that it has mapped, is ended
+    (Linux only; None: no limit).
     """
 
     name: str
@@ -190,6 +208,24 @@ class LaunchSpec:
     hopeless: str | None = None
     fatal: str | None = None
     scratch_variables: tuple[str, ...] = ("TMPDIR",)
+    memory_limit_bytes: int | None = None
+
+    def explain(self, exit_: Exit) -> Diagnosis:
+        """Return why the process has ended."""
+        if exit_.excess_bytes is None:
+            return self.diagnose(exit_)
+        took, limit = format_amounts(exit_.excess_bytes, self.memory_limit_bytes or 0)
+        return Diagnosis(cause=f"it took {took} of memory, more than its limit of {limit}")
+
+    def place(self, scratch: Path) -> LaunchSpec:
+        """Return the start with that folder for its sockets and temporary files."""
+        socket = self.endpoint.socket.replace(SCRATCH, str(scratch))
+        return replace(
+            self,
+            argv=tuple(word.replace(SCRATCH, str(scratch)) for word in self.argv),
+            env={**self.env, **dict.fromkeys(self.scratch_variables, str(scratch))},
+            endpoint=msgspec.structs.replace(self.endpoint, socket=socket),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ from vllama.supervise.attempt_run import AttemptRun
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import http_status
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Exit, State
-from vllama.supervise.tree import Activity, Footprint
+from vllama.supervise.tree import Footprint, TreeWork
 
 _MAX_ATTEMPTS = 20
 
 
-class History:
+class Attempts:
     """The latest attempts; the last of them may be running."""
 
     def __init__(self, clock: Clock) -> None:
@@ -73,7 +73,8 @@ class History:
         )
 
 
-PATIENCE_S = 2.5
+PATIENCE_S = 30.0
+"""A request waits that long for a restart, whether its response has begun or not."""
 
 
 class Status:
@@ -91,7 +92,7 @@ class Status:
         self._run: AttemptRun | None = None
         self._endpoint: Endpoint | None = None
         self._logs = LogRing()
-        self._history = History(clock)
+        self._history = Attempts(clock)
         self._retry_at_s = 0.0
 
     @property
@@ -147,7 +148,7 @@ class Status:
         run = self._run
         return run.child.measure_footprint() if run is not None else Footprint(whole=False)
 
-    def measure_activity(self) -> Activity | None:
+    def measure_activity(self) -> TreeWork | None:
         """Return the CPU time and reads of the tree; blocks, so call it in a thread."""
         run = self._run
         return run.child.measure_activity() if run is not None else None

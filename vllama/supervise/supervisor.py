@@ -21,7 +21,7 @@ from vllama.supervise.attempt_run import KILL_AT_ONCE, AttemptRun
 from vllama.supervise.backoff import RestartPolicy, Restarts
 from vllama.supervise.logs import LogRing, open_log
 from vllama.supervise.ports import PortReservation
-from vllama.supervise.probe import Readiness
+from vllama.supervise.probe import ProbeResult
 from vllama.supervise.spec import (
     Diagnosis,
     Endpoint,
@@ -79,8 +79,8 @@ class SupervisedProcess(Status):
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Kill the engine at `endpoint`, and restart it as after a crash. Returns the cause.
 
-        With `cause` None, the engine has reported a fatal error, and the cause is looked for in its
-        log. If it does not serve there any more, the cause of its last end is returned.
+        With `cause` None, it has reported a fatal error, and the cause is looked for in its log, or
+        it is too large. If it does not serve there any more, the cause of its last end is returned.
         """
         if self._endpoint == endpoint and self._hangs is not None and not self._hangs.done():
             cause = cause or self._find_cause_in_log()
@@ -125,7 +125,7 @@ class SupervisedProcess(Status):
         3. Decide, unless stopped: record exit and cause. A stalled start has failed for good. An
            exit before the process was ever ready is retried only if its diagnosis says so. After
            any other exit `Restarts.after_crash` decides.
-        4. Clean up: always end the whole tree before anything else, even if cancelled, because its
+        4. Clean up: always end the whole tree before anything else, even if canceled, because its
            remains would hold memory and ports that the next start needs.
         5. Continue: failed, stopped, or backoff and again from 1.
 
@@ -197,8 +197,8 @@ class SupervisedProcess(Status):
         try:
             readiness = await run.until_ready(stop, self._clock)
             port.release()
-            stalled = readiness is Readiness.STALLED
-            if readiness is Readiness.READY:
+            stalled = readiness is ProbeResult.STALLED
+            if readiness is ProbeResult.READY:
                 self._history.record_ready()
                 self._hangs = asyncio.get_running_loop().create_future()
                 self._endpoint = run.spec.endpoint
@@ -212,7 +212,8 @@ class SupervisedProcess(Status):
             self._endpoint = None
             self._enter(State.BACKOFF if again else State.STOPPING)
             hangs = self._hangs is not None and self._hangs.done()
-            await finish(self._clean_up(run, stalled=stalled, kill=stalled or hangs))  # 4
+            kill = stalled or hangs or run.child.excess.done()
+            await finish(self._clean_up(run, stalled=stalled, kill=kill))  # 4
             self._hangs = None
         return again and not self._failed
 
@@ -230,7 +231,7 @@ class SupervisedProcess(Status):
         if self._run is None:
             return UNKNOWN
         try:
-            return self._run.spec.diagnose(self._run.exit()).cause
+            return self._run.spec.explain(self._run.exit()).cause
         except OSError as error:
             log.warning("%s: cannot read its log: %s", self.name, error)
             return UNKNOWN
@@ -238,7 +239,7 @@ class SupervisedProcess(Status):
     def _decide(self, run: AttemptRun, *, stalled: bool) -> bool:
         """Record an unexpected end and decide whether to start again (step 3)."""
         ended = run.exit(stalled=stalled)
-        diagnosis = run.spec.diagnose(ended)
+        diagnosis = run.spec.explain(ended)
         if self._hangs is not None and self._hangs.done():
             diagnosis = Diagnosis(cause=self._hangs.result())
         self._history.record_end(ended, diagnosis)

@@ -142,14 +142,14 @@ def _kilobytes(words: list[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class TreeWork:
     """The work of a tree since its start: CPU seconds, and bytes read from disks."""
 
     cpu_s: float = 0.0
     read_bytes: int = 0
 
 
-def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
+def measure_activity(procs: Iterable[psutil.Process]) -> TreeWork:
     """Return the sum over `procs`; the bytes are 0 where the system does not report them."""
     cpu_s, read_bytes = 0.0, 0
     for proc in procs:
@@ -160,7 +160,7 @@ def measure_activity(procs: Iterable[psutil.Process]) -> Activity:
                 read_bytes += proc.io_counters().read_bytes
         except psutil.Error:
             continue
-    return Activity(cpu_s=cpu_s, read_bytes=read_bytes)
+    return TreeWork(cpu_s=cpu_s, read_bytes=read_bytes)
 
 
 def count_read(pid: int, files: Iterable[Path]) -> int:

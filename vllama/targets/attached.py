@@ -15,7 +15,7 @@ from vllama.base.clock import wait_for
 from vllama.supervise.logs import LogRing
 from vllama.supervise.probe import Down
 from vllama.supervise.spec import Attempt, Diagnosis, Endpoint, Grace, State
-from vllama.supervise.tree import Activity, Footprint
+from vllama.supervise.tree import Footprint, TreeWork
 from vllama.targets.monitor import RETRY_S, UpstreamMonitor, name_upstreams
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class AttachedProcess:
         return self._up
 
     async def run(self) -> None:
-        """Have what is down checked, at first and until it is up again, until stopped."""
+        """Check failed targets at first and until they are up again, until stopped."""
         self._state = State.STARTING
         while not self._stop.is_set():
             await self._check()
@@ -90,7 +90,7 @@ class AttachedProcess:
         """Return an empty footprint, because the memory cannot be measured."""
         return Footprint()
 
-    def measure_activity(self) -> Activity | None:
+    def measure_activity(self) -> TreeWork | None:
         """Return None, because the process is not ours."""
         return None
 
@@ -99,7 +99,7 @@ class AttachedProcess:
         return None
 
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
-        """Return what the monitor has found; it checks often while answers are silent."""
+        """Return the monitor's findings; it checks often while answers are silent."""
         return self._monitor.is_up(endpoint)
 
     @property
@@ -126,7 +126,7 @@ class AttachedProcess:
         return [endpoint for endpoint in self._all if endpoint not in self._up]
 
     async def _check(self) -> None:
-        """Have the monitor check what is down, and use what is up again."""
+        """Ask the monitor to check failed targets, and use recovered ones."""
         down = self._list_down()
         troubles = await self._monitor.check(down)
         found = [one for one, why in zip(down, troubles, strict=True) if not isinstance(why, Down)]

@@ -1,4 +1,4 @@
-"""Which of several equal targets answers the next request, and which have failed lately.
+"""Choice among equal targets for the next request, and the record of recent failures.
 
 A target is anything that can answer: a link of a chain, a replica, a server elsewhere. Requests to
 one that has failed go elsewhere for a while.
@@ -104,7 +104,7 @@ class Breakers(Generic[Target]):
 
 
 def describe_failure(error: VllamaError) -> str:
-    """Return what may be shown of a failure to everybody: nothing that an upstream wrote."""
+    """Return the public part of a failure: nothing that an upstream wrote."""
     if isinstance(error, UpstreamError):
         return {
             429: "it is busy (429)",

@@ -1,4 +1,4 @@
-"""How targets are asked whether they can answer.
+"""Health checks of targets.
 
 `UpstreamMonitor` checks external servers (`--upstream`): which are up, which can serve, and since
 when. A server that refuses the key, or lacks the path that is checked, cannot serve, but is up: its
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from vllama.base.errors import CoolingDown, EngineError, UpstreamError
+from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.request import Call
-from vllama.dialects.errors import clean_engine_error
 from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.supervise.probe import Down, NoAnswer, find_trouble
 from vllama.supervise.spec import Endpoint
@@ -59,7 +59,7 @@ class UpstreamMonitor:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """What is checked; of two addresses of which one begins the other, the longer first."""
+        """Endpoints to check; of two addresses of which one begins the other, the longer first."""
         return tuple(sorted(self._troubles, key=lambda each: -len(each.url)))
 
     def _list_troubles(self) -> dict[str, str]:
@@ -95,17 +95,17 @@ class UpstreamMonitor:
 
     @property
     def all_down(self) -> bool:
-        """Whether there are endpoints that clients rely on, and none of them can serve."""
+        """True if there are endpoints that clients rely on, and none of them can serve."""
         needed = [why for endpoint, why in self._troubles.items() if not endpoint.is_spare]
         return bool(needed) and all(needed)
 
     @property
     def none_answers(self) -> bool:
-        """Whether there are endpoints, and none of them can serve, whether relied on or not."""
+        """True if there are endpoints, and none of them can serve, whether relied on or not."""
         return bool(self._troubles) and all(self._troubles.values())
 
     async def run(self) -> None:
-        """Check at intervals until cancelled."""
+        """Check at intervals until canceled."""
         while True:
             self._replaced.clear()
             async with asyncio.TaskGroup() as group:
@@ -201,8 +201,7 @@ async def probe_target(upstream: Upstream, model: str, *, embeds: bool) -> Engin
 def make_probe(model: str, *, embeds: bool) -> Call:
     """Return the request of a probe."""
     if embeds:
-        body = msgspec.json.encode({"model": model, "input": "ok"})
-        return Call(path="/v1/embeddings", body=body)
+        return Call(path="/v1/embeddings", fields={"model": model, "input": "ok"})
     talk = [{"role": "user", "content": "ok"}]
     asked = {"model": model, "messages": talk, "max_tokens": PROBE_TOKENS, "stream": True}
-    return Call(path="/v1/chat/completions", body=msgspec.json.encode(asked))
+    return Call(path="/v1/chat/completions", fields=asked)

@@ -109,15 +109,17 @@ def format_count(count: int) -> str:
 
 
 class Scope(StrEnum):
-    """What a key may do; `ADMIN` includes the others.
+    """Permission of a key; `ADMIN` includes the others but `ENGINE`.
 
     `NODE` is for the head of a cluster: it may use, list, pull and delete models, and watch.
+    `ENGINE` opens the engines' own routes and fields.
     """
 
     INFER = "infer"
     READ = "read"
     NODE = "node"
     ADMIN = "admin"
+    ENGINE = "engine"
 
 
 class Replaced(Struct, frozen=True, kw_only=True):
@@ -133,10 +135,10 @@ class Replaced(Struct, frozen=True, kw_only=True):
         return self.since_s - SKEW_S <= now_s < self.until_s
 
 
-class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One key; of a named one the secret itself is not kept.
 
-    `digest` is that of `digest_secret`, `shown` are the characters by which its owner recognises
+    `digest` is that of `digest_secret`, `shown` are the characters by which its owner recognizes
     it. `models` are patterns, () allows all. `tokens` are those of a `tokens_period`, as in `Rate`.
     `priority` is the number of turns that its waiting requests get for each turn of a key with
     priority 1. Times are Unix seconds; None: never. `owner` identifies what its requests leave
@@ -162,12 +164,12 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def identity(self) -> str:
-        """What its limits are counted by: its name may have been that of another key before."""
+        """Identity for the limits: the name may have been that of another key before."""
         return self.owner or self.name
 
     def allows(self, scope: Scope) -> bool:
         """Return whether the key may do what needs `scope`."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        return scope in self.scopes or (Scope.ADMIN in self.scopes and scope is not Scope.ENGINE)
 
     def may_use(self, *names: str) -> bool:
         """Return whether the key may use a model that has one of `names`."""
@@ -189,17 +191,17 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
 
-def make_node_key(secret: str) -> Key:
+def make_node_key(secret: str) -> ApiKey:
     """Return the key that the head of a cluster shows to its nodes."""
-    return Key(name="node", digest=digest_secret(secret), scopes=(Scope.NODE,), owner="node")
+    return ApiKey(name="node", digest=digest_secret(secret), scopes=(Scope.NODE,), owner="node")
 
 
-def name_client(key: Key | None) -> str:
-    """Return what the head of a cluster tells a node of the key that a client has shown."""
+def name_client(key: ApiKey | None) -> str:
+    """Return the head's description, for a node, of the key that a client has shown."""
     return f"{key.priority} {key.name}" if key is not None else ""
 
 
-def act_for(key: Key, client: str) -> Key:
+def act_for(key: ApiKey, client: str) -> ApiKey:
     """Return a node key as the client that `name_client` names: turns and what is kept are its own.
 
     Other keys are returned as they are, whatever their requests say.
@@ -213,9 +215,9 @@ def act_for(key: Key, client: str) -> Key:
     return replace(key, name=name, owner=f"{key.owner} {name}", priority=turns)
 
 
-def index_keys(keys: Iterable[Key]) -> dict[str, Key]:
+def index_keys(keys: Iterable[ApiKey]) -> dict[str, ApiKey]:
     """Return keys by the digests of all their secrets."""
-    found: dict[str, Key] = {}
+    found: dict[str, ApiKey] = {}
     for key in keys:
         if (old := key.replaced) is not None:
             found[old.digest] = replace(key, digest=old.digest, shown=old.shown)
@@ -223,10 +225,10 @@ def index_keys(keys: Iterable[Key]) -> dict[str, Key]:
     return found
 
 
-def make_plain_keys(plain: tuple[str, ...]) -> Mapping[str, Key]:
+def make_plain_keys(plain: tuple[str, ...]) -> Mapping[str, ApiKey]:
     """Return the keys of `--api-key`, which may do everything, by digest."""
     made = (
-        Key(
+        ApiKey(
             name=mask_secret(secret),
             digest=digest_secret(secret),
             scopes=(Scope.ADMIN,),
@@ -252,5 +254,5 @@ def digest_secret(secret: str) -> str:
 
 
 def mask_secret(secret: str) -> str:
-    """Return so much of a secret that its owner recognises it."""
+    """Return so much of a secret that its owner recognizes it."""
     return "…" + (secret[-SHOWN_CHARACTERS:] if len(secret) >= LEAST_SECRET_CHARACTERS else "")

@@ -1,4 +1,4 @@
-"""What a key may use: requests and tokens in a period, requests at once.
+"""Limits of a key: requests and tokens in a period, requests at once.
 
 Rates are counted by a sliding window, which remembers the time of every admission: no period of
 that length, wherever it begins, has more. A fixed window or a token bucket would let twice as many
@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from vllama.accounts.keys.key import DAY_S, MONTH, Key, format_count
+from vllama.accounts.keys.key import DAY_S, MONTH, ApiKey, format_count
 from vllama.accounts.usage.entries import name_day
 from vllama.base.clock import Clock
 from vllama.base.errors import LimitReached
@@ -42,7 +42,7 @@ Size: TypeAlias = Callable[[], int]
 
 
 class Window(Struct, frozen=True):
-    """How much of one limit is left, and in how many seconds all of it will be."""
+    """Remainder of one limit, and the seconds until all of it is available."""
 
     limit: int
     remaining: int
@@ -50,14 +50,14 @@ class Window(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Where a key stands; None for what is not limited."""
+    """Remainders of a key's limits; None for no limit."""
 
     requests: Window | None = None
     tokens: Window | None = None
 
 
 class SlidingWindow:
-    """What was used in the last seconds: amounts with their Unix times, the oldest first."""
+    """Usage of the last seconds: amounts with their Unix times, the oldest first."""
 
     def __init__(self) -> None:
         self._used: deque[tuple[float, int]] = deque()
@@ -95,7 +95,7 @@ class SlidingWindow:
 
 @dataclass(slots=True)
 class Use:
-    """What one key has used: requests and tokens lately, and the tokens of each day.
+    """Usage of one key: recent requests and tokens, and the tokens of each day.
 
     Of the `running` requests, `active` ones have `reserved` tokens. Others wait at the `door`, one
     of them until some are `freed`, the rest for that one.
@@ -135,7 +135,7 @@ class KeyLimits:
         self._uses: dict[str, Use] = {}
 
     def restore(self, before: Mapping[str, Before]) -> None:
-        """Add what keys have used before, by the identities of keys."""
+        """Add the earlier usage of keys, by the identities of keys."""
         for identity, (days, recent) in before.items():
             use = self._uses.setdefault(identity, Use())
             for day, tokens in days.items():
@@ -146,7 +146,7 @@ class KeyLimits:
             use.admitted.sort()
             use.spent.sort()
 
-    def admit(self, key: Key, *, gives_way: bool = False) -> None:
+    def admit(self, key: ApiKey, *, gives_way: bool = False) -> None:
         """Admit a request, for which `finish` has to be called once. Raises LimitReached.
 
         `gives_way`: a row of a batch, which ends as soon as another request comes; it does not
@@ -166,7 +166,7 @@ class KeyLimits:
             use.admitted.add(1, now_s)
         use.running += not gives_way
 
-    async def reserve(self, key: Key, size: Size) -> int:
+    async def reserve(self, key: ApiKey, size: Size) -> int:
         """Reserve the tokens of an admitted request, once there is room; return how many.
 
         They are given back by `release`. Raises LimitReached if the tokens of the key were used up
@@ -181,25 +181,25 @@ class KeyLimits:
                 use.freed.clear()
                 await use.freed.wait()
 
-    def try_reserve(self, key: Key, size: Size) -> int | None:
+    def try_reserve(self, key: ApiKey, size: Size) -> int | None:
         """Reserve at once, without suspending; None if there is no room, or nothing is left."""
         use, _ = self._use_of(key)
         return None if use.door.locked() else self._take(key, size)
 
-    def release(self, key: Key, reserved: int) -> None:
+    def release(self, key: ApiKey, reserved: int) -> None:
         """Give reserved tokens back."""
         use, _ = self._use_of(key)
         use.active -= 1
         use.reserved -= reserved
         use.freed.set()
 
-    def shrink(self, key: Key, surplus: int) -> None:
+    def shrink(self, key: ApiKey, surplus: int) -> None:
         """Give back a part of the tokens that a request has reserved."""
         use, _ = self._use_of(key)
         use.reserved -= surplus
         use.freed.set()
 
-    def finish(self, key: Key, tokens: int, *, gives_way: bool = False) -> None:
+    def finish(self, key: ApiKey, tokens: int, *, gives_way: bool = False) -> None:
         """Count a request of `key` that has ended, and the tokens that it took."""
         use, now_s = self._use_of(key)
         use.running -= not gives_way
@@ -207,8 +207,8 @@ class KeyLimits:
         if tokens and key.tokens_period == "min":
             use.spent.add(tokens, now_s)
 
-    def find_standing(self, key: Key) -> Standing:
-        """Return what is left of the limits."""
+    def find_standing(self, key: ApiKey) -> Standing:
+        """Return the remainder of the limits."""
         use, now_s = self._use_of(key)
         requests = tokens = None
         if key.rate is not None:
@@ -223,8 +223,8 @@ class KeyLimits:
             tokens = Window(key.tokens, left, reset_s)
         return Standing(requests, tokens)
 
-    def _use_of(self, key: Key) -> tuple[Use, float]:
-        """Return what a key has used that still counts now, and the time."""
+    def _use_of(self, key: ApiKey) -> tuple[Use, float]:
+        """Return the usage of a key that still counts now, and the time."""
         use, now_s = self._uses.get(key.identity), self._clock.time()
         if use is None:
             use = self._uses[key.identity] = Use()
@@ -233,7 +233,7 @@ class KeyLimits:
         return use, now_s
 
     @staticmethod
-    def _check_tokens(key: Key, use: Use, now_s: float) -> None:
+    def _check_tokens(key: ApiKey, use: Use, now_s: float) -> None:
         if key.tokens is None or use.sum_tokens(key.tokens_period, now_s) < key.tokens:
             return
         again_s = seconds_to_end(key.tokens_period, now_s)
@@ -247,7 +247,7 @@ class KeyLimits:
         )
 
     @staticmethod
-    def _check_rate(key: Key, use: Use, now_s: float) -> None:
+    def _check_rate(key: ApiKey, use: Use, now_s: float) -> None:
         if key.rate is None or use.admitted.sum < key.rate.count:
             return
         raise LimitReached(
@@ -257,7 +257,7 @@ class KeyLimits:
             hint="send fewer requests, or wait",
         )
 
-    def _take(self, key: Key, size: Size) -> int | None:
+    def _take(self, key: ApiKey, size: Size) -> int | None:
         """Reserve tokens if there is room, or if some are left and nothing else runs."""
         use, now_s = self._use_of(key)
         tokens = 0

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from vllama.accounts.keys.key import (
-    Key,
+    ApiKey,
     Scope,
     digest_secret,
     index_keys,
@@ -63,18 +63,18 @@ class KeyRing:
 
     def use_plain(self, secrets: tuple[str, ...]) -> None:
         """Replace the plain keys."""
-        self._plain: dict[str, Key] = dict(make_plain_keys(secrets))
+        self._plain: dict[str, ApiKey] = dict(make_plain_keys(secrets))
         if self._node is not None:
             self._plain[self._node.digest] = self._node
 
     @property
     def is_required(self) -> bool:
-        """Whether requests need a key."""
+        """True if requests need a key."""
         return bool(self._plain) or self.stays_required
 
     @property
     def stays_required(self) -> bool:
-        """Whether they need one without the plain keys, too, even if the file is gone."""
+        """True if they need one without the plain keys, too, even if the file is gone."""
         return self._required or (self._named is not None and not self._named.is_open)
 
     def _has_any(self) -> bool:
@@ -83,7 +83,7 @@ class KeyRing:
         now_s = self._clock.time()
         return bool(self._plain) or any(key.find_fault(now_s) is None for key in named)
 
-    def find(self, authorization: str, api_key: str) -> Key | None:
+    def find(self, authorization: str, api_key: str) -> ApiKey | None:
         """Return the key that the headers show, which may have expired; None if there is none.
 
         `authorization` is that of RFC 6750, `Bearer SECRET`; `api_key` is `x-api-key`, where
@@ -91,7 +91,7 @@ class KeyRing:
         nothing about a secret.
         """
         self.refresh()
-        named: Mapping[str, Key] = self._named.keys if self._named is not None else {}
+        named: Mapping[str, ApiKey] = self._named.keys if self._named is not None else {}
         if not (self._plain or named):
             return None
         scheme, _, bearer = authorization.partition(" ")
@@ -103,7 +103,7 @@ class KeyRing:
             found[0] if found else None
         )
 
-    def find_owner(self, owner: str, name: str) -> Key | None:
+    def find_owner(self, owner: str, name: str) -> ApiKey | None:
         """Return the key of an owner, for what goes on after its request; None if it is gone."""
         named = self._named.keys.values() if self._named is not None else ()
         now_s = self._clock.time()
@@ -116,13 +116,13 @@ class KeyRing:
             None,
         )
 
-    def admits(self, key: Key | None) -> bool:
+    def admits(self, key: ApiKey | None) -> bool:
         """Return whether a request that shows `key` is accepted."""
         if key is None:
             return not self.is_required
         return key.find_fault(self._clock.time()) is None
 
-    def check(self, key: Key | None) -> None:
+    def check(self, key: ApiKey | None) -> None:
         """Raise Unauthorized unless a request that shows `key` is accepted."""
         if self.admits(key):
             return
@@ -185,7 +185,7 @@ class WatchedKeys:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-current_key: ContextVar[Key | None] = ContextVar("current_key", default=None)
+current_key: ContextVar[ApiKey | None] = ContextVar("current_key", default=None)
 
 
 def may_use(*names: str) -> bool:
@@ -215,7 +215,7 @@ def check_engine() -> None:
         )
 
 
-def check_scopes(key: Key | None, scopes: Sequence[Scope]) -> None:
+def check_scopes(key: ApiKey | None, scopes: Sequence[Scope]) -> None:
     """Raise Forbidden if `key` has none of `scopes`; none are needed where there are none."""
     if key is None or not scopes or any(map(key.allows, scopes)):
         return

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vllama.accounts.keys.key import (
     MAX_PRIORITY,
     NAME_PATTERN,
-    Key,
+    ApiKey,
     Replaced,
     Scope,
     digest_secret,
@@ -49,7 +49,7 @@ class UnknownKey(ConfigError):
 class KeyFile(msgspec.Struct, frozen=True):
     """The content of the file. `open`: requests need no key, as before there was any."""
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[ApiKey, ...] = ()
     version: int = 1
     open: bool = False
 
@@ -69,14 +69,14 @@ def read_file(path: Path) -> KeyFile:
             f"cannot read the keys in '{path}': {error.strerror or error}",
             hint="run the command as the user of the server",
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"cannot read the keys in '{path}': {error}",
             hint="restore the file, or remove it and add the keys again",
         ) from None
 
 
-def read_keys(path: Path) -> tuple[Key, ...]:
+def read_keys(path: Path) -> tuple[ApiKey, ...]:
     """Return the keys of a file; none if it does not exist. Raises ConfigError."""
     return read_file(path).keys
 
@@ -89,8 +89,8 @@ def wants_keys(path: Path) -> bool:
         return True
 
 
-def change_keys(path: Path, change: Callable[[dict[str, Key]], T], *, opens: bool = False) -> T:
-    """Have `change` modify the keys by name, and write them; return what it returns.
+def change_keys(path: Path, change: Callable[[dict[str, ApiKey]], T], *, opens: bool = False) -> T:
+    """Apply `change` to the keys by name, and write them; return its result.
 
     With `opens`, requests need no key until a key is added. Other commands wait meanwhile,
     and no reader sees half of a change. Raises ConfigError, and what `change` raises.
@@ -112,8 +112,8 @@ def change_keys(path: Path, change: Callable[[dict[str, Key]], T], *, opens: boo
 
 
 def add_key(
-    keys: dict[str, Key], name: str, secret: str, fields: Mapping[str, Any], now_s: float
-) -> Key:
+    keys: dict[str, ApiKey], name: str, secret: str, fields: Mapping[str, Any], now_s: float
+) -> ApiKey:
     """Add a key. Raises ConfigError if its name is taken, even by one that has been revoked.
 
     Usage is shown by the name, and a revoked key still stands in the list.
@@ -135,7 +135,7 @@ def add_key(
             hint=f"give it a new secret: vllama keys rotate {name}; or other limits: "
             f"vllama keys change {name}",
         )
-    keys[name] = Key(
+    keys[name] = ApiKey(
         name=name,
         digest=digest_secret(secret),
         shown=mask_secret(secret),
@@ -146,7 +146,7 @@ def add_key(
     return keys[name]
 
 
-def change_key(keys: dict[str, Key], name: str, fields: Mapping[str, Any]) -> Key:
+def change_key(keys: dict[str, ApiKey], name: str, fields: Mapping[str, Any]) -> ApiKey:
     """Change what a key may do. Raises ConfigError."""
     if not fields:
         raise ConfigError(
@@ -158,8 +158,8 @@ def change_key(keys: dict[str, Key], name: str, fields: Mapping[str, Any]) -> Ke
 
 
 def rotate_key(
-    keys: dict[str, Key], name: str, secret: str, *, overlap_s: float = 0.0, now_s: float = 0.0
-) -> Key:
+    keys: dict[str, ApiKey], name: str, secret: str, *, overlap_s: float = 0.0, now_s: float = 0.0
+) -> ApiKey:
     """Give a key another secret. Raises ConfigError.
 
     The old secret goes on working for `overlap_s`; one before it ends now, so two work at most.
@@ -171,13 +171,13 @@ def rotate_key(
     return keys[name]
 
 
-def revoke_key(keys: dict[str, Key], name: str, now_s: float) -> Key:
+def revoke_key(keys: dict[str, ApiKey], name: str, now_s: float) -> ApiKey:
     """Revoke a key for good; it stays in the list. Raises ConfigError."""
     keys[name] = replace(find_key(keys, name), revoked_s=now_s)
     return keys[name]
 
 
-def remove_key(keys: dict[str, Key], name: str) -> Key:
+def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
     """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
     key = keys.get(name)
     if key is None:
@@ -190,7 +190,7 @@ def remove_key(keys: dict[str, Key], name: str) -> Key:
     return keys.pop(name)
 
 
-def find_key(keys: Mapping[str, Key], name: str) -> Key:
+def find_key(keys: Mapping[str, ApiKey], name: str) -> ApiKey:
     """Return a key that has not been revoked. Raises ConfigError."""
     key = keys.get(name)
     if key is None or key.revoked_s is not None:
@@ -207,7 +207,7 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     shown: Annotated[str, says("the last characters of its secret")]
-    scopes: Annotated[list[str], says("what it may do: `infer`, `read`, `admin`")]
+    scopes: Annotated[list[str], says("what it may do: `infer`, `read`, `admin`, `engine`")]
     models: Annotated[list[str], says("patterns of the models that it may use; empty: all")]
     rate: Annotated[str | None, says("requests in a period, such as `60/min`; null: no limit")]
     tokens: Annotated[str | None, says("tokens in a period, such as `1000/day`; null: no limit")]
@@ -286,7 +286,7 @@ def read_fields(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return fields
 
 
-def describe_key(key: Key, secret: str = "") -> KeyRow:
+def describe_key(key: ApiKey, secret: str = "") -> KeyRow:
     """Return a key as JSON shows it; only the answer that makes a secret has that."""
 
     def show(time_s: float | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What is recorded of requests: what each took, and the admissions that a rate still counts."""
+"""Records of usage: amounts of each request, and the admissions that a rate still counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from vllama.base import private
+from vllama.base import journal, private
 
 MOST = 1 << 62
 """Sums stay below it, so that the database can hold them."""
@@ -26,7 +26,7 @@ Day = Annotated[str, msgspec.Meta(pattern=DAY_PATTERN)]
 
 
 class Amounts(msgspec.Struct, kw_only=True):
-    """What requests took together: their number, tokens, and time in microseconds.
+    """Totals of requests: their number, tokens, and time in microseconds.
 
     `prompt_tokens` include the `cached_tokens`, which the engine had computed before.
     """
@@ -43,7 +43,7 @@ class Amounts(msgspec.Struct, kw_only=True):
         return self.prompt_tokens + self.generated_tokens
 
     def add(self, other: Amounts) -> None:
-        """Add what other requests took."""
+        """Add the amounts of other requests."""
         for name in self.__struct_fields__:
             setattr(self, name, min(MOST, getattr(self, name) + getattr(other, name)))
 
@@ -76,25 +76,13 @@ class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
 
 Entry = Served | Admitted
 
-_decoder = msgspec.json.Decoder(Entry)
+decode_entry = msgspec.json.Decoder(Entry).decode
 _encoder = msgspec.json.Encoder()
 
 
 def encode_entry(entry: Entry) -> bytes:
     """Return an entry as a line of a journal."""
     return _encoder.encode(entry) + b"\n"
-
-
-def decode_entries(content: bytes) -> tuple[list[Entry], list[bytes]]:
-    """Return the entries of a journal, and the lines that cannot be read."""
-    entries: list[Entry] = []
-    unreadable: list[bytes] = []
-    for line in filter(None, content.split(b"\n")):
-        try:
-            entries.append(_decoder.decode(line))
-        except (ValueError, RecursionError):
-            unreadable.append(line)
-    return entries, unreadable
 
 
 def sum_up(entries: Iterable[Entry]) -> list[Entry]:
@@ -153,22 +141,18 @@ class Journal:
         """Create the file, and lock it until `close`."""
         self.path = path
         new = path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(new, flags, private.FILE)
+        self._fd = os.open(new, journal.FLAGS | os.O_EXCL, private.FILE)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         new.rename(path)  # only now, since one that is not locked seems to be abandoned
-        self.size_bytes = 0
-        self._is_cut = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file, which is open."""
+        return os.fstat(self._fd).st_size
 
     def append(self, line: bytes) -> None:
-        """Add a line."""
-        if self._is_cut:
-            line = b"\n" + line
-        written = os.write(self._fd, line)
-        self.size_bytes += written
-        self._is_cut = written < len(line)
-        if self._is_cut:
-            raise OSError(f"only {written} of {len(line)} bytes could be written")
+        """Add a line, or nothing of it."""
+        journal.append(self._fd, line)
 
     def close(self) -> None:
         """Close the file, and remove it."""

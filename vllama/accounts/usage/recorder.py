@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class JournalBatch:
     """Entries of `journal`, which end at `size_bytes`; `is_last`: nothing follows them there."""
 
     journal: Journal | None
@@ -67,7 +67,7 @@ class UsageRecorder:
         self._stamp = time.time_ns()
         self._numbers = itertools.count(1)
         self._pending: list[Entry] = []
-        self._batches: deque[Batch] = deque()  # more than one only while the database fails
+        self._batches: deque[JournalBatch] = deque()  # more than one only while the database fails
         self._folding = asyncio.Lock()
         self._closing = asyncio.Event()
         try:
@@ -100,7 +100,7 @@ class UsageRecorder:
             self._store.close()
 
     def close(self) -> None:
-        """Let `run` end, once everything is in the database."""
+        """End `run` once everything is in the database."""
         self._closing.set()
 
     async def flush(self) -> None:
@@ -121,7 +121,7 @@ class UsageRecorder:
             self._hand_over()
 
     def read(self, work: Callable[[UsageStore], T]) -> T:
-        """Return what `work` reads of the database.
+        """Return the result of `work` on the database.
 
         One that cannot be used is put aside, and a new one begins. Raises one of `FAILURES`.
         """
@@ -156,13 +156,13 @@ class UsageRecorder:
         return store
 
     def _hand_over(self) -> None:
-        """Have limits count what was used before, in their own thread, and once."""
+        """Load earlier usage into the limits, in their own thread, and once."""
         if self._found is not None and self._restore is not None:
             self._restore(self._found)
             self._found = self._restore = None
 
     def _take_batch(self) -> None:
-        """Take what has been recorded since the last call; begin a new journal after a long one."""
+        """Take the entries since the last call; begin a new journal after a long one."""
         journal, entries = self._journal, self._pending
         is_last = journal is None or journal.size_bytes > MAX_JOURNAL_BYTES
         if is_last:
@@ -171,9 +171,9 @@ class UsageRecorder:
         if self._batches and self._batches[-1].journal is journal:
             entries = sum_up([*self._batches.pop().entries, *entries])
         size_bytes = 0 if journal is None else journal.size_bytes
-        self._batches.append(Batch(journal, size_bytes, entries, is_last))
+        self._batches.append(JournalBatch(journal, size_bytes, entries, is_last))
 
-    def _fold(self, batch: Batch) -> None:
+    def _fold(self, batch: JournalBatch) -> None:
         name = batch.journal.path.name if batch.journal is not None else ""
         self.read(lambda store: store.fold(name, batch.size_bytes, batch.entries, time.time()))
 

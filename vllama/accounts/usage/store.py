@@ -23,11 +23,11 @@ from vllama.accounts.usage.entries import (
     Entry,
     Number,
     Time,
-    decode_entries,
+    decode_entry,
     sum_up,
     take_over,
 )
-from vllama.base import private
+from vllama.base import journal, private
 from vllama.base.meaning import says
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class UsageStore:
 
     @property
     def is_current(self) -> bool:
-        """Whether the database still lies where it was opened."""
+        """True if the database still lies where it was opened."""
         return find_inode(self.folder) == self._inode
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class UsageStore:
             database.execute("DELETE FROM journals WHERE name = ?", (journal,))
 
     def take_over_journals(self, now_s: float) -> int:
-        """Add what servers that were killed have left in their journals; return the entries."""
+        """Add the entries that killed servers have left in their journals; return them."""
         count = 0
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
@@ -194,20 +194,13 @@ class UsageStore:
                 "SELECT bytes FROM journals WHERE name = ? AND typeof(bytes) = 'integer'",
                 (path.name,),
             ).fetchone()
-            entries, unreadable = decode_entries(content[max(0, known[0]) if known else 0 :])
+            new = content[max(0, known[0]) if known else 0 :].split(b"\n")
+            entries, unreadable = journal.read_lines(new, decode_entry)
             if unreadable:
-                self._put_lines_aside(path, unreadable)
+                journal.put_aside(path, unreadable, self.folder / QUARANTINE_NAME)
             self.fold(path.name, len(content), entries, now_s)
         self.forget_journal(path.name)
         return len(entries)
-
-    def _put_lines_aside(self, journal: Path, lines: Sequence[bytes]) -> None:
-        file = self.folder / QUARANTINE_NAME
-        file.touch(private.FILE)
-        with file.open("ab") as kept:
-            kept.write(b"".join(line + b"\n" for line in lines))
-        count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
-        log.warning("usage: cannot read %s of '%s'; kept in '%s'", count, journal.name, file)
 
     def list_rows(
         self,
@@ -238,7 +231,7 @@ class UsageStore:
         return [UsageRow(**dict(zip(fields, values, strict=True))) for values in found]
 
     def read_recent(self, now_s: float) -> dict[str, Recent]:
-        """Return what limits still count, by the identities of keys.
+        """Return the amounts that limits still count, by the identities of keys.
 
         A clock that was ahead has left times in the future; they are taken as now, for good.
         """
@@ -286,7 +279,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def find_inode(folder: Path) -> int:
-    """Return what tells the database from another one at its place; 0 if there is none."""
+    """Return the identity of the database file; 0 if there is none."""
     try:
         return (folder / FILE_NAME).lstat().st_ino
     except OSError:

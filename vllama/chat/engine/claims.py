@@ -1,4 +1,4 @@
-"""What engines tell, checked where it enters: they, or whatever runs behind an address, may send
+"""Checks of engines' data where it enters: they, or whatever runs behind an address, may send
 anything.
 
 Usage, limits and answers build on numbers of tokens. What cannot be one is left out, as if the
@@ -27,9 +27,9 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
 @cache
-def warn_of_counts(what: str) -> None:
-    """Say in the log, once for each `what`, that numbers of an engine were left out."""
-    log.warning("left out what cannot be numbers of tokens: %s of an engine", what)
+def warn_left_out(what: str) -> None:
+    """Say in the log, once for each `what`, that a part of an engine's response was left out."""
+    log.warning("left out what cannot be read in an engine's response: %s", what)
 
 
 def read_count(value: object, what: str) -> int | None:
@@ -37,7 +37,7 @@ def read_count(value: object, what: str) -> int | None:
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     if value is not None:
-        warn_of_counts(what)
+        warn_left_out(what)
     return None
 
 
@@ -45,6 +45,8 @@ def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return OpenAI's usage object without what cannot be numbers of tokens; the rest stays."""
     kept: dict[str, Any] = {}
     for name, value in usage.items():
+        if isinstance(value, float) and value.is_integer():  # 5.0, as JSON libraries write it
+            value = int(value)
         if name.endswith("_tokens") and type(value) is int and 0 <= value <= MAX_COUNT:
             kept[name] = value
             continue
@@ -62,7 +64,7 @@ def read_usage(raw: msgspec.Raw, what: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(raw or b"null", type=dict[str, Any] | None)
     except (ValueError, RecursionError):
-        warn_of_counts(what)
+        warn_left_out(what)
         return {}
     return clean_usage(value or {})
 

@@ -1,4 +1,4 @@
-"""How much of its context a request may use: Ollama's arithmetic for prompts and answers.
+"""Limits of a request's context: Ollama's arithmetic for prompts and responses.
 
 Ollama starts its engine again for every other `num_ctx`, so that its engine's context is the
 request's. Here an engine may have more than a request asks for (decision 0007): the request is
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vllama.base.errors import ContextOverflow
+from vllama.chat.bodies import check_length
 from vllama.chat.engine.traits import MAX_KEPT, Traits, remember_for_traits
 from vllama.chat.request import Message
 
@@ -24,13 +26,31 @@ LEAST_WITH_IMAGES = 2048
 IMAGE_TOKENS = 768
 """What an image counts for when old messages are dropped; how many it takes nobody knows before."""
 
+TOKEN_LENGTH = 256
+"""Characters that no token exceeds: the longest of GPT-4's, Llama's and Qwen's is 128 spaces."""
+
+SHORT_TEXT = 1_000_000
+"""Characters that an engine may always be asked to count, in about a second: much may be cut."""
+
+
+def check_text(text: str, traits: Traits) -> None:
+    """Raise ContextOverflow for a text that no tokens of a whole context can be; count nothing."""
+    check_length(len(text))
+    most = max(SHORT_TEXT, TOKEN_LENGTH * traits.context_length)
+    if len(text) > most:
+        raise ContextOverflow(
+            f"the prompt is longer than the available context length: it has {len(text)} "
+            f"characters, and a context of {traits.context_length} tokens at most {most}",
+            hint="shorten it, or ask for a larger num_ctx",
+        )
+
 
 def bound_traits(traits: Traits, num_ctx: int) -> Traits:
     """Return `traits` for a request whose context is `num_ctx` tokens, if the engine has more."""
     num_ctx = max(num_ctx, LEAST_WITH_IMAGES if traits.takes_images else LEAST)
     if num_ctx >= traits.window:
         return traits
-    kept = _bounded(traits)
+    kept = _get_bounded(traits)
     if num_ctx not in kept:
         if len(kept) >= MAX_KEPT:
             kept.clear()
@@ -39,7 +59,7 @@ def bound_traits(traits: Traits, num_ctx: int) -> Traits:
 
 
 @remember_for_traits
-def _bounded(traits: Traits) -> dict[int, Traits]:
+def _get_bounded(traits: Traits) -> dict[int, Traits]:
     """Return where the bounded traits of an engine are kept: much else is kept for each of them."""
     return {}
 

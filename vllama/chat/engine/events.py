@@ -2,20 +2,21 @@
 
 One decoder for chats and completions, tolerant of what engines leave out or add: a first chunk
 without `finish_reason`, usage inside the last chunk, `object: "error"` (docs/reference/engines.md).
+An event with fields of other types is mended, and decoded again.
 This is also the one place that knows how an error looks in a stream. Typed decoding is several
 times as fast as decoding into dictionaries.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from vllama.base.errors import EngineCrashed, UpstreamError
 from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float
-from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_of_counts
+from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_left_out
+from vllama.chat.engine.refusals import clean_engine_error
 
 BROKEN_EVENT = "the engine sent an event that is not valid JSON"
 
@@ -34,22 +35,34 @@ class ToolDelta(msgspec.Struct, gc=False, omit_defaults=True):
     id: str | None = None
     type: Any = None
     function: FunctionDelta | None = None
+    custom: Any = None  # of a call to a client that gave a custom tool
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What one chunk adds to a message."""
+    """Addition of one chunk to a message."""
 
     role: Any = None
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
     tool_calls: list[ToolDelta] | None = None
 
+    @property
+    def thinking(self) -> str:
+        """The thinking, under whichever name."""
+        return self.reasoning or self.reasoning_content or ""
 
-class Choice(msgspec.Struct, gc=False):
+    @property
+    def said(self) -> str:
+        """The text, also one with which the model refuses."""
+        return (self.content or "") + (self.refusal or "")
+
+
+class ChunkChoice(msgspec.Struct, gc=False):
     """One choice of a chunk; `text` in completions, `message` in answers that are whole.
 
-    `stop_reason` is vLLM's: the stop sequence, or a token's number.
+    `stop_reason` is vLLM's: the stop sequence, or a token's number. `error` is OpenRouter's.
     """
 
     index: int = 0
@@ -59,6 +72,15 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     stop_reason: Any = None
+    error: Any = None
+
+    @property
+    def speaks(self) -> bool:
+        """True if it adds anything to its message."""
+        delta = self.delta
+        if delta is None:
+            return bool(self.text)
+        return bool(delta.said or delta.thinking or delta.tool_calls)
 
 
 class Timings(msgspec.Struct, gc=False):
@@ -74,7 +96,7 @@ class Timings(msgspec.Struct, gc=False):
 class Chunk(msgspec.Struct, gc=False):
     """The JSON of one event."""
 
-    choices: list[Choice] | None = None
+    choices: list[ChunkChoice] | None = None
     usage: dict[str, Any] | None = None
     timings: Timings | None = None
     id: str | None = None
@@ -85,6 +107,7 @@ class Chunk(msgspec.Struct, gc=False):
     error: Any = None
     message: Any = None
     detail: Any = None
+    code: Any = None
 
 
 class Event:
@@ -110,37 +133,91 @@ _decode = msgspec.json.Decoder(Chunk).decode
 _decode_large = msgspec.json.Decoder(Chunk, float_hook=read_float).decode  # see `bodies`
 
 
+_decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is no error
+
+
 def decode_event(payload: bytes) -> Event:
-    """Decode one event. Raises UpstreamError for one that is broken or reports an error."""
+    """Decode one event. Raises UpstreamError for one that is broken, or the error it reports."""
     is_large = len(payload) > MAX_NAMES
     if is_large and has_too_many_values(payload):
         raise UpstreamError("cannot use the engine's answer: an event has too many values")
     try:
         chunk = _decode_large(payload) if is_large else _decode(payload)
     except msgspec.ValidationError:
-        payload, chunk = _decode_without_counts(payload)
+        payload, chunk = _decode_odd(payload)
     except (ValueError, RecursionError):
         raise UpstreamError(BROKEN_EVENT) from None
-    if chunk.choices is None or chunk.error is not None:
-        check_error(chunk)
+    if chunk.choices is None or chunk.error:
+        check_error(chunk, payload)
     event = Event(payload, chunk)
-    if chunk.usage is not None and (cleaned := clean_usage(chunk.usage)) != chunk.usage:
+    for error in () if event.text else [x.error for x in chunk.choices or () if x.error]:
+        check_error(Chunk(error=error), msgspec.json.encode({"error": error}))
+    # 5.0 is 5 to Python
+    if chunk.usage is not None and str(cleaned := clean_usage(chunk.usage)) != str(chunk.usage):
         chunk.usage, event.changed = cleaned, True
     return event
 
 
-def _decode_without_counts(payload: bytes) -> tuple[bytes, Chunk]:
-    """Take the numbers out of an event, if these are what cannot be read, and decode it."""
+def _decode_odd(payload: bytes) -> tuple[bytes, Chunk]:
+    """Decode an event with fields of other types; what cannot be read of it is left out."""
     try:
-        fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-        for name in ("timings", "usage"):
-            if fields.pop(name, None) is not None:
-                warn_of_counts(f"the {name}")
-                with suppress(msgspec.ValidationError):
-                    return (payload := msgspec.json.encode(fields)), _decode(payload)
-    except (ValueError, RecursionError):
-        pass
-    raise UpstreamError(BROKEN_EVENT)
+        value = _decode_any(payload)
+        if not isinstance(value, dict):
+            warn_left_out("an event that is no object")
+            value = {}
+        payload = msgspec.json.encode(_mend(value, Chunk))
+        return payload, _decode(payload)
+    except (ValueError, OverflowError, RecursionError):
+        raise UpstreamError(BROKEN_EVENT) from None
+
+
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "choices": ChunkChoice, "delta": Delta, "message": Delta, "tool_calls": ToolDelta,
+    "function": FunctionDelta, "timings": Timings,
+}  # fmt: skip
+_WORDS = ("text", "content", "thinking", "reasoning", "refusal", "summary")
+
+
+def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return an object with what can be read of the fields of `kind`; further fields stay."""
+    parts = value.get("content")
+    if kind is Delta and isinstance(parts, list):  # Mistral's: thinking and text side by side
+        split: dict[bool, list[object]] = {True: [], False: []}
+        for part in parts:
+            is_thought = isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")
+            split[is_thought].append(part)
+        value["content"], thoughts = split[False], split[True]
+        value["reasoning"] = value.get("reasoning") or thoughts or None
+    for field in msgspec.structs.fields(kind):
+        name, given = field.name, value.get(field.name)
+        inner = _PARTS.get(name)
+        if inner and isinstance(given, list):
+            given = [_mend(one, inner) for one in given if isinstance(one, dict)]
+        elif inner and isinstance(given, dict):
+            given = _mend(given, inner)
+        elif field.type == str | None:
+            given = _read_text(given)
+        try:
+            read = msgspec.convert(given, field.type, strict=False)
+        except msgspec.ValidationError:
+            given, read = None, 0 if field.type is int else None
+        if given is None and value.get(name) is not None:
+            warn_left_out(f"the field '{name}'")
+        if name in value:
+            value[name] = given if inner else read
+    return value
+
+
+def _read_text(value: object) -> str | None:
+    """Return the text of a part or of parts, or a number as text; None for what has none."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(_read_text(one) or "" for one in value)
+        case dict():
+            return next((x for name in _WORDS if (x := _read_text(value.get(name)))), None)
+    return None if value is None or isinstance(value, bool) else str(value)
 
 
 def plain_text(chunk: Chunk) -> str | None:
@@ -154,21 +231,38 @@ def plain_text(chunk: Chunk) -> str | None:
         choice.finish_reason is not None
         or choice.logprobs is not None
         or choice.message is not None
+        or choice.error
     ):
         return None
     if delta is None:
         return choice.text or None
-    if delta.reasoning or delta.reasoning_content or delta.tool_calls:
+    if delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal:
         return None
     return delta.content or None
 
 
-def check_error(chunk: Chunk) -> None:
-    """Raise UpstreamError if an event is an engine's error report."""
-    if chunk.error is not None:
-        raise UpstreamError(_error_text(chunk.error))
-    if chunk.object == "error" or chunk.detail is not None:
-        raise UpstreamError(_error_text(chunk.detail or chunk.message))
+STATUSES = {
+    "context_length_exceeded": 400, "invalid_request_error": 400, "insufficient_quota": 429,
+    "rate_limit_exceeded": 429, "rate_limit_error": 429, "overloaded_error": 529,
+}  # fmt: skip
+"""Codes and types of OpenAI's and Anthropic's errors, with the statuses that come with them."""
+
+
+def check_error(chunk: Chunk, payload: bytes) -> None:
+    """Raise the error that an event reports; one with a status of its own keeps it.
+
+    vLLM refuses much only after the stream has begun: `{"error": {…, "code": 400}}`.
+    """
+    error, told = chunk.error, chunk.detail or chunk.message
+    if error is None and chunk.object != "error" and (chunk.usage is not None or told is None):
+        return
+    named = error if isinstance(error, dict) else {}
+    for code in (named.get("code"), named.get("status"), chunk.code, named.get("type")):
+        if isinstance(code, str):
+            code = int(code) if code.isdecimal() else STATUSES.get(code)
+        if isinstance(code, int) and (400 <= code < 500 or code in (501, 503, 529)):
+            raise clean_engine_error(code, payload)
+    raise UpstreamError(_error_text(told if error is None else error))
 
 
 def check_finish(reason: str) -> None:

@@ -12,11 +12,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from vllama.base.errors import CapabilityMissing
-from vllama.chat.bodies import encode_json
+from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.traits import SchemaStyle, Traits, remember_for_traits
-from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.grammar_schema import SchemaWriter
 from vllama.chat.request import Sampling, Think
 from vllama.chat.schema import check_schema
 from vllama.chat.templates.template_style import template_switches
@@ -78,9 +77,13 @@ def _put(traits: Traits) -> dict[Sampling, dict[str, Any]]:
 
 def _sampling(sampling: Sampling, traits: Traits) -> dict[str, Any]:
     body: dict[str, Any] = {}
+    kept = sampling.left_out | (sampling.own if traits.reads_sampling else frozenset())
     for name in _SENT:
-        if name in traits.parameters and name not in sampling.left_out:
-            body[traits.parameters[name]] = clamp(name, getattr(sampling, name))
+        if name in traits.parameters and name not in kept:
+            value = getattr(sampling, name)
+            if name == "repeat_last_n" and value < 0:  # newer llama-servers refuse -1
+                value = traits.context_length
+            body[traits.parameters[name]] = clamp(name, value)
     if sampling.stop and "stop" in traits.parameters:
         body[traits.parameters["stop"]] = list(sampling.stop)
     return body
@@ -124,27 +127,54 @@ def put_seed(body: dict[str, Any], seed: int, traits: Traits) -> None:
 
 def make_response_format(
     wanted: Mapping[str, Any] | None, traits: Traits
-) -> Mapping[str, Any] | None:
+) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Spell a `response_format` of OpenAI's form as the engine takes it; None is free text.
 
-    Raises CapabilityMissing if the engine cannot keep to one: answering anyhow would look like it;
-    BadRequest for a schema that cannot be used.
+    Return it with the keywords of the schema that the engine cannot hold. Raises CapabilityMissing
+    if it cannot keep to any: answering anyhow would look like it; BadRequest for a schema that
+    cannot be used.
     """
     if wanted is None:
-        return None
+        return None, ()
     if traits.schema_style is SchemaStyle.NONE:
         raise CapabilityMissing(
             "the engine of this model does not support structured outputs (format)"
         )
+    if wanted.get("type") == "structural_tag":
+        if not traits.takes_structural_tags:
+            raise CapabilityMissing("the engine of this model does not support structural tags")
+        return wanted, ()
     named = wanted.get("json_schema")
     schema = named["schema"] if isinstance(named, Mapping) else wanted.get("schema")
     if not isinstance(schema, Mapping):
-        return {"type": "json_object"}
+        return {"type": "json_object"}, ()
     schema = check_schema(schema)
+    left_out: tuple[str, ...] = ()
+    if traits.schema_compiler is not None:
+        writer = SchemaWriter(traits.schema_compiler)
+        if (written := writer.write(schema, "schema")) is None:
+            raise BadRequest("cannot use the JSON schema: no value fits it")
+        schema, left_out = writer.finish(written), tuple(writer.left_out)
+    spelled = spell_format(schema, traits)
+    if named is not None and "json_schema" in spelled:
+        spelled = {
+            **wanted,
+            "json_schema": {**named, **spelled["json_schema"], "name": named["name"]},
+        }
+    return spelled, left_out
+
+
+def spell_format(schema: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+    """Return the `response_format` by which the engine is asked for a schema that it can hold.
+
+    A llama.cpp that was built with llguidance, as xllamacpp is, lets any white space come between
+    two values, and a small model goes on with it to the end of its context. `x-guidance` (in
+    llguidance's docs/json_schema.md) allows one space; other builds ignore it.
+    """
     if traits.schema_style is SchemaStyle.JSON_OBJECT:
-        return {"type": "json_object", "schema": make_safe_schema(schema)}
-    if named is not None:
-        return {**wanted, "json_schema": {**named, "schema": schema}}
+        return {"type": "json_object", "schema": schema}
+    if traits.completion_schema is not None:
+        schema = {"x-guidance": _SPACING, **schema}
     return make_schema_format(schema)
 
 
@@ -156,21 +186,17 @@ def make_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
 def put_completion_format(
     body: dict[str, Any], wanted: Mapping[str, object] | None, traits: Traits
 ) -> None:
-    """Put a `response_format` into a completion: as it is, or as the engine wants it there.
-
-    A llama.cpp that was built with llguidance, as xllamacpp is, lets any white space come between
-    two values, and a small model goes on with it to the end of its context. `x-guidance` (in
-    llguidance's docs/json_schema.md) allows one space; other builds ignore it.
-    """
+    """Put a `response_format` into a completion: as it is, or as the engine wants it there."""
     if wanted is None:
         return
     if traits.completion_schema is None:
         body["response_format"] = wanted
         return
-    inner = wanted.get("json_schema")
-    schema = inner.get("schema") if isinstance(inner, Mapping) else wanted.get("schema")
-    schema = schema if isinstance(schema, Mapping) and schema else {"type": "object"}
-    body[traits.completion_schema] = {"x-guidance": _SPACING} | close_schema(schema)
+    if "json_schema" not in wanted:
+        wanted = spell_format({"type": "object"}, traits)
+    inner = wanted["json_schema"]
+    assert isinstance(inner, Mapping)
+    body[traits.completion_schema] = inner["schema"]
 
 
 def put_think(body: dict[str, Any], think: Think, traits: Traits) -> None:
@@ -210,6 +236,6 @@ def need_tools(traits: Traits) -> None:
         raise CapabilityMissing("the engine of this model does not support tools")
 
 
-def engine_body(body: Mapping[str, Any], traits: Traits) -> bytes:
-    """Encode a body as the engine's adapter finishes it."""
-    return encode_json(traits.finish_body(dict(body)) if traits.finish_body else body)
+def finish_body(body: Mapping[str, Any], traits: Traits) -> Mapping[str, Any]:
+    """Return a body as the engine's adapter finishes it."""
+    return traits.finish_body(dict(body)) if traits.finish_body else body

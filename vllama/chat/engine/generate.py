@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import UpstreamError
-from vllama.chat.bodies import encode_json, has_too_many_values, read_float
+from vllama.chat.bodies import has_too_many_values, read_float
 from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.fields import need_logprobs
 from vllama.chat.engine.traits import Traits
@@ -30,7 +30,8 @@ def make_generate_call(
     """Build the request; `source` has what only this route takes."""
     given = msgspec.structs.asdict(sampling)
     options = {name: x for name, x in given.items() if name not in sampling.left_out}
-    options.pop("left_out", None)
+    for name in ("left_out", "own"):
+        options.pop(name, None)
     limit = compute_answer_limit(options.pop("max_tokens", None), traits)
     if limit is not None:
         options["num_predict"] = limit
@@ -42,7 +43,7 @@ def make_generate_call(
     if chat.logprobs:
         need_logprobs(traits, chat.model)
         body |= {"logprobs": True, "top_logprobs": chat.top_logprobs}
-    return Call(path=GENERATE_PATH, body=encode_json(body))
+    return Call(path=GENERATE_PATH, fields=body)
 
 
 class _Line(msgspec.Struct):
@@ -70,7 +71,7 @@ class GenerateReader:
 
     @property
     def pending(self) -> bool:
-        """Whether a line has begun whose end has not come."""
+        """True if a line has begun whose end has not come."""
         return bool(self._rest)
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -15,7 +15,7 @@ import msgspec
 from vllama.base.errors import BadRequest, CapabilityMissing
 from vllama.chat.bodies import encode_json
 from vllama.chat.engine.fields import (
-    engine_body,
+    finish_body,
     need_completions,
     need_logprobs,
     put_completion_format,
@@ -27,7 +27,6 @@ from vllama.chat.engine.fields import (
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.parsers.call_values import ToolCall
 from vllama.chat.request import Call, Message, PreparedChat, Sampling
-from vllama.chat.schema import check_grammar, check_schema
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
@@ -35,6 +34,8 @@ EMBEDDING_PATH = "/v1/embeddings"
 
 # fields that only chat routes know
 _OF_CHATS = ("chat_template_kwargs",)
+FORMS = ("response_format", "json_schema", "grammar", "structured_outputs", "regex", "ebnf")
+"""Fields that hold a response to a form."""
 
 
 def make_chat_call(chat: PreparedChat, sampling: Sampling, traits: Traits) -> Call:
@@ -54,14 +55,32 @@ def make_chat_call(chat: PreparedChat, sampling: Sampling, traits: Traits) -> Ca
         body["top_logprobs"] = max(1, chat.top_logprobs)  # some engines give none at all for 0
     if chat.n > 1:
         body["n"] = chat.n
-    return Call(path=CHAT_PATH, body=engine_body(body, traits))
+    return Call(path=CHAT_PATH, fields=finish_body(body, traits), grammar=_find_grammar(body))
+
+
+IN_ONE = frozenset(
+    ("echo", "prompt_logprobs", "return_prompt_text", "return_token_ids", "use_beam_search")
+)
+"""Fields of a chat that vLLM refuses, or does not answer, in a stream."""
+
+
+def ask_in_one(call: Call) -> Call:
+    """Return a call whose answer comes as one object."""
+    left_out = ("stream_options", "stream_interval")
+    fields = {name: value for name, value in call.fields.items() if name not in left_out}
+    return msgspec.structs.replace(call, fields=fields | {"stream": False})
 
 
 def make_completion_call(
-    chat: PreparedChat, prompt: str | Sequence[int], sampling: Sampling, traits: Traits
+    chat: PreparedChat,
+    prompt: object,
+    sampling: Sampling,
+    traits: Traits,
+    own: Mapping[str, Any] | None = None,
 ) -> Call:
     """Build a completion of a finished prompt; a limit is always sent, the default being 16.
 
+    `own` are fields that the client wrote, for an engine that takes all of them: nothing is added.
     Raises CapabilityMissing for what the engine lacks.
     """
     need_completions(traits)
@@ -75,7 +94,17 @@ def make_completion_call(
         body["logprobs"] = max(1, chat.top_logprobs)
     if chat.n > 1:
         body["n"] = chat.n
-    return Call(path=COMPLETION_PATH, body=engine_body(body, traits))
+    if own is not None:
+        left_out = {"max_tokens"} if own["stream"] else {"max_tokens", "stream_options"}
+        body = {name: x for name, x in body.items() if name not in left_out}
+        body |= {name: x for name, x in own.items() if x is not None}
+    fields = finish_body(body, traits)
+    return Call(path=COMPLETION_PATH, fields=fields, grammar=_find_grammar(body))
+
+
+def _find_grammar(body: Mapping[str, Any]) -> bytes:
+    found = {name: body[name] for name in FORMS if body.get(name)}
+    return encode_json(found) if found else b""
 
 
 def make_embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -> Call:
@@ -89,23 +118,20 @@ def make_embed_call(texts: str | Sequence[str], traits: Traits, *, model: str) -
         "input": given,
         "encoding_format": "float",
     }
-    return Call(path=EMBEDDING_PATH, body=encode_json(body))
+    return Call(path=EMBEDDING_PATH, fields=body)
 
 
 def _begin(chat: PreparedChat, sampling: Sampling, traits: Traits) -> dict[str, Any]:
-    """Return what chats and completions have alike. Raises BadRequest, CapabilityMissing."""
+    """Return the fields that chats and completions share. Raises BadRequest, CapabilityMissing."""
     body: dict[str, Any] = dict(chat.extra)
     for name in traits.refused_fields:
         if name in body:
             raise BadRequest(f"Unrecognized request argument supplied: {name}")
-    own = traits.completion_schema or ""
-    if isinstance(body.get(own), dict):  # the engine's own word for it
-        body[own] = check_schema(body[own])
-    if isinstance(grammar := body.get("grammar"), str):
-        check_grammar(grammar)
     if chat.logprobs:
         need_logprobs(traits, chat.model)
     put_model(body, traits, chat.model)
+    if chat.is_whole:
+        body.update(traits.whole_fields)
     put_sampling(body, sampling, traits)
     return body
 
@@ -150,7 +176,7 @@ def write_messages(messages: Sequence[Message], traits: Traits, model: str) -> l
             pending.extend(zip(ids, (call.name for call in message.tool_calls), strict=True))
         name = message.tool_name
         if message.role == "tool":
-            item["tool_call_id"], name = _answered(message, pending)
+            item["tool_call_id"], name = _find_call(message, pending)
         if name:
             item["name"] = name
         out.append({**item, **message.extra} if message.extra else item)
@@ -238,7 +264,7 @@ def _call(call: ToolCall, call_id: str) -> dict[str, object]:
     return {**call.extra, "id": call_id, "type": "function", "function": function}
 
 
-def _answered(message: Message, pending: list[tuple[str, str]]) -> tuple[str, str]:
+def _find_call(message: Message, pending: list[tuple[str, str]]) -> tuple[str, str]:
     """Find the call that a tool's message answers: by id, else by name, else the oldest.
 
     Ollama's clients name the tool where OpenAI's engines want the call's id.

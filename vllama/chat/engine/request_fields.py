@@ -1,8 +1,9 @@
-"""Which fields of a client's request reach an engine: the gate, and the lists of harmless fields.
+"""Gate for the fields of a client's request to an engine, and the lists of harmless fields.
 
 Every body passes `check_code` when it is decoded: `CODE_FIELDS` are for requests that
 `may_send_code`. What a dialect does not read itself is sent on only by `pass_fields`: OpenAI's own
-fields, and those that the engine's traits list. The others are named in a header of the answer.
+fields, and those that the engine's traits list, within the limits of `field_limits`. The others are
+named in a header of the response.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from vllama.base.errors import Forbidden
+from vllama.chat.engine.field_limits import fit_field
 
 may_send_code: ContextVar[bool] = ContextVar("may_send_code", default=False)
 """Whether the running request shows a key of an administrator, to a server with `inspect_code`."""
+
+may_use_engine: ContextVar[bool] = ContextVar("may_use_engine", default=False)
+"""Whether the running request shows a key with the scope `engine`: only code is kept from it."""
 
 CODE_FIELDS = frozenset((
     # vLLM: `vllm_xargs` reaches plug-ins, one of which runs Python from the request; tensors are
@@ -43,6 +48,8 @@ _UNPACKED: Mapping[str, Collection[str]] = {
     "extra_body": CODE_FIELDS,
     "options": CODE_FIELDS,
 }
+RUN_HERE = ("function", "custom")
+"""The types of tools that clients run."""
 _RUN_ELSEWHERE = CODE_FIELDS | {"server_url", "connector_id", "tunnel_id"}
 
 STANDARD = frozenset((
@@ -64,10 +71,9 @@ HARMLESS = frozenset((
     "spaces_between_special_tokens", "include_stop_str_in_output", "length_penalty", "cache_salt",
     "documents", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
     "add_special_tokens", "thinking", "enable_thinking", "thinking_budget", "include_reasoning",
-    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-    "truncate", "truncate_prompt_tokens", "normalize", "instruction", "use_activation",
-    "max_tokens_per_doc", "max_chunks_per_doc", "seed", "negative_prompt", "guidance_scale",
-    "num_inference_steps",
+    "truncate", "truncate_prompt_tokens", "normalize", "instruction",
+    "use_activation", "max_tokens_per_doc", "max_chunks_per_doc", "seed", "negative_prompt",
+    "guidance_scale", "num_inference_steps",
 ))  # fmt: skip
 """Fields that many servers add: they choose tokens, or bound or shape the answer."""
 
@@ -92,12 +98,56 @@ def check_code(body: Mapping[str, Any]) -> None:
         _refuse_code(found)
 
 
+def take_tools(
+    tools: Iterable[dict[str, Any] | None], passed_over: list[str]
+) -> list[dict[str, Any]]:
+    """Return the tools that the client runs; others, such as `web_search`, are `passed_over`.
+
+    A custom tool becomes a function of one text. Who may send code keeps all types. Raises
+    Forbidden for a function that an engine would run.
+    """
+    given = [make_function(tool) for tool in tools if tool is not None]
+    kinds = [tool.get("type") or "function" for tool in given]
+    if not may_send_code.get():
+        passed_over += [str(kind) for kind in kinds if kind not in RUN_HERE]
+        given = [tool for tool, kind in zip(given, kinds, strict=True) if kind in RUN_HERE]
+    check_tools_run_here(given)
+    return given
+
+
+def find_customs(tools: Iterable[Mapping[str, Any] | None]) -> frozenset[str]:
+    """Return the names of the custom tools, in either API's form."""
+    given = [tool.get("custom", tool) for tool in tools if tool and tool.get("type") == "custom"]
+    return frozenset(str(one.get("name") or "") for one in given if isinstance(one, Mapping))
+
+
+def make_function(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a custom tool of OpenAI's, in either API's form, as a function with the text `input`.
+
+    Its grammar is told to the model, and not enforced.
+    """
+    custom = tool.get("custom", tool)
+    if tool.get("type") != "custom" or not isinstance(custom, Mapping):
+        return tool
+    text, form = str(custom.get("description") or ""), custom.get("format")
+    if isinstance(form, Mapping):
+        form = form.get("grammar", form)  # Chat Completions nests it once more
+        if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
+            text += f"\n\n`input` keeps to this {form.get('syntax')} grammar:\n{form['definition']}"
+    parameters = {"type": "object", "properties": {"input": {"type": "string"}}}
+    function = {"name": custom.get("name") or "", "description": text.strip()}
+    return {
+        "type": "function",
+        "function": function | {"parameters": parameters | {"required": ["input"]}},
+    }
+
+
 def check_tools_run_here(tools: Iterable[object], where: str = "tools") -> None:
     """Raise Forbidden for tools that an engine, and not the client, would run, as those of MCP."""
     for number, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
             continue
-        if (tool.get("type") or "function") not in ("function", "custom"):
+        if (tool.get("type") or "function") not in RUN_HERE:
             _refuse_code(f"{where}[{number}] of type {tool['type']}")
         function = tool.get("function")
         for fields in (tool, function if isinstance(function, Mapping) else {}):
@@ -129,12 +179,16 @@ def _refuse_code(found: str) -> None:
 
 def is_passed(name: str, passed: Collection[str | None]) -> bool:
     """Return whether an engine is sent a field; `passed` are those of its traits."""
-    return name in STANDARD or name in passed or (name in CODE_FIELDS and may_send_code.get())
+    is_open = may_send_code.get() if name in CODE_FIELDS else may_use_engine.get()
+    return is_open or name in STANDARD or name in passed
 
 
 def pass_fields(
     fields: Mapping[str, Any], passed: Collection[str | None]
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return the fields that an engine is sent, and the names of the others."""
+    """Return the fields that an engine is sent, within their limits, and the others' names.
+
+    Raises BadRequest.
+    """
     ignored = tuple(name for name in fields if not is_passed(name, passed))
-    return {name: x for name, x in fields.items() if name not in ignored}, ignored
+    return {name: fit_field(name, x) for name, x in fields.items() if name not in ignored}, ignored

@@ -1,4 +1,4 @@
-"""What a running engine accepts and returns: declared by its adapter, respected by the pipeline."""
+"""Inputs and outputs of a running engine: declared by its adapter, respected by the pipeline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from vllama.chat.engine.request_fields import HARMLESS
+from vllama.chat.grammar_schema import Compiler
 from vllama.chat.inspect import Inspector
 
 MAX_KEPT = 64
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class SchemaStyle(StrEnum):
-    """How a JSON schema is asked for in `response_format`."""
+    """Form of a JSON schema in `response_format`."""
 
     OPENAI = "openai"  # {"type":"json_schema","json_schema":{"name":..,"schema":S}}
     JSON_OBJECT = "json_object"  # {"type":"json_object","schema":S}
@@ -24,7 +25,7 @@ class SchemaStyle(StrEnum):
 
 
 class Stops(StrEnum):
-    """What an engine does with stop sequences."""
+    """Treatment of stop sequences by an engine."""
 
     LEFT_OUT = "left_out"  # the answer ends before one, as in OpenAI's API
     KEPT = "kept"  # the answer ends with one
@@ -32,7 +33,7 @@ class Stops(StrEnum):
 
 
 class VectorStyle(StrEnum):
-    """What `/v1/embeddings` returns for one input."""
+    """Form of one input's result from `/v1/embeddings`."""
 
     POOLED = "pooled"
     PER_TOKEN = "per_token"  # one vector for each token, which vllama pools
@@ -72,7 +73,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRoutes:
-    """How an engine saves a slot to a file and restores it.
+    """Routes with which an engine saves a slot to a file and restores it.
 
     `act_path` has `{slot}` and `{action}`, which is "save" or "restore"; the body names the file.
     `slot_field` of a request names the slot to use. `mark_field` is one that the engine tells of a
@@ -89,7 +90,7 @@ class SlotRoutes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What one engine, launched one way, accepts and returns; vllama supplies the rest.
+    """Inputs and outputs of one engine, launched one way; vllama supplies the rest.
 
     The defaults describe a complete OpenAI server. What only one engine wants in a request is the
     business of its `finish_body`.
@@ -111,6 +112,8 @@ class Traits:
     # changes the body of a chat or a completion just before it is sent. Pure; may change and return
     # the dict that it is given. `engines.request_body` has the common steps.
     finish_body: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    # it takes the sampling that the model's files name from there (vLLM: generation_config.json)
+    reads_sampling: bool = False
     seed_bits: int = 64
     # the same request with the same seed gets the same answer, so that it can be asked for again
     replays: bool = False
@@ -123,6 +126,8 @@ class Traits:
     passed_fields: frozenset[str] = HARMLESS
     # a client may not send these through /v1: llama.cpp's Python server crashes on a bad grammar
     refused_fields: frozenset[str] = frozenset({"grammar"})
+    # fields that make it stream in larger pieces, each with the usage so far (a client may leave)
+    whole_fields: Mapping[str, Any] = field(default_factory=dict)
     request_id_header: str | None = None  # where it takes an id of any form
 
     # how it shows what is inside the model; None: it does not
@@ -130,7 +135,7 @@ class Traits:
 
     # -- messages --
     roles: frozenset[str] | None = None  # None: any; `developer` becomes `system` if need be
-    folds_roles: bool = False  # its template refuses some orders of roles; learnt by a refusal
+    folds_roles: bool = False  # its template refuses some orders of roles; learned by a refusal
     takes_content_parts: bool = True  # text may come in parts
     takes_images: bool = False
     takes_audio: bool = False
@@ -143,17 +148,28 @@ class Traits:
     # -- tools and formats --
     takes_tools: bool = True  # its chats show tools to the model
     takes_calls: bool = True  # its chats take earlier calls; else they are written as text
+    # fields for which it leaves special tokens in the text: sent where vllama looks for calls or
+    # thinking, as many families mark these by such tokens
+    fields_for_marks: Mapping[str, Any] = field(default_factory=dict)
     parses_tools: bool = True  # it finds the calls in the answer; else vllama does
     keeps_call_schema: bool = True  # the arguments of a forced call hold to the tool's schema
     # the `tool_choice` to send with tools whose calls it does not parse, None: none
     silent_tool_choice: str | None = None
     schema_style: SchemaStyle = SchemaStyle.OPENAI
+    # what makes grammars of schemas there; None: not known, so that they are sent as they are
+    schema_compiler: Compiler | None = None
+    # pattern of a line that it logs when it could not, and generates freely
+    free_line: str = ""
+    takes_structural_tags: bool = False  # the type `structural_tag` of `response_format`
     formats_completions: bool = True  # completions take a format too, not only chats
     # the field of a completion that takes a bare schema, not `response_format`
     completion_schema: str | None = None
 
     # -- routes --
     completes: bool = True  # it has a route for completions
+    # its `/v1` is OpenAI's in full, and a response that does not stream ends with its client:
+    # completions are passed on as they are, prompts that are too long are refused (decision 39)
+    openai_in_full: bool = False
     # it is an Ollama or a vllama: its completions are chats, its `/api/generate` takes raw prompts
     generates: bool = False
     takes_prompt_lists: bool = False
@@ -162,6 +178,8 @@ class Traits:
     chats_by_completion: bool = False
     tokenizer: Tokenizer | None = None
     count_tokens_path: str | None = None  # Anthropic's; it renders and counts a conversation
+    # by which a LoRA adapter (`lora_name`, `lora_path`) is loaded beside others, and unloaded
+    adapter_paths: tuple[str, str] | None = None
     rerank_path: str | None = None
     transcription_path: str | None = None
     translation_path: str | None = None
@@ -202,10 +220,10 @@ _ROLES_REFUSED = re.compile(
 
 def learn_from_refusal(traits: Traits, message: str) -> Traits | None:
     """Return the traits that an engine's refusal tells of, None if it tells nothing new."""
-    for words, learnt in traits.when_refused.items():
+    for words, learned in traits.when_refused.items():
         if words in message:
             others = {key: value for key, value in traits.when_refused.items() if key != words}
-            return replace(traits, **learnt, when_refused=others)
+            return replace(traits, **learned, when_refused=others)
     if not traits.folds_roles and _ROLES_REFUSED.search(message):
         return replace(traits, folds_roles=True)
     return None
@@ -215,7 +233,7 @@ def remember_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
     """Return `work` with a memory: by identity, for traits cannot be hashed."""
     kept: dict[int, tuple[Traits, T]] = {}  # with the traits, so that their id stays theirs
 
-    def remembered(traits: Traits) -> T:
+    def remember(traits: Traits) -> T:
         found = kept.get(id(traits))
         if found is None:
             if len(kept) >= MAX_KEPT:
@@ -223,4 +241,4 @@ def remember_for_traits(work: Callable[[Traits], T]) -> Callable[[Traits], T]:
             found = kept[id(traits)] = (traits, work(traits))
         return found[1]
 
-    return remembered
+    return remember

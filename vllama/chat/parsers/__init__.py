@@ -1,6 +1,6 @@
-"""How families of models write tool calls: one module a kind of syntax, `scan` puts them together.
+"""Parsers of families' tool calls: one module per kind of syntax; `scan` combines them.
 
-Pure text in, calls out. A syntax is recognised by its marker, whatever the model; only forms that
+Pure text in, calls out. A syntax is recognized by its marker, whatever the model; only forms that
 could also be plain text (a bare object, a name and a brace) ask for the names of the tools or for
 the model's family.
 """

@@ -43,7 +43,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(StrEnum):
-    """How a family marks calls, where the marker alone does not tell."""
+    """Form of a family's calls, where the marker alone does not decide."""
 
     TAGGED = "tagged"
     NAMED = "named"  # name and arguments; the marker before is a token that engines leave out
@@ -71,7 +71,7 @@ class Toolset:
 
     @property
     def takes_json(self) -> bool:
-        """Whether JSON without a marker may be a call."""
+        """True if JSON without a marker may be a call."""
         return self.forced or self.form in (Form.BARE, Form.NAMED)
 
     def knows(self, name: object) -> bool:
@@ -107,7 +107,7 @@ def make_call(named: Named, position: int) -> ToolCall:
 
 
 def write_call(name: str, arguments: Mapping[str, object] | str) -> str:
-    """Write what cannot be a call as text; `arguments` may be a model's own words."""
+    """Write text that cannot be a call; `arguments` may be a model's own words."""
     given = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
     return f'{{"name": {msgspec.json.encode(name).decode()}, "arguments": {given}}}'
 
@@ -182,7 +182,7 @@ def encodable(value: object) -> bool:
     return True
 
 
-def typed(raw: str, name: str, key: str, tools: Toolset) -> object:
+def parse_bare(raw: str, name: str, key: str, tools: Toolset) -> object:
     """Return the value of an argument that a syntax writes as bare text, by the tool's schema.
 
     Text that the schema calls a string stays as it is; anything else is read as JSON if it is.

@@ -13,8 +13,14 @@ from enum import Enum
 
 BEGINNINGS = ("<|channel|>", "<|start|>")
 _MESSAGE = "<|message|>"
+_NEXT = "<|start|>assistant<|channel|>"
+FINAL = f"{_NEXT}final{_MESSAGE}"
+"""Begins the message that is the response."""
+AFTER_THINKING = (f"{_NEXT}final", f"{_NEXT}commentary", "<|start|>assistant to=")
+"""Begin what follows the thinking: a message to the user, or a call."""
 _LONGEST_HEADER = 400
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", *BEGINNINGS)
+TAGS = (*_ENDS, _MESSAGE, "<|constrain|>")
 _LONGEST_END = max(map(len, _ENDS))
 _END = re.compile("|".join(map(re.escape, _ENDS)))
 _TAG = re.compile(r"<\|\w*+\|?>?")
@@ -79,7 +85,7 @@ class HarmonySplitter:
         return "".join(thinking), "".join(content)
 
     def finish(self) -> tuple[str, str]:
-        """Return what was held back: a header that was cut is nothing, other text is content."""
+        """Return the held-back rest: a header that was cut is nothing, other text is content."""
         held, self._held = self._held, ""
         if self._kind is _Kind.THINKING:
             return held, ""

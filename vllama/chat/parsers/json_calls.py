@@ -81,12 +81,12 @@ def read_action(text: str, at: int, tools: Toolset) -> Found | None:
 
 def read_mistral(text: str, at: int, tools: Toolset) -> Found | None:
     """Read Mistral's list, else names each with its arguments."""
-    return read_values(text, at, tools) or _named(text, at, _NAME)
+    return read_values(text, at, tools) or _read_named(text, at, _NAME)
 
 
 def read_deepseek(text: str, at: int, tools: Toolset) -> Found | None:
     """Read one call of DeepSeek: V3 and R1 name a kind and fence the JSON, V3.1 does not."""
-    read = _named(text, at, _DEEPSEEK, only=1)
+    read = _read_named(text, at, _DEEPSEEK, only=1)
     if read is None:
         return None
     closing = _CLOSING_FENCE.match(text, read[1])
@@ -95,7 +95,7 @@ def read_deepseek(text: str, at: int, tools: Toolset) -> Found | None:
 
 def read_kimi(text: str, at: int, tools: Toolset) -> Found | None:
     """Read one call of Kimi K2, whose names are numbered: `functions.name:0`."""
-    return _named(text, at, _KIMI, only=1)
+    return _read_named(text, at, _KIMI, only=1)
 
 
 def read_harmony(text: str, at: int, tools: Toolset) -> Found | None:
@@ -114,7 +114,7 @@ def read_recipient(text: str, at: int, tools: Toolset) -> Found | None:
     """Read functionary's `>>>name` and its arguments, or `>>>all`, after which text follows."""
     if text.startswith("all\n", at):
         return [], at + len("all\n")
-    read = _named(text, at, _NAME, only=1)
+    read = _read_named(text, at, _NAME, only=1)
     return read if read and tools.knows(read[0][0][0]) else None
 
 
@@ -127,7 +127,7 @@ def read_bare(text: str, tools: Toolset) -> Found | None:
     elif tools.form is Form.RECIPIENT:
         read = read_recipient(text, at, tools)
     elif tools.form is Form.NAMED:
-        read = _named(text, at, _NAME)
+        read = _read_named(text, at, _NAME)
     return read if read and all(tools.knows(name) for name, _ in read[0]) else None
 
 
@@ -170,7 +170,7 @@ def name_begins(start: str, tools: Toolset) -> bool | None:
     return rest[0] in "{[" if rest else None
 
 
-def _named(text: str, at: int, head: re.Pattern[str], only: int = 0) -> Found | None:
+def _read_named(text: str, at: int, head: re.Pattern[str], only: int = 0) -> Found | None:
     """Read names, each with its arguments; `only`: so many at most."""
     found: list[Named] = []
     while match := head.match(text, at):

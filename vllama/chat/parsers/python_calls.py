@@ -20,7 +20,7 @@ _CALL = re.compile(r"\s*+[A-Za-z_][\w.]*+\s*+\(")
 _QUOTED = re.compile(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'|\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"", re.DOTALL)
 _WORD = re.compile(r"[\w.]*+", re.ASCII)
 _GEMMA = re.compile(r"\s*+call:([\w.\-]++)\s*+\{")
-_QUOTES = ("<escape>", '<|"|>')
+QUOTES = ("<escape>", '<|"|>')
 _KEY = re.compile(r"([^:{}\[\],]++):")
 _BARE_VALUE = re.compile(r"[^,{}\[\]]*+")
 _DEPTH = 32
@@ -132,7 +132,7 @@ def _value(text: str, at: int, depth: int) -> tuple[object, int]:
     """Read one value at `at`. Raises ValueError or IndexError if it is not whole."""
     if depth > _DEPTH:
         raise ValueError("too deep")
-    for quote in _QUOTES:
+    for quote in QUOTES:
         if text.startswith(quote, at):
             end = text.index(quote, at + len(quote))
             return text[at + len(quote) : end], end + len(quote)
@@ -161,7 +161,7 @@ def _members(text: str, at: int, depth: int) -> tuple[dict[str, object], int]:
         if key is None:
             raise ValueError("no key")
         name = key[1].strip()
-        for quote in _QUOTES:
+        for quote in QUOTES:
             name = name.removeprefix(quote).removesuffix(quote)
         members[name], at = _value(text, skip(text, key.end()), depth + 1)
         at = _comma(text, at)

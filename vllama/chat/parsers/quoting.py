@@ -1,4 +1,4 @@
-"""Whether a text quotes what follows it: in code, in HTML, in quotation marks, in a sentence.
+"""Detection of quoted markers: in code, in HTML, in quotation marks, in a sentence.
 
 Code is that of CommonMark (sections 4.4, 4.5 and 6.1); a fence may also begin within a line, as
 models have it. The text is read once, however often somebody asks.
@@ -27,8 +27,8 @@ _OPENS_LINES = re.compile(r"""[(\[{“‘«„‚「『《【]$|(?:^|[\s(\[{=:,|
 _LOOKED_AT = 200  # characters before a marker
 
 
-class Place(Enum):
-    """Where a marker stands."""
+class Spot(Enum):
+    """Position of a marker."""
 
     QUOTED = 1
     LINE = 2  # at the start of a line
@@ -76,24 +76,24 @@ class Before:
             return not self._closes_fence()
         return bool(self._find_fence()) or self._find_inline()
 
-    def find_place(self, tools: Toolset) -> Place:
+    def find_place(self, tools: Toolset) -> Spot:
         """Tell where a marker stands that follows: one in code or in a sentence is quoted."""
         line, is_marked = self._line, 0 <= self._marked < len(self._line)
         self._marked = len(line)
         if self.ends_in_code():
-            return Place.QUOTED
+            return Spot.QUOTED
         if not line.strip():
             is_block = len(line) >= (_CODE_INDENT if self._is_empty else _INDENT) or "\t" in line
             if is_block or _LAZY.match(self._last):
-                return Place.QUOTED
+                return Spot.QUOTED
             last = self._last[-_LOOKED_AT:].rstrip()
-            return Place.QUOTED if _OPENS_LINES.search(last) else Place.LINE
+            return Spot.QUOTED if _OPENS_LINES.search(last) else Spot.LINE
         if not tools.after_text or is_marked or _BLOCK.match(line) or line.count('"') % 2:
-            return Place.QUOTED
+            return Spot.QUOTED
         end = line[-_LOOKED_AT:].rstrip()
         opens = _OPENS.search(end) or (end[-1] == ">" and _TAG.match(end, end.rfind("<")))
         is_tight = not line[-1].isspace() and not opens
-        return Place.AFTER_TEXT if is_tight or end[-1:] in (".", "!", "?") else Place.QUOTED
+        return Spot.AFTER_TEXT if is_tight or end[-1:] in (".", "!", "?") else Spot.QUOTED
 
     def _end_line(self) -> None:
         line = self._line
@@ -136,7 +136,7 @@ class Before:
         return found[1] if found and ("`" not in found[2] or "~" in found[1]) else ""
 
     def _find_inline(self) -> bool:
-        """Read what is new of the line; tell whether it ends in inline code or HTML."""
+        """Read the new part of the line; tell whether it ends in inline code or HTML."""
         line = self._line
         for sign in _SIGN.finditer(line, self._scanned):
             size = len(sign[0])

@@ -24,7 +24,7 @@ from vllama.chat.parsers.json_calls import (
     read_values,
 )
 from vllama.chat.parsers.python_calls import list_begins, read_gemma, read_python
-from vllama.chat.parsers.quoting import Before, Place, is_indented
+from vllama.chat.parsers.quoting import Before, Spot, is_indented
 from vllama.chat.parsers.tag_calls import read_function, read_invoke, read_keyed
 
 Reader: TypeAlias = Callable[[str, int, Toolset], Found | None]
@@ -40,8 +40,8 @@ LONG_TRY = 50_000
 """A call that cannot be read counts once more for each so many characters that follow."""
 
 
-def _tagged(text: str, at: int, tools: Toolset) -> Found | None:
-    """Read what a general tag holds, whichever syntax that is."""
+def _read_tagged(text: str, at: int, tools: Toolset) -> Found | None:
+    """Read the content of a general tag, whichever syntax that is."""
     for reader in (read_values, read_keyed, read_python):
         read = reader(text, at, tools)
         if read is not None:
@@ -58,10 +58,11 @@ _READERS: Mapping[str, Reader] = {
     **dict.fromkeys(
         ("<tool_call>", "<|tool_call|>", "<tool_calls>", "<|tool_calls|>", "<TOOLCALL>",
          "<|START_ACTION|>", "<|tool_call_start|>", "<|python_start|>", "<|python_tag|>",
-         "<function_calls>"), _tagged,
+         "<function_calls>", "<function_call>", "<longcat_tool_call>"), _read_tagged,
     ),
     **dict.fromkeys(
-        ("<seed:tool_call>", "<minimax:tool_call>", "<｜DSML｜function_calls>", "<|action_start|>",
+        ("<seed:tool_call>", "<minimax:tool_call>", "<｜DSML｜function_calls>",
+         "<｜DSML｜tool_calls>", "<dots_function_call>", "<|action_start|>",
          "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"), _wrapper,
     ),
     "[TOOL_CALLS]": read_mistral,
@@ -83,10 +84,13 @@ _CLOSING = (
     "</tool_call>", "<|/tool_call|>", "</tool_calls>", "<|/tool_calls|>", "</TOOLCALL>",
     "<|END_ACTION|>", "<|tool_call_end|>", "<|python_end|>", "</function_calls>", "</function>",
     "</invoke>", "</｜DSML｜invoke>", "</seed:tool_call>", "</minimax:tool_call>",
-    "</｜DSML｜function_calls>", "<|action_end|>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>",
+    "</｜DSML｜function_calls>", "</｜DSML｜tool_calls>", "</function_call>",
+    "</longcat_tool_call>", "</dots_function_call>", "<|action_end|>",
+    "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>",
     "<｜tool▁sep｜>", "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>", "<|call|>",
     "<end_function_call>", "<tool_call|>", "<|eom_id|>", "<|eot_id|>", "[ARGS]", "[CALL_ID]",
 )  # fmt: skip
+MARKS = (*_READERS, *_CLOSING)
 # what follows a tag in a sentence: punctuation, or the next word
 _STOP = re.compile(r"[.,;:!?)]")
 _TALK = re.compile(r"[.,;:!?)]|[ \t]++[^\W\d_][\w'-]*+(?:[ \t.,;:!?)]|$)")
@@ -173,12 +177,12 @@ class Markers:
                     state = _State.CALL
                     at = skip(text, at) if calls else at
                 continue
-            place, read = Place.QUOTED, None
+            place, read = Spot.QUOTED, None
             if tries < MAX_TRIES:
                 before.feed(text[fed:start])
                 fed = start
-                place = Place.LINE if follows else before.find_place(tools)
-            if place is not Place.QUOTED:
+                place = Spot.LINE if follows else before.find_place(tools)
+            if place is not Spot.QUOTED:
                 read = self._read_at(text, marker, tools, known)
                 tries += 0 if read else (len(text) - end) // LONG_TRY
             tries += read is None or not follows
@@ -188,7 +192,7 @@ class Markers:
             if quoted:
                 state, at = _State.TEXT, quoted
                 texts.append(text[start:at])
-            elif place is Place.QUOTED or (read is None and _TALK.match(text, end)):
+            elif place is Spot.QUOTED or (read is None and _TALK.match(text, end)):
                 state = _State.TEXT
                 texts.append(marker[0])
             elif read is None:
@@ -208,12 +212,12 @@ class Markers:
         texts.append(text[at:])
         return calls, "".join(texts)
 
-    def _find_quoted(self, text: str, at: int, place: Place, tools: Toolset, known: Known) -> int:
+    def _find_quoted(self, text: str, at: int, place: Spot, tools: Toolset, known: Known) -> int:
         """Return where the calls from `at` on end, if the text goes on so that they are quoted."""
         end = self.pass_calls(text, at, tools, known)
         if end is None:
             return 0
-        if place is Place.AFTER_TEXT:
+        if place is Spot.AFTER_TEXT:
             return end if text[end:].strip() else 0
         return end if (_STOP if tools.after_text else _TALK).match(text, end) else 0
 

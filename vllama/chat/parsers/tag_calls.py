@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from vllama.chat.parsers.call_values import Found, Toolset, decode_at, object_of, skip, typed
+from vllama.chat.parsers.call_values import Found, Toolset, decode_at, object_of, parse_bare, skip
 
 # possessive, as in `jsons`
 _FUNCTION = re.compile(r"\s*+([^>\s]++)\s*+>\s*+")
@@ -78,7 +78,7 @@ def _pairs(
         raw = text[match.end() : end].removeprefix("\n").removesuffix("\n")
         key = match[1].strip()
         stated = match[2] if opening.groups > 1 else None
-        arguments[key] = raw if stated == "true" else typed(raw, name, key, tools)
+        arguments[key] = raw if stated == "true" else parse_bare(raw, name, key, tools)
         at = end + len(closing)
     return arguments, at
 

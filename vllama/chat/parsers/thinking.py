@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-from vllama.chat.parsers.harmony import BEGINNINGS, HarmonySplitter
+from vllama.chat.parsers.harmony import AFTER_THINKING, BEGINNINGS, FINAL, HarmonySplitter
 
 PAIRS: Mapping[str, str] = {
     "<think>": "</think>",  # Qwen, DeepSeek, GLM, Kimi, MiniMax and most others
@@ -23,12 +23,15 @@ PAIRS: Mapping[str, str] = {
     "◁think▷": "◁/think▷",  # Kimi VL
     "<|START_THINKING|>": "<|END_THINKING|>",  # Command A
     "<|channel>thought": "<channel|>",  # Gemma 4
+    "<|inner_prefix|>": "<|inner_suffix|>",  # Apertus
     "Here is my thought process:": "Here is my response:",  # Granite 3.2
 }
 """What opens the thinking, and what closes it: as the models' chat templates on the hub have it."""
 
 _OPENINGS = tuple(PAIRS)
 _CLOSINGS = tuple(PAIRS.values())
+ENDS = (*_CLOSINGS, *AFTER_THINKING)
+"""All that ends thinking, in any family's words."""
 
 
 def _list_prefixes(*tags: str) -> frozenset[str]:
@@ -37,7 +40,7 @@ def _list_prefixes(*tags: str) -> frozenset[str]:
 
 
 _OPENING_PREFIXES = _list_prefixes(*_OPENINGS)
-_PREFIXES = _list_prefixes(*_OPENINGS, *BEGINNINGS)
+PREFIXES = _list_prefixes(*_OPENINGS, *BEGINNINGS)
 
 
 class _State(Enum):
@@ -84,12 +87,12 @@ class ThinkSplitter:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that still comes is content."""
+        """True if all that still comes is content."""
         return self._state is _State.CONTENT
 
     @property
     def may_be_text(self) -> bool:
-        """Whether the text began with a tag that is open and may be a word."""
+        """True if the text began with a tag that is open and may be a word."""
         return self._raw is not None and self._state is _State.INSIDE
 
     def give_back(self) -> str:
@@ -120,7 +123,7 @@ class ThinkSplitter:
                 self._closings = (PAIRS[opening],)
                 self._blank.clear()
                 held = stripped[len(opening) :]
-            elif stripped in _PREFIXES:
+            elif stripped in PREFIXES:
                 self._held = stripped
                 return "", ""
             else:
@@ -139,13 +142,13 @@ class ThinkSplitter:
             if at < 0:
                 keep = max(_overlap(held, tag) for tag in self._closings)
                 self._held = held[len(held) - keep :]
-                thinking = self._thought(held[: len(held) - keep])
+                thinking = self._trim_thinking(held[: len(held) - keep])
                 if self._kept is None:
                     return thinking, ""
                 self._kept.append(thinking)
                 return "", ""
             self._state = _State.AFTER
-            thinking = "".join(self._kept or ()) + self._thought(held[:at])
+            thinking = "".join(self._kept or ()) + self._trim_thinking(held[:at])
             held = held[at + len(closing) :]
         if self._state is _State.AFTER:
             held = held.lstrip()
@@ -154,7 +157,7 @@ class ThinkSplitter:
         return thinking, held
 
     def finish(self) -> tuple[str, str]:
-        """Return what was held back: an answer may end inside a tag."""
+        """Return the held-back rest: a response may end inside a tag."""
         if self._harmony is not None:
             return self._harmony.finish()
         held, self._held = self._held, ""
@@ -163,7 +166,7 @@ class ThinkSplitter:
             return text if self._keeps_end else text.rstrip(), ""
         return "", "".join((*self._blank, held)) if self._state is _State.START else held
 
-    def _thought(self, text: str) -> str:
+    def _trim_thinking(self, text: str) -> str:
         """Return thinking, and hold back the white space at its end unless that is kept."""
         body = text if self._keeps_end else text.rstrip()
         blank = text[len(body) :]
@@ -193,7 +196,7 @@ class Trim:
         self._newlines = 0  # they belong to the thinking only if more of it follows
 
     def feed(self, thinking: str, text: str) -> tuple[str, str]:
-        """Return what is left of one event's thinking and text."""
+        """Return the rest of one event's thinking and text."""
         if thinking:
             held = thinking if self._begun else thinking.lstrip("\r\n")
             thinking = held.rstrip("\n")
@@ -211,9 +214,18 @@ class Trim:
         return thinking, text
 
 
-def ends_open(prompt: str) -> bool:
-    """Tell whether a prompt ends inside the thinking, so that the answer begins with it."""
-    return prompt.rstrip().endswith(_OPENINGS)
+def find_open(prompt: str) -> str:
+    """Return the end mark of the thinking inside which a prompt ends; empty: none."""
+    end = prompt.rstrip()
+    return next((closing for tag, closing in PAIRS.items() if end.endswith(tag)), "")
+
+
+def find_closing(text: str) -> str:
+    """Return the end mark of the thinking with which a response begins; empty: none has begun."""
+    if text.lstrip().startswith(BEGINNINGS):
+        return FINAL
+    opening = thinking_opening(text)
+    return PAIRS[opening] if opening else ""
 
 
 def thinking_opening(text: str) -> str:

@@ -19,7 +19,7 @@ from vllama.chat.templates.go.values import JsonList, JsonMap, Struct, TypeNames
 
 
 def collate(messages: Iterable[Message]) -> tuple[str, list[Message]]:
-    """Return all system messages in one text, and the messages with neighbours of one role joined.
+    """Return all system messages in one text, and the messages with neighbors of one role joined.
 
     Tools' results stay apart: each belongs to a call of its own.
     """
@@ -74,9 +74,9 @@ def _call(call: ToolCall) -> Struct:
 
 
 def _tool(tool: Mapping[str, object]) -> Struct:
-    given = _folded(tool)
-    function = _folded(given.get("function"))
-    parameters = _folded(function.get("parameters"))
+    given = _fold_keys(tool)
+    function = _fold_keys(given.get("function"))
+    parameters = _fold_keys(function.get("parameters"))
     properties = parameters.get("properties")
     inner = _struct(
         ("Type", "type", _text(parameters.get("type")), True),
@@ -108,7 +108,7 @@ def _properties(value: object) -> _Properties | None:
 
 
 def _property(value: object) -> Struct:
-    given = _folded(value)
+    given = _fold_keys(value)
     choices = given.get("anyof")
     kinds = given.get("type")
     return _struct(
@@ -154,7 +154,7 @@ def _any(value: object) -> Any:
             return value
 
 
-def _folded(value: object) -> Mapping[str, object]:
+def _fold_keys(value: object) -> Mapping[str, object]:
     """Return an object with its keys in lower case, {} for anything else."""
     if not isinstance(value, Mapping):
         return {}

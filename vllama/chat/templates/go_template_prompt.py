@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from vllama.base.errors import BadRequest
 from vllama.chat.request import Message, Think
 from vllama.chat.templates.go.execute import read, render
-from vllama.chat.templates.go.parse import Action, Branch, Include, Node, Path, Pipe, Text, Tree
+from vllama.chat.templates.go.parse import Branch, Include, Node, Path, Pipe, Print, Text, Tree
 from vllama.chat.templates.go_template_data import (
     collate,
     message_value,
@@ -24,7 +24,7 @@ from vllama.chat.templates.go_template_data import (
     tool_values,
 )
 
-_RESPONSE = Action(Pipe(0, ((Path("", ("Response",)),),)))
+_RESPONSE = Print(Pipe(0, ((Path("", ("Response",)),),)))
 
 MAX_KEPT_LENGTH = 16 * 1024  # characters: a tree takes a hundred times the memory
 
@@ -64,7 +64,7 @@ class GoTemplate:
 
     @cached_property
     def think_tags(self) -> tuple[str, str] | None:
-        """What stands around thinking in a conversation: opening and closing tag, None: nothing.
+        """Tags around thinking in a conversation, (opening, closing); None: no tags.
 
         They are the texts around `.Thinking` within the loop over the messages.
         """
@@ -135,7 +135,7 @@ def _names(nodes: Iterable[Node]) -> Iterator[str]:
     """Yield every name that is looked up, in any branch."""
     for node in nodes:
         match node:
-            case Action(pipe):
+            case Print(pipe):
                 yield from _pipe_names(pipe)
             case Branch(_, pipe, body, otherwise):
                 yield from _pipe_names(pipe)
@@ -159,7 +159,7 @@ def _cut(nodes: Iterable[Node]) -> tuple[tuple[Node, ...], bool]:
     for node in nodes:
         found = False
         match node:
-            case Action(pipe):
+            case Print(pipe):
                 found = "Response" in _pipe_names(pipe)
             case Branch():
                 body, found = _cut(node.body)
@@ -175,7 +175,7 @@ def _think_tags(nodes: Sequence[Node], within: Branch | None) -> tuple[str, str]
     """Look for `.Thinking` in the loop over the messages; return the texts around it."""
     for node in nodes:
         match node:
-            case Action(pipe) if "Thinking" in _pipe_names(pipe):
+            case Print(pipe) if "Thinking" in _pipe_names(pipe):
                 if within is None or "Messages" not in _pipe_names(within.pipe):
                     continue
                 first, last = nodes[0], nodes[-1]

@@ -1,4 +1,4 @@
-"""What a model's own chat template tells: its tools, how it writes calls, its switches.
+"""Analysis of a model's chat template: its tools, its syntax of calls, its switches.
 
 Pure text, read once for each template. The words looked for are those of the Jinja templates on
 the hub; Ollama reads the same from its Go templates.
@@ -20,8 +20,9 @@ from vllama.chat.request import Message, Think
 
 _TOOLS = re.compile(r"\btools\b")
 _THINKING = re.compile(
-    r"</?think>|\benable_thinking\b|\breasoning_content\b|<\|channel>thought|<\|channel\|>analysis"
-    r"|\[THINK\]|<seed:think>|<\|START_THINKING\|>|◁think▷|Here is my thought process"
+    r"<[^<>\s]{0,20}think[^<>\s]{0,20}>|<[^<>\s]{0,20}THINKING[^<>\s]{0,20}>|\benable_thinking\b"
+    r"|\breasoning_content\b|<\|channel>thought|<\|channel\|>analysis|\[THINK\]|◁think▷"
+    r"|Here is my thought process|<\|open\|>think|to=self<\|message\|>|<\|inner_prefix\|>"
 )
 _CALLS = re.compile(r"tool_?calls", re.IGNORECASE)
 _NO_SYSTEM = re.compile(r"raise_exception\(\s*['\"][^'\"]*system role", re.IGNORECASE)
@@ -42,7 +43,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How a model is spoken to, as far as its template says.
+    """Conventions of a model's conversations, as far as its template shows them.
 
     `takes_tools`: it shows tools to the model; `takes_system`: it does not refuse a system message;
     `form`: how calls are marked, and `markers`: by which of the known ones; `short_ids`: it takes
@@ -86,7 +87,7 @@ def marks_thinking(template: str) -> bool:
 
 
 def choose_think(think: Think, style: Style | None) -> Think:
-    """Return what the template is asked for: as in Ollama thinking is on unless it is switched off.
+    """Return the template's switches: as in Ollama thinking is on unless it is switched off.
 
     It has to be said, because some templates leave it off by themselves (DeepSeek V3.1, Granite).
     """

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+_CONTROL = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What steers a terminal or turns text, but colors, tabs, line feeds; a sequence's rest is text."""
+_UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 LOOK_S = 0.5
 THINKING, DONE_THINKING = "Thinking...", "...done thinking."
 
 
 class AnswerPrinter:
-    """Writes one streamed answer to stdout, piece by piece."""
+    """Writes one streamed answer to stdout, piece by piece; on a terminal without its controls."""
 
     def __init__(self, *, wrap: bool, hide_thinking: bool) -> None:
         self._terminal = is_terminal(sys.stdout)
@@ -34,6 +37,8 @@ class AnswerPrinter:
             self._wrap = WordWrap(sys.stdout.write, lambda: screen.width - 1)
         self._thinking = False
         self._last = "\n"
+        self._held = ""  # the beginning of a color
+        self._colored = False
 
     def thinking(self, text: str) -> None:
         """Show a piece of the model's reasoning."""
@@ -58,6 +63,8 @@ class AnswerPrinter:
             self._wrap.flush()
         if self._last != "\n":
             sys.stdout.write("\n")
+        if self._colored:
+            sys.stdout.write(PLAIN)
         sys.stdout.flush()
 
     def _end_thinking(self) -> None:
@@ -68,6 +75,14 @@ class AnswerPrinter:
             self._write(f"{newline}{DONE_THINKING}{after}\n\n")
 
     def _write(self, text: str) -> None:
+        if self._terminal:
+            text, self._held = self._held + text, ""
+            if unfinished := _UNFINISHED.search(text):
+                text, self._held = text[: unfinished.start()], unfinished[0]
+            text = _CONTROL.sub(lambda found: found[1] or "", text)
+            self._colored |= "\x1b" in text
+            if not text:
+                return
         if self._wrap is not None:
             self._wrap.feed(text)
         else:
@@ -79,21 +94,26 @@ class AnswerPrinter:
 class Waiting:
     """A spinner on stderr until the first output; nothing if this is no terminal."""
 
-    def __init__(self, text: str, look: Callable[[], str | None] | None = None) -> None:
-        """Show `text`, then what `look` returns, which a thread calls until that is None."""
+    def __init__(
+        self, text: str, look: Callable[[], str | None] | None = None, *, later: str = ""
+    ) -> None:
+        """Show `text`, then what `look` returns, which a thread calls until that is None.
+
+        From then on `later` is shown; empty: `text` again.
+        """
         self._status: Status | None = None
         self._ended = threading.Event()
         if is_terminal(sys.stderr) and is_terminal(sys.stdout):
             self._status = console(stderr=True).status(text)
             self._status.start()
             if look is not None:
-                begin(self._watch, self._status, text, look)
+                begin(self._watch, self._status, text, look, later or text)
 
-    def _watch(self, status: Status, text: str, look: Callable[[], str | None]) -> None:
+    def _watch(self, status: Status, text: str, look: Callable[[], str | None], later: str) -> None:
         told: str | None = text
         while told is not None and not self._ended.wait(LOOK_S):
             told = look()  # an error ends this, and nothing else
-            status.update(told or text)
+            status.update(later if told is None else told or text)
 
     def over(self) -> None:
         """Clear the spinner; further calls do nothing."""
@@ -163,7 +183,7 @@ class WordWrap:
                 self._take(piece)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the held-back text."""
         self._end_word()
         if self._space:
             self._put(self._space)

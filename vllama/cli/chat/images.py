@@ -27,7 +27,7 @@ def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
     """
     images: list[tuple[Path, str]] = []
     kept, at = [], 0
-    for start, end, path in _found(text):
+    for start, end, path in _find_paths(text):
         kept.append(text[at:start])
         images.append((path, base64.b64encode(_read(path)).decode()))
         at = end
@@ -36,15 +36,15 @@ def take_images(text: str) -> tuple[str, list[tuple[Path, str]]]:
 
 def find_images(text: str) -> list[Path]:
     """Return the images that a text names, without reading them."""
-    return [path for _, _, path in _found(text)]
+    return [path for _, _, path in _find_paths(text)]
 
 
 def names_image(text: str) -> bool:
     """Tell whether a text begins with the path of an existing image."""
-    return any(start == 0 for start, _, _ in _found(text))
+    return any(start == 0 for start, _, _ in _find_paths(text))
 
 
-def _found(text: str) -> Iterator[tuple[int, int, Path]]:
+def _find_paths(text: str) -> Iterator[tuple[int, int, Path]]:
     """Yield where a path that names a file begins and ends, from left to right."""
     at = 0
     while at < len(text):

@@ -12,7 +12,7 @@ from vllama.base import private
 from vllama.base.errors import VllamaError
 from vllama.cli.chat.answer_view import AnswerPrinter
 from vllama.cli.chat.session import Session
-from vllama.cli.chat.slash_commands import Commands
+from vllama.cli.chat.slash_commands import SlashCommands
 from vllama.cli.editor import edit_text
 from vllama.cli.output import say, show_error
 
@@ -33,7 +33,7 @@ def converse(session: Session, history: Path | None) -> None:
     """
     _show_earlier(session)
     keyboard = Keyboard(history)
-    commands = Commands(session, keyboard.remember)
+    commands = SlashCommands(session, keyboard.remember)
     while True:
         try:
             text = keyboard.read()
@@ -100,7 +100,7 @@ class Keyboard:
 
     @property
     def typed(self) -> str:
-        """What was on the line when Ctrl-C was pressed."""
+        """Text on the line when Ctrl-C was pressed."""
         return self._session.default_buffer.text
 
     def remember(self, on: bool) -> None:

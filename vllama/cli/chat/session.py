@@ -15,7 +15,7 @@ from vllama.cli.output import say_aside, show_warning
 from vllama.cli.progress import open_display, read_event
 from vllama.models.names.ref import ModelRef
 
-STILL_READING = "the engine may still be reading the message that was cancelled"
+STILL_READING = "the engine may still be reading the message that was canceled"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Session:
     options: dict[str, object] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     _cancelled_unread: bool = False
-    """The last message was cancelled before its answer began."""
+    """The last message was canceled before its answer began."""
 
     def describe(self) -> Reply:
         """Ask what the model is, with the system message of this conversation."""
@@ -122,7 +122,7 @@ class Session:
 
     def embed(self, text: str, *, truncate: bool | None, dimensions: int | None) -> list[float]:
         """Return the vector of a text."""
-        more = _given(truncate=truncate, dimensions=dimensions, keep_alive=self.keep_alive)
+        more = _drop_empty(truncate=truncate, dimensions=dimensions, keep_alive=self.keep_alive)
         body = {"model": self.model, "input": text, "options": self.options, **more}
         vectors = self.client.post("/api/embed", body).get("embeddings") or []
         if not vectors:
@@ -130,11 +130,14 @@ class Session:
         return list(vectors[0])
 
     def _common(self) -> dict[str, object]:
-        more = _given(keep_alive=self.keep_alive, format=self.format, think=self.think)
+        more = _drop_empty(keep_alive=self.keep_alive, format=self.format, think=self.think)
         return {"model": self.model, "options": dict(self.options), **more}
 
-    def _wait(self, text: str) -> Waiting:
-        """Show `text` until an answer begins; before, how far the load is that it waits for."""
+    def _wait(self, text: str, later: str = "") -> Waiting:
+        """Show `text` until an answer begins; before, how far the load is that it waits for.
+
+        `later` is shown once the model is loaded.
+        """
         name = ModelRef.parse(self.model).display.removesuffix("latest")
 
         def look() -> str | None:
@@ -144,12 +147,13 @@ class Session:
                     return f"loading {self.model}" + (told and f": {told}") if is_loading else None
             return ""
 
-        return Waiting(text, look)
+        return Waiting(text, look, later=later)
 
     def _answer(self, path: str, body: dict[str, object], kept: list[str] | None = None) -> None:
         """Print an answer as it streams in; `kept` collects its text."""
         printer = AnswerPrinter(wrap=self.wrap, hide_thinking=self.hide_thinking)
-        waiting = self._wait(STILL_READING if self._cancelled_unread else "")
+        still = STILL_READING if self._cancelled_unread else ""
+        waiting = self._wait(still, still or "reading the prompt")
         self._cancelled_unread = False
         last: Reply = {}
         # closing the stream makes the server stop
@@ -176,13 +180,13 @@ class Session:
             show_numbers(last)
 
 
-def _given(**fields: object) -> dict[str, object]:
+def _drop_empty(**fields: object) -> dict[str, object]:
     """Return the fields of a request that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def pull_through(client: Client, model: str) -> None:
-    """Have the server pull a model, and show the progress."""
+    """Pull a model through the server, and show the progress."""
     with open_display() as display:
         for line in client.stream("/api/pull", {"model": model}):
             display(read_event(line))

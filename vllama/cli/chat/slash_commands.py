@@ -20,7 +20,7 @@ LEAVING = ("/bye", "/exit")
 PART_NAMES = {"template": "prompt template"}
 
 
-class Commands:
+class SlashCommands:
     """Carries out slash commands on the session and the keyboard's history."""
 
     def __init__(self, session: Session, remember: Callable[[bool], object]) -> None:
@@ -68,7 +68,7 @@ class Commands:
                 else:
                     say(f"Set parameter '{name}' to '{', '.join(values)}'")
             case ["system", _, *_]:
-                session.system = _unquoted(rest.removeprefix("system").strip())
+                session.system = _unquote(rest.removeprefix("system").strip())
                 say("Set system message.")
             case ["history" | "nohistory" as choice]:
                 self._remember(choice == "history")
@@ -202,7 +202,7 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     paired = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if paired else text
 
@@ -248,7 +248,7 @@ Available parameters:
 SHOW_HELP = """\
 Available commands:
   /show info         Show what the model is
-  /show license      Show its licence
+  /show license      Show its license
   /show modelfile    Show a Modelfile
   /show parameters   Show its parameters and those set here
   /show system       Show the system message

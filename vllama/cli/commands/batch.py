@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
+from vllama.base.owner import read_named
 from vllama.base.units import format_ago
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, complete_model, option
@@ -156,7 +157,7 @@ def check_writable(path: Path, errors: Path, requests: Path) -> None:
 def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
     """Return the rows, with `model` in all of them if it is given, and their route."""
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        data = sys.stdin.buffer.read() if str(file) == "-" else read_named(file)
     except OSError as error:
         raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
     name = "standard input" if str(file) == "-" else f"'{file}'"
@@ -183,10 +184,10 @@ def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
 
 def upload(client: Client, rows: bytes, name: str) -> Reply:
     """Send a file; return what the server says of it."""
-    from vllama.dialects.openai.multipart import Part, build_form
+    from vllama.dialects.openai.multipart import FormPart, build_form
 
-    parts = (Part(name="purpose", data=b"batch"), Part(name="file", data=rows, filename=name))
-    form, kind = build_form(parts, secrets.token_hex(16))
+    file = FormPart(name="file", data=rows, filename=name)
+    form, kind = build_form((FormPart(name="purpose", data=b"batch"), file), secrets.token_hex(16))
     uploaded: Reply = json.loads(exchange(client, "POST", "/v1/files", form, kind))
     return uploaded
 

@@ -78,6 +78,9 @@ def cache(
     if as_json:
         show_json(rows)
         return
+    if not rows:
+        say("No conversations are stored: vllama serve --cache-disk 20GB stores them.")
+        return
     now_s = time.time()
     cells = [
         (

@@ -64,7 +64,7 @@ def edit(file: Path | None, as_json: bool) -> None:
     from vllama.config.edit import NEW_FILE, read_text, save_text
 
     environ = config.environ()
-    path = Path(os.path.realpath(file or config.named_file(environ)))  # a link stays one
+    path = Path(os.path.realpath(file or config.find_config_file(environ)))  # a link stays one
     try:
         before = read_text(path)
         text = NEW_FILE if before is None else before

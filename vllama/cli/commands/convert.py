@@ -11,11 +11,10 @@ import typer
 
 from vllama import config
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.context import load_settings, local_library, local_quantiser
+from vllama.cli.context import change_models, load_settings, local_library, local_quantizer
 from vllama.cli.options import AsJson, model_argument, option, yes_option
 from vllama.cli.output import require_agreement, say, say_aside, show_json
 from vllama.cli.progress import open_display, show_installer
-from vllama.config import Config
 from vllama.config.parse import whole_path
 from vllama.models.types import Bundle
 
@@ -34,6 +33,7 @@ OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
 
 
 def convert(
+    context: typer.Context,
     model: Annotated[str, model_argument("A model of the hub, a folder, or a GGUF file.")],
     quantize: Annotated[
         str | None, option("--quantize -q QUANT", "Quantization to make. [Q4_K_M]")
@@ -64,6 +64,7 @@ def convert(
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import ConversionOptions
     from vllama.models.convert.prepare import prepare
+    from vllama.models.convert.tools import find_converter
 
     settings = load_settings()
     library = local_library(settings)
@@ -75,14 +76,17 @@ def convert(
         trusted=trust_remote_code,
     )
     job = prepare(library, whole_path(model), wishes)
-    quantiser = local_quantiser(settings) if job.needs_quantiser else None
-    _agree(settings, job, update=update, yes=yes)
+    if job.pulled_bytes or isinstance(job.result, str):
+        context.with_resource(change_models(settings))
+    quantizer = local_quantizer(settings) if job.needs_quantizer else None
+    converts = job.via is not None and (update or find_converter(settings.data_dir) is None)
+    agree_to_fetch(job.original.pull_name, job.pulled_bytes, converter=converts, yes=yes)
     try:
         with open_display() as display:
             kept = asyncio.run(
                 job.run(
                     library,
-                    quantiser,
+                    quantizer,
                     env=build_child_env(config.environ()),
                     tell=display,
                     on_line=show_installer(display),
@@ -92,7 +96,7 @@ def convert(
     except KeyboardInterrupt:
         say_aside("stopped; nothing half-made is left, and what was fetched is kept")
         raise typer.Abort from None
-    told = _told(kept, job)
+    told = _describe(kept, job)
     if as_json:
         show_json(told)
     else:
@@ -101,30 +105,28 @@ def convert(
         say_aside(f"  serve it with: vllama serve --model {told['name']}")
 
 
-def _agree(settings: Config, job: ConversionJob, *, update: bool, yes: bool) -> None:
-    """Say what will be fetched, and go on if the user agrees.
+def agree_to_fetch(name: str, weights: int, *, converter: bool, yes: bool) -> None:
+    """Announce a download (`weights` bytes of `name`), and go on if the user agrees.
 
     Raises Exit if not, ConfigError if nobody can be asked.
     """
-    from vllama.models.convert.job import count_bytes_to_fetch
-    from vllama.models.convert.tools import FETCHED_WITH_CUDA_BYTES
+    from vllama.models.convert.tools import FETCHED_BYTES, FETCHED_WITH_CUDA_BYTES
 
-    weights, tool = count_bytes_to_fetch(settings.data_dir, job, update=update)
-    if not weights and not tool:
+    if not weights and not converter:
         return
     say_aside("to be fetched:")
     if weights:
-        say_aside(f"  {job.original.pull_name}: {format_bytes_decimal(weights)} of safetensors")
-    if tool:
+        say_aside(f"  {name}: {format_bytes_decimal(weights)} of safetensors")
+    if converter:
         more = f" ({format_bytes_decimal(FETCHED_WITH_CUDA_BYTES)} if torch comes with CUDA only)"
         say_aside(
             "  llama.cpp's converter with torch, in an environment of its own: about "
-            f"{format_bytes_decimal(tool)}{more if sys.platform.startswith('linux') else ''}"
+            f"{format_bytes_decimal(FETCHED_BYTES)}{more if sys.platform == 'linux' else ''}"
         )
     require_agreement("Go on?", yes=yes, cannot="cannot ask whether to fetch that")
 
 
-def _told(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
+def _describe(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:
     """Describe the result, for `--json` as well."""
     if isinstance(kept, Path):
         beside = kept.with_name(f"mmproj-{kept.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from vllama.base.errors import ModelNotFound
-from vllama.cli.context import load_settings, local_library
+from vllama.cli.context import change_models, load_settings, local_library
 from vllama.cli.options import argument, model_argument
 from vllama.cli.output import say
 from vllama.config.parse import whole_path
@@ -24,10 +24,12 @@ def cp(
     """Give a model a second name; the files are shared."""
     from vllama.models.create import check_copy_name, copy, make_no_source_error
 
-    name, library = check_copy_name(destination), local_library(load_settings())
+    name, settings = check_copy_name(destination), load_settings()
+    library = local_library(settings)
     try:
         bundle = library.find(whole_path(source), may_pull=False)
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
-    copy(library, bundle, name)
+    with change_models(settings):
+        copy(library, bundle, name)
     say(f"copied '{source}' to '{destination}'")

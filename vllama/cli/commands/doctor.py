@@ -50,7 +50,7 @@ def examine(
     first: Sequence[tuple[str, Finding]] = (),
 ) -> int:
     """Run the checks, print the findings, and return the exit code."""
-    from vllama.doctor.check import Once, Status, run
+    from vllama.doctor.check import Once, Severity, run
     from vllama.doctor.checks import all_checks, engine_checks
     from vllama.server.preflight import gather_facts
 
@@ -59,7 +59,7 @@ def examine(
     checks = engine_checks(settings, facts) if engines_only else all_checks(settings, facts)
     told = {name for name, _ in first}
     found = [*first, *run([check for check in checks if check.name not in told])]
-    bad = any(finding.status is Status.FAILED for _, finding in found)
+    bad = any(finding.status is Severity.FAILED for _, finding in found)
     if as_json:
         rows = [
             {

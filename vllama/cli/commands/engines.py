@@ -86,8 +86,8 @@ def engines(
         str | None,
         option(
             "--version TAG",
-            "With install: a release of the project itself, such as b11434, or latest. "
-            "With remove: only that one.",
+            "With install: a release of the project itself (b11434, latest), or a version of the "
+            "package. With remove: only that one.",
         ),
     ] = None,
     plugins: Annotated[
@@ -189,8 +189,15 @@ def install_one(
     """
     import asyncio
 
-    from vllama.cli.engine_install import describe_offer, install_first, read_releases_url
-    from vllama.engines.install import check_installation, make_offers, uninstall
+    from vllama.cli.engine_install import (
+        describe_offer,
+        install_first,
+        measure_shown,
+        read_releases_url,
+    )
+    from vllama.engines.install import check_installation, make_offers
+    from vllama.machine.environments.layout import choose, find_chosen, find_existing
+    from vllama.machine.environments.make import remove
 
     engine, platform, environments = find_engine(settings, name)
     find = partial(
@@ -209,19 +216,34 @@ def install_one(
     here = [] if upgrade else [each for each in offers if each.done]
     chosen = (*here, *offers)[0]
     problem = asyncio.run(check_installation(chosen)) if chosen.done else ""
+    in_use = find_chosen(environments, engine.name)
+    if chosen.done and not problem and chosen.folder != in_use:
+        choose(chosen.folder)
+        say_prose(f"{engine.title} in {chosen.folder} is used from now on")
+        return
     if chosen.done and not problem:
         newer = "--upgrade" if chosen.wheels.archive is None else "--version latest"
         say_prose(f"{engine.title} is installed in {chosen.folder}; {newer} takes newer versions")
         return
     if problem:
         show_warning(problem)
-    for line in describe_offer(chosen):
+    (shown,) = measure_shown([chosen])
+    for line in describe_offer(shown):
         say_aside(line)
     require_agreement("Install it?", yes=yes)
     if problem:  # the installer counts a damaged package as installed
-        uninstall(engine, environments)
-    installation = install_first(offers[offers.index(chosen) :])
+        remove(chosen.folder)
+    is_first = find_existing(in_use) is None
+    installation = install_first([shown, *offers[offers.index(chosen) + 1 :]], yes=yes)
     say_prose(f"{engine.title} {installation.version} is installed in {chosen.folder}")
+    if is_first:
+        choose(chosen.folder)
+    elif chosen.folder != in_use:
+        both = f"{in_use.name},{chosen.folder.name}"
+        say_prose(
+            f"The one in {in_use} stays in use. Compare: vllama verify MODEL --engines {both}. "
+            "To switch, run the same command again."
+        )
     if not ask_preference(engine, platform)[0]:
         say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
 

@@ -147,7 +147,7 @@ def read_vector(path: Path) -> Sequence[float]:
 
 
 def write_file(path: Path, residual: Mapping[str, Any], about: Mapping[str, str]) -> None:
-    """Write what was collected as the tensor `residual`. Raises ConfigError."""
+    """Write the collected data as the tensor `residual`. Raises ConfigError."""
     from vllama.models.headers.safetensors import write_tensor
 
     data = base64.b64decode(residual["data"])

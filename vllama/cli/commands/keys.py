@@ -13,7 +13,7 @@ from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_
 from vllama.config import Config, keys_file
 
 if TYPE_CHECKING:
-    from vllama.accounts.keys.key import Key
+    from vllama.accounts.keys.key import ApiKey
 
 EXAMPLES = """\
 \b
@@ -49,7 +49,8 @@ def keys(
     ] = "list",
     name: Annotated[str | None, argument("NAME", "The key's name.", complete_key)] = None,
     scope: Annotated[
-        list[str] | None, option("--scope SCOPES", "infer, read, admin; separated by commas.")
+        list[str] | None,
+        option("--scope SCOPES", "infer, read, admin, engine; separated by commas."),
     ] = None,
     models: Annotated[
         list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
@@ -113,7 +114,7 @@ def change_file(
         say("requests without a key are accepted again")
         return
 
-    def change(known: dict[str, Key]) -> Key:
+    def change(known: dict[str, ApiKey]) -> ApiKey:
         match action:
             case "add":
                 return store.add_key(known, name, secret, fields, now_s)
@@ -202,7 +203,7 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
     show_way_out(settings)
 
 
-def list_cells(key: Key) -> tuple[str, ...]:
+def list_cells(key: ApiKey) -> tuple[str, ...]:
     """Return the cells of one key."""
     from vllama.accounts.keys.key import format_count
 

@@ -147,7 +147,7 @@ def _write(
     if changes:
         _show_changes(changes)
         require_agreement("Write this?", yes=yes)
-        keeper.write(changes)
+        keeper.write(changes, has_key=target.has_key)
         say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
     elif told and not by_hand:
         say_aside("the settings are written already")

@@ -41,7 +41,7 @@ def list_models(
     library = local_library(load_settings())
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
-    skipped = [one for one in library.stored.skipped() if wanted in one.name.lower()]
+    skipped = [one for one in library.stored.list_skipped() if wanted in one.name.lower()]
     if as_json:
         left_out = [
             {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}
@@ -50,6 +50,9 @@ def list_models(
         show_json({"models": entries, "skipped": left_out})
         return
     show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
+    if not entries:
+        none = f"No model's name contains '{part}'." if found and part else "No models yet."
+        say_aside(f"{none} Find one: vllama recommend")
     for one in skipped:
         say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
 
@@ -102,7 +105,7 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
 
 
 def _quant(library: Library, bundle: Bundle) -> str | None:
-    """Return the quantisation that the file itself states, if its name does not."""
+    """Return the quantization that the file itself states, if its name does not."""
     try:
         return library.info(bundle).quant
     except VllamaError:  # it is listed all the same

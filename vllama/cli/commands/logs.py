@@ -34,7 +34,7 @@ Examples:
 LOOK_EVERY_S = 0.2
 FOLLOWED_LINES = 20
 OWN_LINE_BYTES = 1024 * 1024
-COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
+COLORS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
 
 
 def logs(
@@ -90,9 +90,9 @@ class _Engine:
         while not found:
             _wait()
             found = self._attempts()
-        name, path = found[-1] if attempt is None else self._numbered(found, attempt)
+        name, path = found[-1] if attempt is None else self._find_attempt(found, attempt)
         reader = Reader(path)
-        begun = self._shorten(_unfinished(reader.read_all(), None if follow else reader))
+        begun = self._shorten(_add_unfinished(reader.read_all(), None if follow else reader))
         self._print(name, reader, _last(begun, lines))
         while follow:
             _wait()
@@ -106,7 +106,7 @@ class _Engine:
                 self._print(name, reader, self._shorten(reader.read_all()))
 
     def _shorten(self, lines: Iterable[str], *, goes_on: bool = False) -> Iterable[str]:
-        """Yield what to show of lines; `goes_on`: their run may go on with the next ones."""
+        """Yield the lines to show; `goes_on`: their run may go on with the next ones."""
         if self._runs is None:
             yield from lines
             return
@@ -117,12 +117,12 @@ class _Engine:
     def _attempts(self) -> list[tuple[str, Path]]:
         """Return the attempts of the model, or of all its replicas, the oldest first."""
         names = self._book.find(self._model, f"{self._model}:latest") or self._book.find(
-            *self._resolved()
+            *self._resolve()
         )
         found = [(name, path) for name in names for path in self._book.list_attempts(name)]
         return sorted(found, key=lambda item: item[1].name) if len(names) > 1 else found
 
-    def _resolved(self) -> list[str]:
+    def _resolve(self) -> list[str]:
         """Return the full name of the model on this disk, if there is one."""
         try:
             return [local_library(self._settings).find(self._model).name]
@@ -137,7 +137,7 @@ class _Engine:
             return found[0] if found else None
         return found[here + 1] if here + 1 < len(found) else None
 
-    def _numbered(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
+    def _find_attempt(self, found: list[tuple[str, Path]], attempt: int) -> tuple[str, Path]:
         from vllama.supervise.logs import read_number
 
         for name, path in reversed(found):
@@ -177,7 +177,7 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
         raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else _show_readable
-    for line in _last(_unfinished(reader.read_all(), None if follow else reader), lines):
+    for line in _last(_add_unfinished(reader.read_all(), None if follow else reader), lines):
         show(line)
     while follow:
         _wait()
@@ -186,10 +186,10 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
 
 
 def _show_readable(line: str) -> None:
-    """Print a line of our own log for people, in the colour of its level on a terminal."""
+    """Print a line of our own log for people, in the color of its level on a terminal."""
     level, text = _readable(line)
     if is_terminal(sys.stdout):
-        console().print(text, style=COLOURS.get(level))
+        console().print(text, style=COLORS.get(level))
     else:
         say(text)
 
@@ -205,7 +205,7 @@ def _readable(line: str) -> tuple[str, str]:
         return "", line  # cut when the disk was full
 
 
-def _unfinished(lines: Iterable[str], ended: Reader | None) -> Iterable[str]:
+def _add_unfinished(lines: Iterable[str], ended: Reader | None) -> Iterable[str]:
     """Yield lines, and then the unfinished last line of `ended`."""
     yield from lines
     if ended is not None:
@@ -243,7 +243,7 @@ class RunShortener:
         self._count = 0
 
     def feed(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yield what to show of these lines."""
+        """Yield the lines to show of these."""
         for line in lines:
             part, colon, _ = line.partition(": ")
             if not colon or part != self._part:

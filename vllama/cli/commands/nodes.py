@@ -74,6 +74,9 @@ def nodes(
     if as_json:
         show_json(reply)
         return
+    if not reply["nodes"]:
+        say("This server has no nodes: vllama serve --node http://HOST:11434 adds one.")
+        return
     now_s = time.time()
     rows = [
         (

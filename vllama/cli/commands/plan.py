@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import typer
+
 from vllama import config
-from vllama.base.errors import NotEnoughMemory, VllamaError
+from vllama.base.errors import ConfigError, NotEnoughMemory, VllamaError
 from vllama.base.units import format_bytes_binary as in_memory
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import local_library
@@ -23,11 +25,14 @@ Examples:
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
   vllama plan qwen3:8b --nodes       on the machines of a cluster, and which is chosen
+  vllama plan qwen3:8b -- --seed 1   with arguments for its engine, as for serve
+  vllama plan qwen3:32b --gpu "RTX 3060" --ram 32GB     on a machine that is not here
 """
 
 
 @with_settings("engine", "context_length", "gpu_layers", "strict", "inspect")
 def plan(
+    context: typer.Context,
     flags: Flags,
     models: Annotated[
         list[str], model_argument("Name or path, as for serve; several are planned together.")
@@ -36,21 +41,31 @@ def plan(
     on_nodes: Annotated[
         bool, option("--nodes", "Ask each node of the cluster whose head is running here.")
     ] = False,
+    gpus: Annotated[
+        list[str] | None,
+        option("--gpu GPU", "Plan for a machine with this GPU ('2x RTX 3090', '24GB')."),
+    ] = None,
+    ram: Annotated[str | None, option("--ram SIZE", "RAM of that machine.")] = None,
 ) -> int:
     """Show what serve would do with a model, and why."""
+    if on_nodes and (gpus or ram):
+        raise ConfigError("cannot use --nodes with --gpu or --ram: nodes plan for themselves")
     if on_nodes:
         from vllama.cli.commands.nodes import plan_on_nodes
 
         return plan_on_nodes(models, as_json=as_json)
     from vllama.plan.preview import preview_plan
     from vllama.scheduler.room import Room, find_free, plan_together
-    from vllama.server.preflight import gather_facts
+    from vllama.server.preflight import gather_facts, suppose_machine
     from vllama.server.reload import make_limits
 
-    settings, codes = config.load(flags, config.environ()), []
+    given = {**flags, "engine_args": context.obj or None}
+    settings, codes = config.load(given, config.environ()), []
     reports: list[dict[str, Any]] = []
     try:
         library, facts = local_library(settings), gather_facts(settings)
+        if gpus or ram:
+            facts = suppose_machine(facts, gpus or (), ram)
         for model in models:
             try:
                 name = whole_path(model)
@@ -61,7 +76,7 @@ def plan(
                     raise
                 reports.append({"model": model, "error": error.message, "hint": error.hint})
                 codes.append(error.exit_code)
-        free = find_free(facts.platform, facts.reserve_bytes)
+        free = find_free(facts)
         told = plan_together(reports, Room(free=free, max_loaded=make_limits(facts).max_loaded))
     except VllamaError as error:
         if as_json:
@@ -120,7 +135,7 @@ def show_together(reports: Sequence[Mapping[str, Any]], together: Mapping[str, A
 
 
 def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return what would be tried if the plan failed, a row for each kind of failure."""
+    """Return the attempts after a failure of the plan, a row for each kind of failure."""
     if result["strict"]:
         return [("nothing else is tried (--strict)",)]
     # the same steps often suit several kinds of failure
@@ -150,7 +165,7 @@ def show(result: Mapping[str, Any]) -> None:
             ("format", " ".join(filter(None, (result["format"], result["quantization"])))),
             ("to download", size(result["download_bytes"]) or f"nothing, it is {where}"),
         ]),
-        ("Platform", [(result["platform"],)]),
+        ("Platform", [(line,) for line in (result["platform"], *result["platform_notes"])]),
         ("Engines", [
             (mark(row), row["title"], row["version"] or "", row["reason"])
             for row in result["engines"]
@@ -160,14 +175,14 @@ def show(result: Mapping[str, Any]) -> None:
              row["reason"])
             for row in result["candidates"]
         ]),
+        ("Parameters", [(line,) for line in result["parameters"]]),
         ("Chosen", [(note,) for note in result["notes"]]),
         ("Files", [(row["name"], size(row["size_bytes"])) for row in result["files"]]),
     ]  # fmt: skip
     if "memory" in result:
         memory = result["memory"]
-        kind = "GPU memory" if memory["device"] == "gpu" else "memory"
         here: list[tuple[str, list[tuple[str, ...]]]] = [
-            (f"Needed {kind}", [
+            ("Needed memory", [
                 (name.removesuffix("_bytes").replace("_", " "), in_memory(memory[name]))
                 for name in memory if name != "device"
             ]),

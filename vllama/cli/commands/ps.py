@@ -66,6 +66,8 @@ def ps(
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
+        if row.get("placement") and read_number(row, "size_vram"):
+            say_aside(f"{row['name']}: {row['placement']}")
         if (kept := row.get("conversations")) and kept["count"]:
             size = format_bytes_decimal(kept["size"])
             many = "conversation" if kept["count"] == 1 else "conversations"

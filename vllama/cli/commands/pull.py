@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-from vllama.cli.context import connect, load_settings
+from vllama.cli.context import change_models, connect, load_settings
 from vllama.cli.options import Insecure, argument, option
 from vllama.cli.progress import open_display, pull_with_progress, read_event
 
@@ -28,7 +28,8 @@ def pull(
     """Download a model, or resume a stopped download."""
     settings = load_settings()
     if node is None:
-        pull_with_progress(settings, model, insecure=insecure)
+        with change_models(settings):
+            pull_with_progress(settings, model, insecure=insecure)
         return
     body = {"model": model, "insecure": insecure}
     with connect(settings) as client, open_display() as display:

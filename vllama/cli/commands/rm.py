@@ -7,10 +7,9 @@ from urllib.parse import quote
 
 from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.context import connect, load_settings, local_library
+from vllama.cli.context import change_models, connect, load_settings, local_library
 from vllama.cli.options import model_argument, option
 from vllama.cli.output import say, say_aside, show_error
-from vllama.config import Config
 from vllama.config.parse import whole_path
 
 EXAMPLES = """\
@@ -42,34 +41,18 @@ def rm(
         return 0
     library = local_library(settings)
     status = 0
-    for model in map(whole_path, models):
-        try:
-            # a wrong name or a refusal must not unload anything
-            bundle = library.find(model, may_pull=False)
-            library.check_removable(model, force=force)
-            alone = not any(
-                other.key == bundle.key and other.name != bundle.name for other in library.list()
-            )
-            if alone:  # else the engine serves it under another name
-                _unload(settings, model)
-            freed_bytes = library.remove(model, force=force)
-        except ModelNotFound as error:
-            show_error(f"model '{model}' not found", error.hint)
-            status = status or error.exit_code
-            continue
-        except VllamaError as error:
-            show_error(error.message, error.hint)
-            status = status or error.exit_code
-            continue
-        say(f"deleted '{model}'")
-        say_aside(f"  freed {format_bytes_decimal(freed_bytes)}")
+    with change_models(settings) as removed:
+        for model in map(whole_path, models):
+            try:
+                bundle = library.stored.find(model)
+                freed_bytes = library.remove(model, force=force)
+            except VllamaError as error:
+                is_missing = isinstance(error, ModelNotFound)
+                text = f"model '{model}' not found" if is_missing else error.message
+                show_error(text, error.hint)
+                status = status or error.exit_code
+                continue
+            removed += [bundle.name] if bundle else []
+            say(f"deleted '{model}'")
+            say_aside(f"  freed {format_bytes_decimal(freed_bytes)}")
     return status
-
-
-def _unload(settings: Config, model: str) -> None:
-    """Ask a running server to let the model go; without one there is nothing to do."""
-    try:
-        with connect(settings) as client:
-            client.post("/api/generate", {"model": model, "keep_alive": 0})
-    except VllamaError:
-        pass

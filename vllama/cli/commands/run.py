@@ -18,7 +18,7 @@ EXAMPLES = """\
 Examples:
   vllama run smollm2:135m
   vllama run smollm2:135m "Why is the sky blue?"
-  cat report.txt | vllama run smollm2:135m "Summarise this:"
+  cat report.txt | vllama run smollm2:135m "Summarize this:"
   vllama run nomic-embed-text "a text to turn into a vector"
 """
 

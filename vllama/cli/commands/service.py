@@ -8,6 +8,7 @@ from __future__ import annotations
 import grp
 import os
 import plistlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,10 +21,12 @@ from typing import Annotated
 import typer
 
 from vllama import config
+from vllama.base import private
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.cli.context import load_settings
 from vllama.cli.options import argument, check_action, complete_words, option
 from vllama.cli.output import say, say_aside
+from vllama.config.secrets import mask
 
 EXAMPLES = """\
 \b
@@ -63,6 +66,8 @@ StartLimitIntervalSec=0
 Type=notify
 ExecStart={command}
 ExecReload=kill -HUP $MAINPID
+# an engine that the kernel ends for lack of memory is restarted; the server goes on
+OOMPolicy=continue
 # vllama ends its engines itself, and needs the time for it
 KillMode=mixed
 TimeoutStopSec={stop_timeout_s}
@@ -160,6 +165,12 @@ def service(
 def make_service(words: Sequence[str], *, system: bool) -> Service:
     """Return the service that runs `vllama serve` with these words. Raises ConfigError."""
     settings, environ = load_settings(), config.environ()
+    named = [word for word in words if not re.match(r"--(.*-file|tls-key)(=|$)", word)]
+    if mask(named) != named:
+        raise ConfigError(
+            "cannot write a key into the service: every user of this machine can read it",
+            hint="name a file that has it, such as with --api-key-file, or set it in config.toml",
+        )
     home = Path(environ.get("HOME", "~")).expanduser()
     stop_timeout_s = round(settings.stop_limit_s) + STOP_MARGIN_S
     # how this vllama is started, independent of PATH and of the current folder
@@ -238,7 +249,8 @@ def allow_gpu_groups() -> str:
 def quote(word: str) -> str:
     """Return a word of a command line as systemd reads it back (systemd.service(5))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    escaped = escaped.replace("\n", "\\n").replace("\t", "\\t")
+    for sign in set(re.findall(r"[\0-\x1f\x7f-\x9f\udc80-\udcff]", word)):  # control, no UTF-8
+        escaped = escaped.replace(sign, "".join(f"\\x{byte:02x}" for byte in os.fsencode(sign)))
     return f'"{escaped}"' if not word or set(escaped) & set(" \"';\\") else escaped
 
 
@@ -291,7 +303,7 @@ def install(service: Service) -> None:
     """Write the file and start the service; an older version of it is replaced. VllamaError."""
     try:
         service.file.parent.mkdir(parents=True, exist_ok=True)
-        service.file.write_text(service.text)
+        private.replace(service.file, service.text, mode=0o644, sync=True)
     except OSError as error:
         raise VllamaError(
             f"cannot write '{service.file}': {error.strerror}",

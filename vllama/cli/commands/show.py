@@ -22,7 +22,7 @@ Examples:
 
 def show(
     model: Annotated[str, model_argument("Name as in list, or the path of a file.")],
-    license_: Annotated[bool, option("--license", "Show the licence.")] = False,
+    license_: Annotated[bool, option("--license", "Show the license.")] = False,
     modelfile: Annotated[bool, option("--modelfile", "Show a Modelfile.")] = False,
     parameters: Annotated[bool, option("--parameters", "Show the default parameters.")] = False,
     template: Annotated[bool, option("--template", "Show the chat template.")] = False,
@@ -59,14 +59,13 @@ def show(
 
 
 def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
-    """Return what `/api/show` answers, and what only this machine's user needs to know."""
+    """Return the response of `/api/show`, and details for this machine's user only."""
     import msgspec
 
     from vllama.models.headers.info import build_details, describe_template
     from vllama.models.shown import describe_model
 
     shown: dict[str, object] = {
-        "license": info.license or "",
         **msgspec.to_builtins(describe_model(bundle, info, verbose=verbose)),
         "details": msgspec.to_builtins(build_details(bundle, info)),
         "path": str(bundle.path),

@@ -40,7 +40,7 @@ def stop(
 
 
 def unload(client: Client, model: str) -> None:
-    """Have the server unload a model."""
+    """Ask the server to unload a model."""
     try:
         client.post("/api/generate", {"model": model, "keep_alive": 0})
     except ModelNotFound as error:

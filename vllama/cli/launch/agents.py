@@ -36,7 +36,7 @@ def _claude_variables(target: Target) -> dict[str, str]:
 
 
 def _claude_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    path = places.named("CLAUDE_CONFIG_DIR", places.home / ".claude") / "settings.json"
+    path = places.find_named("CLAUDE_CONFIG_DIR", places.home / ".claude") / "settings.json"
     variables = _claude_variables(target)
     return (put_values(path, {("env", name): value for name, value in variables.items()}),)
 
@@ -45,7 +45,7 @@ def _claude_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 
 
 def _codex_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    folder = places.named("CODEX_HOME", places.home / ".codex")
+    folder = places.find_named("CODEX_HOME", places.home / ".codex")
     values = codex_provider(target)
     if target.context:
         values["model_context_window",] = target.context
@@ -73,11 +73,11 @@ def _opencode_variables(target: Target) -> dict[str, str]:
 
 
 def _opencode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    folder = places.named("OPENCODE_CONFIG_DIR", places.config / "opencode")
+    folder = places.find_named("OPENCODE_CONFIG_DIR", places.config / "opencode")
     commented = folder / "opencode.jsonc"
     usual = commented if commented.exists() else folder / "opencode.json"
     schema: Values = {("$schema",): "https://opencode.ai/config.json"}
-    path = places.named("OPENCODE_CONFIG", usual)
+    path = places.find_named("OPENCODE_CONFIG", usual)
     return (put_values(path, _opencode_values(target), new=schema),)
 
 
@@ -183,7 +183,7 @@ AGENTS = (
 
 def _omp_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     base = places.home / (places.environ.get("PI_CONFIG_DIR") or ".omp")
-    folder = places.named("PI_CODING_AGENT_DIR", base / "agent")
+    folder = places.find_named("PI_CODING_AGENT_DIR", base / "agent")
     provider = make_pi_provider(target, name=target.model)
     return (put_values(folder / "models.yml", {("providers", NAME): provider}),)
 
@@ -213,7 +213,7 @@ def _hermes_edit(target: Target, places: Places, default: dict[str, str]) -> Edi
         ("providers", NAME, "models", target.model): model,
         **{("model", key): value for key, value in default.items()},
     }
-    folder = places.named("HERMES_HOME", places.home / ".hermes")
+    folder = places.find_named("HERMES_HOME", places.home / ".hermes")
     return put_values(folder / "config.yaml", values)
 
 

@@ -22,15 +22,15 @@ _CONTEXT = 8192
 def _vscode_user(places: Places) -> Path:
     """Return VS Code's folder for the user's settings."""
     if places.environ.get("VSCODE_PORTABLE"):
-        return places.named("VSCODE_PORTABLE", places.home) / "user-data" / "User"
+        return places.find_named("VSCODE_PORTABLE", places.home) / "user-data" / "User"
     match places.system:
         case "darwin":
             base = places.home / "Library" / "Application Support"
         case "win32":
-            base = places.named("APPDATA", places.home / "AppData" / "Roaming")
+            base = places.find_named("APPDATA", places.home / "AppData" / "Roaming")
         case _:
             base = places.config
-    return places.named("VSCODE_APPDATA", base) / "Code" / "User"
+    return places.find_named("VSCODE_APPDATA", base) / "Code" / "User"
 
 
 def _vscode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
@@ -89,7 +89,7 @@ def _zed_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 
 
 def _chatgpt_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    folder = places.named("CODEX_HOME", places.home / ".codex")
+    folder = places.find_named("CODEX_HOME", places.home / ".codex")
     catalog = folder / f"{NAME}-models.json"
     values = {**codex_provider(target), ("model_catalog_json",): str(catalog)}
     models = json.dumps({"models": [_codex_model(target, folder)]}, indent=2) + "\n"

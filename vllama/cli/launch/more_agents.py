@@ -74,7 +74,7 @@ def _make_pi_model(target: Target, **more: object) -> dict[str, object]:
 
 
 def _pi_edits(target: Target, places: Places) -> tuple[Edit, ...]:
-    folder = places.named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
+    folder = places.find_named("PI_CODING_AGENT_DIR", places.home / ".pi" / "agent")
     return (put_values(folder / "models.json", {("providers", NAME): make_pi_provider(target)}),)
 
 

@@ -41,17 +41,21 @@ class Change:
 
     @property
     def differs(self) -> bool:
-        """Whether anything changes."""
+        """True if anything changes."""
         return self.before != self.after
 
 
 class _File(msgspec.Struct):
-    """A file that we wrote. `copy` is None if it was not there; `made` are folders we made."""
+    """A file that we wrote. `copy` is None if it was not there; `made` are folders we made.
+
+    `mode` are its permissions before, None in a record of an earlier version.
+    """
 
     path: str
     written: str
     copy: str | None = None
     made: tuple[str, ...] = ()
+    mode: int | None = None
 
 
 class _Record(msgspec.Struct):
@@ -90,8 +94,11 @@ class Keeper:
         same = all(_digest(_read(Path(file.path))) == file.written for file in files)
         return ("written" if same else "changed since") if files else ""
 
-    def write(self, changes: Sequence[Change]) -> None:
-        """Write the files. Raises VllamaError; files that were written before the error stay."""
+    def write(self, changes: Sequence[Change], *, has_key: bool = False) -> None:
+        """Write the files; those that have a key are for this user only.
+
+        Raises VllamaError; files that were written before the error stay.
+        """
         for change in changes:
             assert change.after is not None  # an edit gives text
             record = self._record()
@@ -101,11 +108,12 @@ class Keeper:
                 known = _File(str(change.path), written="", made=tuple(made))
                 if change.before is not None:
                     known.copy = f"{len(record.files)}-{change.path.name}"
+                    known.mode = stat.S_IMODE(change.path.stat().st_mode)
                     _write(self.folder / known.copy, change.before)
                 record.files.append(known)
             known.written = _digest(change.after)
             self._save(record)
-            _write(change.path, change.after)
+            _write(change.path, change.after, private.FILE if has_key else None)
 
     def undo(self) -> list[Change]:
         """Compute what `restore` would change, without writing."""
@@ -126,7 +134,7 @@ class Keeper:
             if change.after is None:
                 _delete(change.path, file.made)
             elif change.differs:
-                _write(change.path, change.after)
+                _write(change.path, change.after, file.mode)
             record.files.remove(file)
             self._save(record)
             if file.copy is not None:
@@ -145,7 +153,7 @@ class Keeper:
         content = _read(self._record_file)
         try:
             return _Record() if content is None else msgspec.json.decode(content, type=_Record)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise VllamaError(f"cannot read '{self._record_file}': {error}") from None
 
     def _save(self, record: _Record) -> None:
@@ -169,16 +177,17 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes() if path.exists() else None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file atomically and keep its permissions; a new file is for this user only.
+def _write(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Replace a file atomically; without a `mode` it keeps its own, and a new file is private.
 
     Links are followed: many people keep their settings in a repository of their own.
     """
     with _explained("write", path):
         real = path.resolve()
         real.parent.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else private.FILE
-        private.write_through(real.parent, real, content, mode)
+        if mode is None:
+            mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else private.FILE
+        private.replace(real, content, mode=mode, sync=True)
 
 
 def _delete(path: Path, folders: Iterable[str | Path] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What is launched: a tool that is known, its program, and the model that it will use."""
+"""Target of a launch: a known tool, its program, and its model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def program(tool: Integration, places: Places) -> tuple[str, ...] | None:
 def choose_target(
     settings: Config, model: str | None, tool: Integration, *, needs_server: bool, yes: bool
 ) -> Target:
-    """Return what a tool will use: `model`, or the one that the user chooses.
+    """Return a tool's target: `model`, or the one that the user chooses.
 
     A missing model is pulled if the user agrees. Without a server, if none is needed, only the name
     is known. Raises VllamaError.
@@ -80,9 +80,9 @@ def choose_target(
     key = settings.key_to_send
     with connect(settings) as client:
         if model is None:
-            model = _chosen(client)
+            model = _choose_model(client)
         try:
-            shown = _described(client, model, yes=yes)
+            shown = _describe_model(client, model, yes=yes)
             loaded_now = client.get("/api/ps").get("models") or []
         except ServerUnreachable:
             if needs_server:
@@ -100,7 +100,7 @@ def choose_target(
     return target
 
 
-def _chosen(client: Client) -> str:
+def _choose_model(client: Client) -> str:
     """Let the user choose one of the server's models. Raises ConfigError if nobody is there."""
     models = [
         str(model["name"])
@@ -123,7 +123,7 @@ def _chosen(client: Client) -> str:
         say_aside(f"type a number from 1 to {len(models)}, or a name")
 
 
-def _described(client: Client, model: str, *, yes: bool) -> Reply:
+def _describe_model(client: Client, model: str, *, yes: bool) -> Reply:
     """Ask what the model is; offer to pull it if it is missing."""
     from vllama.cli.chat.session import pull_through
 

@@ -32,7 +32,7 @@ class Target:
 
     @property
     def has_key(self) -> bool:
-        """Whether the server requires a key."""
+        """True if the server requires a key."""
         return self.server_key is not None
 
     @property
@@ -47,18 +47,18 @@ class Target:
 
     @property
     def inputs(self) -> list[str]:
-        """What the model takes, in the words that most tools share."""
+        """Kinds of input, in the words that most tools share."""
         return ["text", "image"] if "vision" in self.capabilities else ["text"]
 
     @property
     def answer_tokens(self) -> int:
-        """How long an answer may be where a tool wants a number."""
+        """Maximum tokens of a response, for tools that require a number."""
         return min(_ANSWER_TOKENS, (self.context or ASSUMED_CONTEXT) // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a user's settings may lie; `system` is `sys.platform`.
+    """Folders of a user's settings; `system` is `sys.platform`.
 
     `own` is a folder of vllama's. Tools that can be sent to other settings for one session find
     them there, so that the user's own stay as they are.
@@ -69,7 +69,7 @@ class Places:
     environ: Mapping[str, str]
     system: str = "linux"
 
-    def named(self, variable: str, default: Path) -> Path:
+    def find_named(self, variable: str, default: Path) -> Path:
         """Return the folder or file that a variable names, else `default`."""
         value = self.environ.get(variable, "")
         return _absolute(value, self.home) if value else default
@@ -97,8 +97,8 @@ class HasComments(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How a tool is started: its arguments, and variables over those of this process."""
+class Launch:
+    """Command of a tool: its arguments, and variables over those of this process."""
 
     args: tuple[str, ...]
     environ: Mapping[str, str]
@@ -145,7 +145,7 @@ class Integration:
         """The programs to look for, the best first; none for a desktop app."""
         return self.commands or (() if self.apps else (self.name,))
 
-    def make_start(self, target: Target, places: Places, args: Sequence[str]) -> Start:
+    def make_start(self, target: Target, places: Places, args: Sequence[str]) -> Launch:
         """Return how the tool is started with the user's arguments, and with the server's key."""
         known = {"url": target.url, "model": target.model, "key": target.key, "own": places.own}
         environ = {self.key_variable: target.key} if self.key_variable and target.has_key else {}
@@ -154,7 +154,7 @@ class Integration:
             environ.update(self.variables(target))
         known["variables"] = json.dumps(environ)
         ours = (text.format_map(known) for text in self.args)
-        return Start(args=(*ours, *(args or self.default_args)), environ=environ)
+        return Launch(args=(*ours, *(args or self.default_args)), environ=environ)
 
 
 def _absolute(text: str, home: Path) -> Path:

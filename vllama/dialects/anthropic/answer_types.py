@@ -54,7 +54,7 @@ class MessageUsage(Struct, kw_only=True):
     output_tokens: int
 
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 
 
 class Message(Struct, kw_only=True):
@@ -142,7 +142,7 @@ class MessageStop(Struct, tag="message_stop"):
 
 
 class InspectEvent(Struct, tag="inspect"):
-    """What was asked for with `inspect`: vllama's own event, before the end."""
+    """Results of `inspect`: vllama's own event, before the end."""
 
     inspect: Annotated[Inspected, says("what was collected inside the model")]
 

@@ -128,6 +128,8 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
             inner.extend(_part(place, item))
         identity = read_text(block, "tool_use_id")
         texts = [part["text"] for part in inner if part["type"] == "text"]
+        if block.get("is_error") and not "".join(texts).lower().startswith("error"):
+            texts.insert(0, "Error:")  # OpenAI's form has no field for it
         results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
         # engines take pictures from the user only
         parts.extend(part for part in inner if part["type"] != "text")

@@ -32,7 +32,7 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesRequest:
-    """What a client of Anthropic's asked for; `chat` is the request in OpenAI's form.
+    """Request of Anthropic's client; `chat` is the request in OpenAI's form.
 
     `ignored` names tools that only Anthropic's own servers can run, `unknown` the fields that
     nobody reads. `extras` are Ollama's fields.
@@ -149,4 +149,6 @@ def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
         case {"type": "json_schema", "schema": dict(schema)}:
             named = {"name": "response", "schema": schema}
             chat["response_format"] = {"type": "json_schema", "json_schema": named}
+        case dict() as wanted if wanted:
+            refuse("output_config.format", "Input should be a json_schema with a schema")
     return off or thinking.get("display") == "omitted"

@@ -74,7 +74,7 @@ class AnthropicTool(Struct):
 
 
 class AnthropicToolChoice(Struct):
-    """Whether the model uses a tool, and which."""
+    """Choice of a tool."""
 
     type: Annotated[str | None, says(enum=["auto", "any", "tool", "none"], required=True)] = None
     name: Annotated[str | None, says("the tool that it uses")] = None
@@ -82,20 +82,20 @@ class AnthropicToolChoice(Struct):
 
 
 class ThinkingConfig(Struct):
-    """Whether the model thinks first."""
+    """Switch and budget of thinking."""
 
     type: Annotated[str | None, says("`enabled`, `adaptive` or `disabled`")] = None
     budget_tokens: Annotated[Int | None, says("max tokens of thinking")] = None
 
 
 class MessageMetadata(Struct):
-    """What the client says of the request."""
+    """The client's description of the request."""
 
     user_id: Annotated[str | None, says("ignored")] = None
 
 
 class OutputConfig(Struct):
-    """How the model responds."""
+    """Options of the response."""
 
     effort: Annotated[str | None, says("how much the model thinks first")] = None
 

@@ -15,16 +15,16 @@ import hashlib
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
-from vllama.chat.engine.events import FunctionDelta, ToolDelta
+from vllama.chat.parsers.call_values import object_of, write_call
 from vllama.chat.reply import ReplyOptions, Tally
 from vllama.chat.request import Usage
-from vllama.chat.tool_calls import CallCollector
 from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_anthropic_error
 
 _DELTAS = {
     BlockKind.TEXT: (b"text_delta", b"text"),
+    BlockKind.REFUSAL: (b"text_delta", b"text"),
     BlockKind.THINKING: (b"thinking_delta", b"thinking"),
     BlockKind.CALL: (b"input_json_delta", b"partial_json"),
 }
@@ -68,10 +68,10 @@ class MessagesWriter(BlockWriter):
         message = self._message([], None, None, _write_usage(Usage(prompt_tokens=known)))
         return _event(answers.MessageStart(message))
 
-    def _opened_block(self, block: Block) -> bytes:
+    def _open_block(self, block: Block) -> bytes:
         start: answers.Block
         match block.kind:
-            case BlockKind.TEXT:
+            case BlockKind.TEXT | BlockKind.REFUSAL:
                 start = answers.TextBlock("")
             case BlockKind.THINKING:
                 start = answers.ThinkingBlock("", "")
@@ -86,7 +86,7 @@ class MessagesWriter(BlockWriter):
             % (block.index, *_DELTAS[block.kind], _encode(text))
         )
 
-    def _closed_block(self, block: Block) -> bytes:
+    def _close_block(self, block: Block) -> bytes:
         stop = _event(answers.BlockStop(block.index))
         if block.kind is not BlockKind.THINKING:
             return stop
@@ -95,7 +95,8 @@ class MessagesWriter(BlockWriter):
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
         delta = answers.MessageDelta(answers.EndOfMessage(*self._reason(tally)), self._count(tally))
-        out = b"".join(map(_event, map(answers.InspectEvent, tally.collected.values())))
+        own = [(name.encode(), {"type": name, name: x}) for name, x in tally.collected.items()]
+        out = b"".join(b"event: %b\ndata: %b\n\n" % (name, _encode(x)) for name, x in own)
         return out + _event(delta) + _event(answers.MessageStop())
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
@@ -122,6 +123,9 @@ class MessagesWriter(BlockWriter):
             return "tool_use", None
         if cut:
             return "max_tokens", None
+        refused = any(block.kind is BlockKind.REFUSAL for block in self._blocks)
+        if refused or tally.finish_reason == "content_filter":
+            return "refusal", None
         if isinstance(self._stopped_by, str) and self._stopped_by in self._stop:
             return "stop_sequence", self._stopped_by
         return "end_turn", None
@@ -169,16 +173,12 @@ def _signature(thinking: str) -> str:
 
 def _content(block: Block) -> answers.Block:
     match block.kind:
-        case BlockKind.TEXT:
+        case BlockKind.TEXT | BlockKind.REFUSAL:
             return answers.TextBlock(block.text)
         case BlockKind.THINKING:
             return answers.ThinkingBlock(block.text, _signature(block.text))
         case BlockKind.CALL:
-            collector = CallCollector()
-            function = FunctionDelta(name=block.name, arguments=block.text)
-            collector.add([ToolDelta(index=0, id=block.id, function=function)])
-            calls, broken = collector.finish()
-            if not calls:
-                return answers.TextBlock(broken)
-            call = calls[0]
-            return answers.ToolUseBlock(call.id, call.name, call.arguments)
+            arguments = object_of(block.text) if block.text else None
+            if arguments is None:
+                return answers.TextBlock(write_call(block.name, block.text))
+            return answers.ToolUseBlock(block.id, block.name, arguments)

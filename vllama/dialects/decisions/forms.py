@@ -20,11 +20,11 @@ from vllama.dialects.decisions.questions import (
     MAX_LEVELS,
     MAX_QUESTIONS,
     Counts,
-    Decision,
     Distribution,
     Option,
     Question,
     QuestionKind,
+    Questions,
     make_noul_options,
 )
 from vllama.dialects.ollama.request_types import Model, OwnFields
@@ -102,13 +102,16 @@ class DecisionsBody(OwnFields):
     ] = []
 
 
-def parse_decisions(body: Mapping[str, Any]) -> Decision:
+def parse_decisions(body: Mapping[str, Any]) -> Questions:
     """Parse a decoded body, whose fields of `DecisionsBody` have their types. Raises BadRequest."""
     for name in ("questions", "input"):
         if not body.get(name):
             raise BadRequest(f"Missing required parameter: '{name}'.")
     questions = [_read_question(one) for one in convert(body["questions"], _Questions)]
-    return Decision(messages=tuple(input_messages(body["input"])), questions=tuple(questions))
+    messages, passed_over = input_messages(body["input"])
+    if not messages:
+        raise BadRequest(f"cannot decide on 'input': it has only {', '.join(passed_over)[:200]}")
+    return Questions(messages=tuple(messages), questions=tuple(questions))
 
 
 def _read_question(given: Predicate) -> Question:
@@ -130,7 +133,7 @@ def _read_question(given: Predicate) -> Question:
 
 
 def write_decisions(
-    asked: Decision, found: Sequence[Distribution], *, model: str, counts: Counts
+    asked: Questions, found: Sequence[Distribution], *, model: str, counts: Counts
 ) -> Decisions:
     """Return the answer of `/v1/decisions`."""
     pairs = zip(asked.questions, found, strict=True)
@@ -211,7 +214,7 @@ class SystemOneBody(Struct):
     ]
 
 
-def parse_systemone(body: Mapping[str, Any]) -> Decision:
+def parse_systemone(body: Mapping[str, Any]) -> Questions:
     """Parse a decoded body of `/v1/systemone`. Raises BadRequest."""
     state, questions = body.get("state"), body.get("questions")
     if "state" not in body:
@@ -225,7 +228,7 @@ def parse_systemone(body: Mapping[str, Any]) -> Decision:
         raise BadRequest(f"questions must be an object with 1 to {MAX_QUESTIONS} questions")
     parsed = [_parse_question(name, value) for name, value in questions.items()]
     message = {"role": "user", "content": _write_content(state)}
-    return Decision(messages=(message,), questions=tuple(parsed))
+    return Questions(messages=(message,), questions=tuple(parsed))
 
 
 def _parse_question(name: str, value: object) -> Question:
@@ -252,7 +255,7 @@ def _parse_question(name: str, value: object) -> Question:
 
 
 def write_systemone(
-    asked: Decision, found: Sequence[Distribution], *, model: str, counts: Counts
+    asked: Questions, found: Sequence[Distribution], *, model: str, counts: Counts
 ) -> SystemOneAnswers:
     """Return the answer of `/v1/systemone`."""
     pairs = zip(asked.questions, found, strict=True)

@@ -27,7 +27,7 @@ _AROUND = " \t\r\n().:*\u2581\u0120"  # what tokens may have around a letter
 
 
 class QuestionKind(StrEnum):
-    """What is asked, in System One's words."""
+    """Kind of a question, in System One's words."""
 
     NOUL = "noul"  # whether something is true
     CHOICE = "choice"
@@ -85,7 +85,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def confidence(self) -> float:
-        """How far the likeliest is above chance: 0 where all are alike, 1 where one is certain."""
+        """Margin of the likeliest over chance: 0 if all are alike, 1 if one is certain."""
         chance = 1 / len(self.probabilities)
         return max(0.0, min(1.0, (max(self.probabilities) - chance) / (1 - chance)))
 
@@ -98,7 +98,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     cached: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Questions(msgspec.Struct, frozen=True, kw_only=True):
     """A request: the conversation that all questions are about, and the questions."""
 
     messages: tuple[Mapping[str, Any], ...]

@@ -34,7 +34,7 @@ class ToolCall(Struct):
 
 
 class AnswerMessage(Struct):
-    """What the model says: in a stream the next piece of it."""
+    """Message of the model; in a stream, its next piece."""
 
     role: Annotated[str, says("always `assistant`")]
     content: str
@@ -59,20 +59,21 @@ class GeneratedToken(TokenLogprob):
 
 
 class DebugInfo(Struct):
-    """What `_debug_render_only` asks for."""
+    """Result of `_debug_render_only`."""
 
     rendered_template: Annotated[str, says("the prompt as the model would read it")]
     image_count: Annotated[int | UnsetType, says("how many images it has")] = UNSET
 
 
 class Generated(Struct, kw_only=True):
-    """What all objects of an answer have; counts and durations are in the last one only."""
+    """Fields of all objects of a response; counts and durations are in the last one only."""
 
     model: str
     created_at: str
     done: Annotated[bool, says("whether this is the last object")]
     done_reason: Annotated[
-        Literal["stop", "length", "load", "unload"] | UnsetType, says("why the answer ends")
+        Literal["stop", "length", "content_filter", "load", "unload"] | UnsetType,
+        says("why the answer ends"),
     ] = UNSET
     total_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
     load_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
@@ -128,7 +129,7 @@ class LegacyEmbedAnswer(Struct):
 
 
 class ModelDetails(Struct, omit_defaults=True):
-    """What a model is made of."""
+    """Format, family, size and quantization of a model."""
 
     parent_model: Annotated[str, says("the model that it was made of")]
     format: Annotated[str, says("the format of its files")]
@@ -161,7 +162,7 @@ class Tags(Struct):
 
 
 class LoadProgress(Struct, frozen=True):
-    """How far a load is."""
+    """Progress of a load."""
 
     started_at: Annotated[str, says("when its engine was started")]
     completed: Annotated[int, says("the bytes of its files read so far; 0 if nothing tells them")]
@@ -206,6 +207,7 @@ class LoadedModel(Struct, kw_only=True, omit_defaults=True):
     other_names: Annotated[list[str], says("models of the same files, with the same engine")] = []
     ending: Annotated[int, says("requests that the engine before this one still serves")] = 0
     cause: Annotated[str, says("why it waits, is down or has failed")] = ""
+    placement: Annotated[str, says("where the engine says that it lies")] = ""
     load: Annotated[LoadProgress | None, says("how far it is, while its engine starts")] = None
 
 
@@ -238,7 +240,7 @@ class Tensor(Struct):
 class ShownModel(Struct, kw_only=True):
     """All that is known of a model; what is empty is left out."""
 
-    license: Annotated[str | UnsetType, says("the licence")] = UNSET
+    license: Annotated[str | UnsetType, says("the license")] = UNSET
     modelfile: Annotated[str | UnsetType, says("the Modelfile")] = UNSET
     parameters: Annotated[str | UnsetType, says("default options, one a line")] = UNSET
     template: Annotated[str | UnsetType, says("the template of its prompts")] = UNSET
@@ -285,12 +287,22 @@ class Cloud(Struct):
 
 
 class CloudStatus(Struct):
-    """Whether ollama.com is used."""
+    """Use of ollama.com."""
 
     cloud: Annotated[Cloud, says("the cloud")]
 
 
-class Recommendations(Struct):
-    """The models that are recommended: none."""
+class RecommendedModel(Struct, frozen=True, kw_only=True):
+    """A model that suits the machine."""
 
-    recommendations: Annotated[list[dict[str, Any]], says("the models")]
+    model: str
+    description: Annotated[str, says("what it is good for, and where it would run")]
+    context_length: int
+    max_output_tokens: int
+    vram_bytes: Annotated[int, says("its part of the GPUs' memory")]
+
+
+class Recommendations(Struct):
+    """The models that are recommended."""
+
+    recommendations: Annotated[list[RecommendedModel], says("the models, the largest first")]

@@ -99,7 +99,10 @@ def is_tokens(value: object) -> bool:
 
 
 def read_embed(body: EmbedBody) -> EmbedRequest:
-    """Read `POST /api/embed`. Raises BadRequest for an input that is neither a text nor texts."""
+    """Read `POST /api/embed`. Raises BadRequest for an input that is neither a text nor texts.
+
+    A context of nothing is the default, but for who asks to cut an input to it.
+    """
     match given := body.input:
         case None | "":
             inputs: tuple[str, ...] = ()
@@ -109,10 +112,12 @@ def read_embed(body: EmbedBody) -> EmbedRequest:
             inputs = tuple(given)
         case _:
             raise BadRequest("invalid input type")
+    if inputs and body.truncate and body.options.get("num_ctx", -1) == 0:
+        raise BadRequest("input after truncation exceeds maximum context length")
     return EmbedRequest(
         model=body.model,
         inputs=inputs,
-        truncate=body.truncate,
+        truncate=body.truncate is not False,
         dimensions=max(0, body.dimensions),
         keep_alive=body.keep_alive,
         options=body.options,
@@ -165,7 +170,7 @@ def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
 
 
 def pool(per_token_vectors: Iterable[Sequence[float]]) -> Vector:
-    """Return the mean of the tokens' vectors, L2-normalised; [] for none."""
+    """Return the mean of the tokens' vectors, L2-normalized; [] for none."""
     sums: Sequence[float] = []
     count = 0
     for vector in per_token_vectors:
@@ -185,7 +190,7 @@ def normalize(vector: Sequence[float]) -> Vector:
 
 
 def truncate_dimensions(vector: Sequence[float], dimensions: int) -> Vector:
-    """Keep the first `dimensions` numbers and normalise again; 0 keeps all."""
+    """Keep the first `dimensions` numbers and normalize again; 0 keeps all."""
     if dimensions <= 0 or dimensions >= len(vector):
         return list(vector)
     return normalize(vector[:dimensions])
@@ -221,7 +226,7 @@ def finish_vector(
     dimensions: int = 0,
     form: Callable[[Sequence[float]], str] = write_float32s,
 ) -> msgspec.Raw:
-    """Return an engine's vector as the JSON that a client gets: normalised, cut to `dimensions`.
+    """Return an engine's vector as the JSON that a client gets: normalized, cut to `dimensions`.
 
     `form` writes it: `write_float32s`, `write_float64s` or `write_base64`. Raises UpstreamError.
     """

@@ -17,6 +17,12 @@ from vllama.base.errors import BadRequest
 from vllama.base.meaning import TEXT
 from vllama.chat.request import LoadOptions, Sampling
 
+NOTHING: Mapping[str, object] = {}
+NEUTRAL: Mapping[str, float] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0,
+    "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+}  # fmt: skip
+"""vLLM's values for what a `generation_config.json` leaves out (sampling_params.py)."""
 N = TypeVar("N", int, float)
 
 _INTEGERS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_keep")
@@ -65,18 +71,21 @@ def resolve_options(
     model_defaults: Mapping[str, object],
     request: Mapping[str, object],
     *,
+    own: Mapping[str, object] = NOTHING,
     has_own_defaults: bool = False,
 ) -> tuple[Sampling, LoadOptions]:
     """Merge the layers. Raises BadRequest naming the option whose type is wrong.
 
-    `has_own_defaults`: the server has defaults of its own, which Ollama's must not replace.
+    `own` is what the model's files name, below what its Modelfile does. `has_own_defaults`: the
+    server has defaults of its own, which Ollama's must not replace.
     """
-    merged = {
+    named = {
         name: value
         for layer in (model_defaults, request)
         for name, value in layer.items()
         if value is not None
     }
+    merged = {**own, **named}
     sampling: dict[str, Any] = {}
     for name in _INTEGERS:
         if name in merged:
@@ -103,6 +112,7 @@ def resolve_options(
         if not isinstance(engine, str):
             raise _refuse("engine", "string")
         load["engine"] = engine
+    sampling["own"] = frozenset(own).difference(named)
     if has_own_defaults:
         sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)
     return Sampling(**sampling), LoadOptions(**load)

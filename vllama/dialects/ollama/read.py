@@ -16,7 +16,7 @@ import msgspec
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import Body, decode_struct, encode_json
-from vllama.chat.engine.request_fields import check_code, check_tools_run_here
+from vllama.chat.engine.request_fields import check_code, take_tools
 from vllama.chat.inspect import read_inspect
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall
@@ -43,9 +43,12 @@ def decode_request(body: bytes, python_type: type[T]) -> T:
 def parse_chat(body: bytes) -> ChatRequest:
     """Parse the body of `POST /api/chat`. Raises BadRequest."""
     given = decode_request(body, ChatBody)
+    passed_over: list[str] = []
+    tools = take_tools([_read_tool(item) for item in given.tools if item is not None], passed_over)
     return ChatRequest(
         messages=tuple([_read_message(item) for item in given.messages]),
-        tools=tuple([_read_tool(item) for item in given.tools if item is not None]),
+        tools=tuple(tools),
+        passed_over=tuple(passed_over),
         **_read_common(given),
     )
 
@@ -76,7 +79,7 @@ def parse_generate(body: bytes) -> ChatRequest:
 
 
 def check_raw(request: ChatRequest) -> None:
-    """Refuse what a raw prompt leaves no place for (after the model was found)."""
+    """Refuse fields that have no place in a raw prompt (after the model was found)."""
     if request.raw and (request.messages or request.template or request.context):
         raise BadRequest("raw mode does not support template, system, or context")
 
@@ -168,10 +171,9 @@ def _read_calls(calls: Sequence[OllamaCall | None]) -> tuple[ToolCall, ...]:
 
 
 def _read_tool(item: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool, always of the one type that Ollama knows. Raises Forbidden."""
-    tool = {name: value for name, value in item.items() if value is not None} | {"type": "function"}
-    check_tools_run_here([tool])
-    return tool
+    """Return a tool; one with a function is of the one type that Ollama knows."""
+    tool = {name: value for name, value in item.items() if value is not None}
+    return tool | {"type": "function"} if "function" in tool else tool
 
 
 def _read_images(images: Images | None) -> tuple[str, ...]:

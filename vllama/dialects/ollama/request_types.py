@@ -216,7 +216,7 @@ class TextFields(OwnFields, kw_only=True):
 
 
 class InferenceBody(Body):
-    """What chats and prompts share."""
+    """Fields that chats and prompts share."""
 
     model: Model = ""
     stream: Annotated[bool, says("false: one object at the end")] = True
@@ -261,7 +261,7 @@ class EmbedBody(Body):
     model: Model = ""
     input: Annotated[Any, says("a text, or several", **_TEXTS)] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
-    truncate: Annotated[bool, TRUNCATE] = True
+    truncate: Annotated[bool | None, TRUNCATE] = None
     dimensions: Annotated[Int, says("how many numbers of each vector are kept")] = 0
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 

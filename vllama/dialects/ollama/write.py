@@ -59,12 +59,12 @@ _milliseconds = _Milliseconds()
 
 @lru_cache(maxsize=64)
 def _line_head(model: str) -> bytes:
-    """Write what every line begins with; all streams of a model share it."""
+    """Write the beginning of every line; all streams of a model share it."""
     return b'{"model":%b,"created_at":"' % _encode(model)
 
 
 class OllamaWriter(ABC):
-    """What the routes for chats and for generation have in common."""
+    """Base of the writers for chats and for generation."""
 
     # of a plain token's line what stands between the time and the text, and after it
     _around: tuple[bytes, bytes]
@@ -112,10 +112,10 @@ class OllamaWriter(ABC):
             return b""
         choice = event.chunk.choices[0]
         delta = choice.delta
-        text = (choice.text if delta is None else delta.content) or ""
+        text = (choice.text if delta is None else delta.said) or ""
         thinking = ""
         if delta is not None:
-            thinking = delta.reasoning or delta.reasoning_content or ""
+            thinking = delta.thinking
             if delta.tool_calls:
                 self._collector.add(delta.tool_calls)
         if text or thinking or event.changed:  # else it is the token that ends the answer
@@ -176,7 +176,7 @@ class OllamaWriter(ABC):
 
     def _last(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the fields of the last object; no duration is 0, since clients divide by them."""
-        usage, timings = tally.usage, tally.timings
+        usage, timings, reason = tally.usage, tally.timings, tally.finish_reason
         last_ns = tally.last_token_ns
         first_ns = last_ns if tally.first_token_ns is None else tally.first_token_ns
         prompt_ns = first_ns - self._sent_ns
@@ -189,7 +189,7 @@ class OllamaWriter(ABC):
             eval_ns = int(timings.predicted_ms * 1e6)
         cached = usage.cached_tokens
         return {
-            "done_reason": "length" if tally.finish_reason == "length" else "stop",
+            "done_reason": reason if reason in ("length", "content_filter") else "stop",
             **self._extra(),
             "total_duration": max(1, now_ns - self._started_ns),
             "load_duration": max(1, self._loaded_ns - self._started_ns),
@@ -206,7 +206,7 @@ class OllamaWriter(ABC):
 
     @abstractmethod
     def _body(self, text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """Return what the dialect puts between `created_at` and `done`."""
+        """Return the dialect's bytes between `created_at` and `done`."""
 
 
 class ChatWriter(OllamaWriter):

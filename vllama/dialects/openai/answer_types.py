@@ -45,18 +45,20 @@ class ChatFunction(Struct):
 class ChatToolCall(Struct):
     """A call of a tool; the later chunks of a stream have only its index and more arguments."""
 
-    function: ChatFunction
+    function: ChatFunction | UnsetType = UNSET
+    custom: Annotated[dict[str, str] | UnsetType, says("name and input of a custom tool")] = UNSET
     id: str | UnsetType | None = UNSET
     index: int | UnsetType = UNSET
-    type: Literal["function"] | UnsetType | None = UNSET
+    type: Literal["function", "custom"] | UnsetType | None = UNSET
 
 
 class ChatMessage(Struct):
-    """What the model says."""
+    """Message of the model."""
 
     role: str
     content: str | None
     reasoning: Annotated[str | UnsetType, says("what the model thought before its answer")] = UNSET
+    refusal: Annotated[str | UnsetType, says("why the model refuses")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
 
 
@@ -83,11 +85,12 @@ class ChatCompletion(Struct):
 
 
 class ChatDelta(Struct):
-    """What a chunk adds to an answer."""
+    """Addition of a chunk to a response."""
 
     role: str | UnsetType | None = UNSET
     content: Annotated[str | UnsetType | None, says("more text")] = UNSET
     reasoning: Annotated[str | UnsetType | None, says("more thinking")] = UNSET
+    refusal: Annotated[str | UnsetType | None, says("more of a refusal")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType | None = UNSET
 
 
@@ -206,7 +209,7 @@ class RankedText(Struct):
 
 
 class PairScore(Struct):
-    """How well two texts fit."""
+    """Score of two texts' relevance."""
 
     index: int
     object: Literal["score"]

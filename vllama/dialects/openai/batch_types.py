@@ -100,7 +100,7 @@ class DeletedFile(Struct, kw_only=True):
 
 
 class RowError(Struct, kw_only=True):
-    """What is wrong with a row of a batch's input."""
+    """Error in a row of a batch's input."""
 
     code: Annotated[str, says("the kind of error")]
     message: Annotated[str, says("the error in a sentence")]
@@ -109,14 +109,14 @@ class RowError(Struct, kw_only=True):
 
 
 class RowErrors(Struct, kw_only=True):
-    """What is wrong with a batch's input."""
+    """Errors in a batch's input."""
 
     object: Literal["list"] = "list"
     data: Annotated[list[RowError], says("the first errors")]
 
 
 class RequestCounts(Struct, kw_only=True):
-    """How many rows a batch has, and how many have ended."""
+    """Numbers of a batch's rows: all, and those that have ended."""
 
     total: Annotated[int, says("how many rows there are")] = 0
     completed: Annotated[int, says("how many have an answer")] = 0
@@ -142,8 +142,8 @@ class Batch(Struct, kw_only=True):
     completed_at: Annotated[int | None, says("when it was completed")] = None
     failed_at: Annotated[int | None, says("when its input was refused")] = None
     expired_at: Annotated[int | None, says("when it was given up")] = None
-    cancelling_at: Annotated[int | None, says("when it was to be cancelled")] = None
-    cancelled_at: Annotated[int | None, says("when it was cancelled")] = None
+    cancelling_at: Annotated[int | None, says("when it was to be canceled")] = None
+    cancelled_at: Annotated[int | None, says("when it was canceled")] = None
     request_counts: Annotated[RequestCounts, says("how many rows have ended")] = msgspec.field(
         default_factory=RequestCounts
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from vllama.chat.bodies import decode_value
 from vllama.chat.engine.events import Chunk
 from vllama.chat.engine.fields import mask_seed
 from vllama.chat.engine.traits import Traits
@@ -24,15 +23,13 @@ MAX_CHOICES = 128
 def reseed(call: Call, traits: Traits, number: int) -> Call:
     """Return the call for choice `number`: a fixed seed must not make all the same."""
     name = traits.parameters.get("seed")
-    value = decode_value(call.body) if number else {}
-    if name is None or name not in value:
+    if name is None or name not in call.fields or not number:
         return call
-    value[name] = mask_seed(value[name] + number, traits)
-    return msgspec.structs.replace(call, body=msgspec.json.encode(value))
+    return call.put(**{name: mask_seed(call.fields[name] + number, traits)})
 
 
 class Totals:
-    """What the parts of one answer share: the identity of the first and the sum of the tokens."""
+    """Shared fields of a response's parts: the identity of the first and the sum of the tokens."""
 
     def __init__(self) -> None:
         self.identity: tuple[str | None, int | None] | None = None
@@ -56,7 +53,7 @@ class Totals:
         return total
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class NthChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice of a streamed answer whose choices are made one after the other.
 
     `is_last`: the usage and the end of the stream follow it; `new_prompt`: it is the first one of
@@ -69,7 +66,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     new_prompt: bool
 
     @classmethod
-    def several(cls, counts: Sequence[int]) -> list[Part | None]:
+    def several(cls, counts: Sequence[int]) -> list[NthChoice | None]:
         """Return the parts of an answer with so many choices for each prompt; one has none."""
         number = sum(counts)
         if number == 1:

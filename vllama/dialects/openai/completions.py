@@ -1,28 +1,32 @@
-"""OpenAI's older route, `POST /v1/completions`, as Ollama serves it.
+"""OpenAI's older route, `POST /v1/completions`, as Ollama serves it or as the engine does.
 
-A prompt is a turn of a conversation there, put into the model's own template; text that the client
-has finished itself goes through with `raw`. Without `max_tokens` nothing but the context is a
-limit. More than Ollama: lists of prompts, `n`, `echo`, `logprobs`. `best_of` changes nothing.
+With Ollama a prompt is a turn of a conversation, put into the model's own template; text that the
+client has finished itself goes through with `raw`. Without `max_tokens` nothing but the context is
+a limit. More than Ollama: lists of prompts, `n`, `echo`, `logprobs`. `best_of` changes nothing.
+
+An engine that has OpenAI's route in full answers itself, unless `raw` is false (decision 39).
 
 See docs/reference/ollama-api.md#openai-completions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from vllama.base.errors import BadRequest, VllamaError
-from vllama.chat.engine.events import Choice, Chunk, Event
+from vllama.chat.engine.events import Chunk, ChunkChoice, Event
+from vllama.chat.engine.field_limits import fit_field
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
-from vllama.chat.logprobs import MAX_LOGPROBS, convert_completion_logprobs
+from vllama.chat.inspect import WholeReader
+from vllama.chat.logprobs import convert_completion_logprobs
 from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
 from vllama.dialects.errors import make_openai_error
-from vllama.dialects.openai.choices import MAX_CHOICES, Part
+from vllama.dialects.openai.choices import NthChoice
 from vllama.dialects.openai.extras import NOTHING, Extras, refuse_type
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.write import FINGERPRINT
@@ -34,37 +38,51 @@ _OURS = (
 )  # fmt: skip
 
 
+MAX_TEXTS = 2048
+"""OpenAI's own limit of a list of inputs."""
+
+
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked for; `fields` is the rest of its body, for the engine.
+    """Request for a completion; `fields` is the rest of its body, for the engine.
 
     `logprobs`: how many alternatives, None: no log probabilities at all. `max_tokens` None: no
-    limit. `raw`: the prompt is not put into the model's template.
+    limit. `raw`: the prompt is not put into the model's template; None: as the engine has it.
     """
 
     model: str
-    prompts: tuple[str, ...]
+    prompts: tuple[str | Sequence[int], ...]
     fields: Mapping[str, Any]
     suffix: str = ""
     echo: bool = False
-    raw: bool = False
+    raw: bool | None = None
     n: int = 1
     logprobs: int | None = None
     max_tokens: int | None = None
     stream: bool = False
     include_usage: bool = False
     ignored: tuple[str, ...] = ()
+    sent: object = ""  # the prompt or prompts as they came
 
     @property
     def loads(self) -> bool:
-        """Whether it only loads the model: Ollama's meaning of an empty prompt."""
+        """True if it only loads the model: Ollama's meaning of an empty prompt."""
         return self.prompts == ("",) and not self.suffix
 
-    def read_prompt(self, prompt: str, extras: Extras = NOTHING, *, truncate: bool) -> ChatRequest:
-        """Return the request for one prompt. Raises BadRequest."""
+    def read_prompt(
+        self,
+        prompt: str | Sequence[int],
+        extras: Extras = NOTHING,
+        *,
+        truncate: bool | None,
+        raw: bool | None = None,
+    ) -> ChatRequest:
+        """Return the request for one prompt, `raw` unless the client says. Raises BadRequest."""
+        text = prompt if isinstance(prompt, str) else ""
+        tokens = tuple(prompt) if isinstance(prompt, list) else ()
         fields = {
             **self.fields,
             "model": self.model,
-            "messages": [{"role": "user", "content": prompt}],
+            "messages": [{"role": "user", "content": text}],
             "stream": self.stream,
             "stream_options": {"include_usage": self.include_usage},
             "max_tokens": self.max_tokens,
@@ -72,10 +90,11 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
             "top_logprobs": self.logprobs,
         }
         chat = read_chat(fields, extras, truncate=truncate)
-        if not (self.raw or self.suffix):
+        raw = bool(raw if self.raw is None else self.raw)
+        if not (raw or self.suffix):
             return chat
         return msgspec.structs.replace(
-            chat, messages=(), prompt=prompt, suffix=self.suffix, raw=self.raw
+            chat, messages=(), prompt=text, context=tokens, suffix=self.suffix, raw=raw
         )
 
 
@@ -83,16 +102,13 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Parse a decoded body. Raises BadRequest."""
     data = {name: value for name, value in body.items() if value is not None}
     given, n = data.get("prompt", ""), int(data.get("n", 1))
-    prompts = (given,) if isinstance(given, str) else tuple(given)
-    if (logprobs := data.get("logprobs")) is not None and not 0 <= logprobs <= MAX_LOGPROBS:
+    prompts = (given,) if isinstance(given, str) or isinstance(given[0], int) else tuple(given)
+    if len(prompts) * n > MAX_TEXTS:
         raise BadRequest(
-            f"Invalid 'logprobs': expected 0 to {MAX_LOGPROBS}, but got {int(logprobs)}."
-        )
-    if len(prompts) * n > MAX_CHOICES:
-        raise BadRequest(
-            f"cannot make {len(prompts) * n} choices: {MAX_CHOICES} are the most",
+            f"cannot make {len(prompts) * n} choices: {MAX_TEXTS} are the most",
             hint="send the prompts in several requests",
         )
+    logprobs = fit_field("logprobs", data.get("logprobs"))
     stop = data.get("stop")
     for number, item in enumerate(stop if isinstance(stop, list) else ()):
         if not isinstance(item, str):
@@ -104,13 +120,14 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         fields={name: value for name, value in data.items() if name not in _OURS},
         suffix=data.get("suffix", ""),
         echo=data.get("echo") is True,
-        raw=data.get("raw", False),
+        raw=data.get("raw"),
         n=n,
         logprobs=None if logprobs is None else int(logprobs),
         max_tokens=None if limit is None or limit < 0 else int(limit),
         stream=data.get("stream", False),
         include_usage=data.get("stream_options", {}).get("include_usage") is True,
         ignored=("best_of",) if data.get("best_of", n) != n else (),
+        sent=given,
     )
 
 
@@ -121,7 +138,7 @@ class TextWriter:
     """A completion for a client, made of an engine's chat or completion. Thinking is left out."""
 
     def __init__(
-        self, options: ReplyOptions, *, echo: str = "", top: int = 0, part: Part | None = None
+        self, options: ReplyOptions, *, echo: str = "", top: int = 0, part: NthChoice | None = None
     ) -> None:
         """`echo` comes before the answer. `top`: alternatives a token, of those the engine gave."""
         self.content_type = EVENT_STREAM if options.stream else JSON
@@ -167,8 +184,8 @@ class TextWriter:
             return _encode(make_openai_error(error))
         return frame_event(_encode(make_openai_error(error))) + frame_event(DONE)
 
-    def _choice(self, choice: Choice, chunk: Chunk, now_ns: int) -> bytes:
-        text = (choice.text if choice.delta is None else choice.delta.content) or ""
+    def _choice(self, choice: ChunkChoice, chunk: Chunk, now_ns: int) -> bytes:
+        text = (choice.text if choice.delta is None else choice.delta.said) or ""
         before = ""
         if not self._head:
             if self._part is not None:
@@ -192,6 +209,31 @@ class TextWriter:
             said.insert(0, make_choice("", None) | {"index": index})  # of tokens without text
         self._begun = True
         return b"".join(frame_event(_encode({**self._head, "choices": [one]})) for one in said)
+
+
+class EngineTextWriter(TextWriter):
+    """A completion as its engine has it, with whatever fields, but for the model's name.
+
+    `whole` keeps the body of a response that does not stream.
+    """
+
+    def __init__(self, options: ReplyOptions, whole: WholeReader | None) -> None:
+        super().__init__(options)
+        self._whole = whole
+
+    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
+        """Return one event; that of the usage only where the client asked for it."""
+        if self._whole or not (event.chunk.choices or self._options.include_usage):
+            return b""
+        return frame_event(self._rename(event.payload))
+
+    def finish(self, tally: Tally, now_ns: int) -> bytes:
+        """Return the end of the stream, or the whole object."""
+        return frame_event(DONE) if self._whole is None else self._rename(self._whole.body)
+
+    def _rename(self, data: bytes | bytearray) -> bytes:
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        return _encode(fields | {"model": self._options.model})
 
 
 def make_head(
@@ -221,7 +263,7 @@ def answer_without_engine(
     head = make_head(model, now_ns, identity)
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     choices = [
-        make_choice(prompt if asked.echo else "", "load" if asked.loads else "length")
+        make_choice(str(prompt) if asked.echo else "", "load" if asked.loads else "length")
         | {"index": number}
         for number, prompt in enumerate(p for p in asked.prompts for _ in range(asked.n))
     ]

@@ -41,7 +41,7 @@ def refuse_type(name: str, wanted: str, value: object) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a `/v1` body said in Ollama's words.
+    """Options of a `/v1` body in Ollama's words.
 
     `keep_alive` in seconds, `math.inf` for ever, None not given; `truncate` None: not said.
     """

@@ -21,6 +21,7 @@ from multipart import (
 )
 
 from vllama.base.errors import BadRequest
+from vllama.chat.engine.field_limits import fit_field
 from vllama.chat.engine.request_fields import check_code, is_passed
 from vllama.chat.request import Call
 
@@ -39,7 +40,7 @@ class FormTooLarge(BadRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FormPart:
     """One field of a form; `filename` None: it is not a file."""
 
     name: str
@@ -68,14 +69,14 @@ class FormReader:
                 max_header_count=MAX_HEADERS,
                 max_segment_count=MAX_PARTS,
             )
-        self._parts: list[Part] = []
+        self._parts: list[FormPart] = []
         self._head: MultipartSegment | None = None
         self._data = bytearray()
         self._keeps_files = keeps_files
         self._taken = bytearray()
 
     def take_file(self) -> bytes:
-        """Return what has come of a file since the last call."""
+        """Return the part of a file received since the last call."""
         taken, self._taken = bytes(self._taken), bytearray()
         return taken
 
@@ -96,7 +97,7 @@ class FormReader:
                 else:
                     self._taken += event
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FormPart]:
         """Return the parts in order; to be called when the body has ended."""
         with _refusing():
             self._parser.close()
@@ -115,16 +116,17 @@ def _refusing() -> Iterator[None]:
 
 
 def pass_form(
-    path: str, parts: Sequence[Part], passed: Collection[str], *, model: str, seed: str
+    path: str, parts: Sequence[FormPart], passed: Collection[str], *, model: str, seed: str
 ) -> tuple[Call, tuple[str, ...]]:
     """Return a client's form as the call for an engine, and the names of the parts left out.
 
     A recording or an image must be a file: as a text it might be an address.
     """
-    kept, ignored = [Part(name="model", data=model.encode())], list[str]()
+    kept, ignored = [FormPart(name="model", data=model.encode())], list[str]()
     for part in parts:
         name, is_file = part.name.removesuffix("[]"), part.filename is not None
         if name in _FILES if is_file else name not in _FILES and is_passed(name, passed):
+            fit_field(name, None if is_file else part.text)
             kept += [part] if name != "model" else []
         else:
             ignored.append(part.name)
@@ -132,31 +134,31 @@ def pass_form(
     return Call(path=path, body=body, content_type=content_type), tuple(ignored)
 
 
-def build_form(parts: Sequence[Part], seed: str) -> tuple[bytes, str]:
+def build_form(parts: Sequence[FormPart], seed: str) -> tuple[bytes, str]:
     """Return body and content type; `seed` makes a boundary that no part contains."""
     boundary = f"vllama-{seed}"
     while any(boundary.encode() in part.data for part in parts):
         boundary += "x"
     out = bytearray()
     for part in parts:
-        head = f"content-disposition: form-data; name={_quoted(part.name)}"
+        head = f"content-disposition: form-data; name={_quote(part.name)}"
         if part.filename is not None:
-            head += f"; filename={_quoted(part.filename)}\r\ncontent-type: {part.content_type}"
+            head += f"; filename={_quote(part.filename)}\r\ncontent-type: {part.content_type}"
         out += f"--{boundary}\r\n{head}\r\n\r\n".encode() + part.data + b"\r\n"
     out += f"--{boundary}--\r\n".encode()
     return bytes(out), f"multipart/form-data; boundary={boundary}"
 
 
-def _part(head: MultipartSegment, data: bytes) -> Part:
-    return Part(
+def _part(head: MultipartSegment, data: bytes) -> FormPart:
+    return FormPart(
         name=head.name or "",
         data=data,
-        filename=head.filename if head.filename is not None else _extended_filename(head),
+        filename=head.filename if head.filename is not None else _read_extended_filename(head),
         content_type=head.content_type or "application/octet-stream",
     )
 
 
-def _extended_filename(head: MultipartSegment) -> str | None:
+def _read_extended_filename(head: MultipartSegment) -> str | None:
     """Return the file's name as RFC 5987 writes it, which some clients still do for non-ASCII."""
     disposition = next(value for name, value in head.headerlist if name == "Content-Disposition")
     _, found, rest = disposition.partition("filename*=")
@@ -169,6 +171,6 @@ def _extended_filename(head: MultipartSegment) -> str | None:
         return value
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote a name as browsers do."""
     return str(content_disposition_quote(text.encode(errors="replace").decode()))

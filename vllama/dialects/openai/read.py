@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
-from vllama.chat.bodies import Body, decode_object, find_error
-from vllama.chat.engine.request_fields import check_code, check_nested, check_tools_run_here
+from vllama.chat.bodies import Body, decode_object, encode_json, find_error
+from vllama.chat.engine.request_fields import check_code, check_nested, find_customs, take_tools
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
 from vllama.chat.request import MAX_TOOLS, ChatRequest, Message
@@ -39,6 +39,7 @@ _NUMBERS = (
 _INTEGERS = ("top_k", "repeat_last_n", "num_keep", "seed")
 # what Ollama has for OpenAI's chats and completions in place of a model's own
 NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 _OURS = {"repetition_penalty": "repeat_penalty"}  # vLLM's name
 
 
@@ -63,7 +64,7 @@ def read_chat(
     body: Mapping[str, Any],
     extras: Extras = NOTHING,
     *,
-    truncate: bool = True,
+    truncate: bool | None = True,
     assumed: Mapping[str, Any] = NEUTRAL,
     may_be_empty: bool = False,
 ) -> ChatRequest:
@@ -78,7 +79,12 @@ def read_chat(
     given = rest.pop("messages", None)
     if not (given or may_be_empty):
         raise BadRequest("[] is too short - 'messages'")
-    messages = tuple(_message(number, item or {}) for number, item in enumerate(given or ()))
+    passed_over: list[str] = []
+    last = len(given or ()) - 1
+    messages = tuple(
+        _message(number, item or {}, passed_over, is_last=number == last)
+        for number, item in enumerate(given or ())
+    )
     logprobs, top_logprobs = rest.pop("logprobs", False), int(rest.pop("top_logprobs", 0))
     check_top_logprobs(top_logprobs)
     effort = parse_effort(read_effort(rest))
@@ -94,13 +100,15 @@ def read_chat(
         stream=rest.pop("stream", False),
         include_usage=rest.pop("stream_options", {}).get("include_usage") is True,
         response_format=_response_format(rest),
-        tools=_tools(rest),
+        customs=find_customs(rest.get("tools", ())),
+        tools=_tools(rest, passed_over),
         tool_choice=_tool_choice(rest),
         parallel_tool_calls=rest.pop("parallel_tool_calls", None),
         logprobs=logprobs,
         top_logprobs=top_logprobs if logprobs else 0,
         n=int(rest.pop("n", 1)),
         think=extras.think if effort is None else effort,
+        effort=effort is not None,
         parameters=_parameters(rest),
         assumed=assumed,
         options=extras.options,
@@ -109,39 +117,57 @@ def read_chat(
         shift=extras.shift,
         inspect=extras.inspect,
         extra=rest,
+        passed_over=tuple(dict.fromkeys(passed_over)),
     )
 
 
 def _response_format(rest: dict[str, Any]) -> Mapping[str, Any] | None:
     given: Any = rest.pop("response_format", None)
-    match given:
-        case None:
-            return None
-        case {"type": "json_object"} | {"type": "json_schema", "json_schema": {"schema": dict()}}:
-            return {**given}
-        case {"type": "json_schema", "json_schema": {"schema": schema}} if schema is not None:
+    if not given and not isinstance(given, str):
+        return None
+    if not isinstance(given, dict):
+        raise BadRequest("Invalid value for 'response_format': expected an object.")
+    kind, named = given.get("type"), given.get("json_schema")
+    kind = kind.strip().lower() if isinstance(kind, str) else kind  # as Ollama reads it
+    if kind not in _FORMATS:
+        raise BadRequest(
+            f"Invalid value for 'response_format.type': {str(kind)[:80]!r}. Supported values are: "
+            f"{', '.join(map(repr, _FORMATS))}."
+        )
+    if kind == "json_schema":
+        schema = named.get("schema") if isinstance(named, dict) else None
+        if schema is None:
+            raise BadRequest("Missing required parameter: 'response_format.json_schema.schema'.")
+        if not isinstance(schema, dict):
             raise make_format_error(schema)
-        case dict():
-            return None
-    raise BadRequest("Invalid value for 'response_format': expected an object.")
+    return None if kind == "text" else {**given, "type": kind}
 
 
 def _tool_choice(rest: dict[str, Any]) -> object:
     choice = rest.pop("tool_choice", None)
     if isinstance(choice, dict):
         check_nested("tool_choice", choice)
+    return _name_functions(choice)
+
+
+def _name_functions(choice: object) -> object:
+    """Return a choice with functions in the place of custom tools."""
+    match choice:
+        case {"type": "custom", "custom": {"name": name}}:
+            return {"type": "function", "function": {"name": name}}
+        case {"allowed_tools": {"tools": list(tools), **rest}}:
+            allowed = {**rest, "tools": [_name_functions(tool) for tool in tools]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
     return choice
 
 
-def _tools(rest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def _tools(rest: dict[str, Any], passed_over: list[str]) -> tuple[dict[str, Any], ...]:
     tools = rest.pop("tools", ())
     if not tools:
         return ()
     if len(tools) > MAX_TOOLS:
         raise BadRequest(f"cannot read the request: it has {len(tools)} tools, at most {MAX_TOOLS}")
-    given = tuple(tool for tool in tools if tool is not None)
-    check_tools_run_here(given)
-    return given
+    return tuple(take_tools(tools, passed_over))
 
 
 def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
@@ -170,40 +196,75 @@ def _stop(value: object) -> tuple[str, ...]:
 
 
 _READ = frozenset(
-    ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content")
-)
-_FOR_CONTENT = frozenset(("tool_calls", "reasoning", "reasoning_content"))
-"""What a message may have instead of content; Ollama takes the first only."""
+    ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content",
+     "refusal", "function_call")
+)  # fmt: skip
 _IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
-_OF_CALLS = frozenset(("id", "type", "function"))
+_OF_CALLS = frozenset(("id", "type", "function", "custom"))
+_THOUGHTS = ("thinking", "reasoning")
 
 
-def _message(number: int, item: Mapping[str, Any]) -> Message:
+def _message(
+    number: int, item: Mapping[str, Any], passed_over: list[str], *, is_last: bool
+) -> Message:
+    """Read a turn. What was said earlier is taken as it is, or passed over by name.
+
+    OpenAI allows a response and a tool's result without content, Ollama does not.
+    """
     role, content = (item.get("role") or "").lower(), item.get("content")
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
+    where, is_asked = f"messages[{number}]", role in ("user", "system", "developer", "")
     parts: tuple[dict[str, Any], ...] = ()
-    thought = item.get("reasoning_content")
+    thoughts = [item.get("reasoning"), item.get("reasoning_content")]
     if isinstance(content, list):
+        if not is_asked:
+            content = _take_thoughts(where, content, thoughts, passed_over)
         parts = _parts(content)
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    elif isinstance(content, str) or (content is None and not _FOR_CONTENT.isdisjoint(item)):
-        text = content or ""
+    elif isinstance(content, str) or (content is None and not (is_asked and is_last)):
+        refusal = item.get("refusal")
+        text = content or (refusal if isinstance(refusal, str) else "")
     else:
-        refuse_type(f"messages[{number}].content", "a string or an array", content)
-    where, extra = f"messages[{number}]", _leave_out(item, _READ)
+        refuse_type(f"{where}.content", "a string or an array", content)
+    extra = _leave_out(item, _READ)
     check_nested(where, extra)
+    calls = item.get("tool_calls") or ()
+    if not calls and isinstance(old := item.get("function_call"), Mapping):
+        calls = ({"function": old},)
     return Message(
         role=role,
         content=text,
         parts=parts,
         has_content=content is not None,
-        thinking=item.get("reasoning") or (thought if isinstance(thought, str) else "") or None,
-        tool_calls=_tool_calls(where, item.get("tool_calls") or ()),
+        thinking=next((said for said in thoughts if isinstance(said, str) and said), None),
+        tool_calls=_tool_calls(where, calls, passed_over),
         tool_call_id=item.get("tool_call_id") or None,
         tool_name=item.get("name") or None,
         extra=extra,
     )
+
+
+def _take_thoughts(
+    where: str, parts: list[Any], thoughts: list[object], passed_over: list[str]
+) -> list[Any]:
+    """Return the parts of an earlier response that can be said again; thoughts go to `thoughts`.
+
+    LiteLLM and Mistral's client send thinking back as parts.
+    """
+    left, said = [], []
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, Mapping) else "text"
+        if kind in _THOUGHTS:
+            inner = part.get(kind) or part.get("text")
+            inner = inner if isinstance(inner, list) else [{"text": inner}]
+            said += [one["text"] for one in inner if isinstance(one, Mapping) and one.get("text")]
+        elif kind in _PARTS:
+            left.append(part)
+        else:
+            passed_over.append(f"{where}.content[{number}] {kind}"[:80])
+    thoughts.append("".join(map(str, said)))
+    return left
 
 
 def _leave_out(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -211,19 +272,26 @@ def _leave_out(given: Mapping[str, Any], names: Collection[str]) -> dict[str, An
     return {name: x for name, x in given.items() if name not in names and x is not None}
 
 
-def _tool_calls(where: str, calls: Sequence[Mapping[str, Any] | None]) -> tuple[ToolCall, ...]:
+def _tool_calls(
+    where: str, calls: Sequence[Mapping[str, Any] | None], passed_over: list[str]
+) -> tuple[ToolCall, ...]:
     out = []
     for number, given in enumerate(calls):
         call: Mapping[str, Any] = given or {}
         function = call.get("function") or {}
         name, text = function.get("name") or "", function.get("arguments") or ""
+        if isinstance(custom := call.get("custom"), Mapping):
+            name, text = str(custom.get("name") or ""), {"input": custom.get("input") or ""}
+        if not isinstance(text, str):
+            text = encode_json(text).decode()
         if not (name or text):
-            raise BadRequest("invalid tool call arguments")
+            passed_over.append(f"{where}.tool_calls[{number}]")
+            continue
         extra = _leave_out(call, _OF_CALLS)
         check_nested(f"{where}.tool_calls[{number}]", extra)
         out.append(
             ToolCall(
-                id=call.get("id") or "",
+                id=str(call.get("id") or ""),
                 name=name,
                 arguments=object_of(text) or {},
                 index=number,
@@ -232,6 +300,9 @@ def _tool_calls(where: str, calls: Sequence[Mapping[str, Any] | None]) -> tuple[
             )
         )
     return tuple(out)
+
+
+_PARTS = ("text", "input_text", "output_text", "refusal", "image_url", "input_audio")
 
 
 def _parts(parts: list[object]) -> tuple[dict[str, Any], ...]:

@@ -67,16 +67,19 @@ class OpenAICalledFunction(Struct):
     """The call of a function."""
 
     name: Annotated[str | None, says(required=True)] = None
-    arguments: Annotated[str | None, says("an object, as JSON in a text")] = None
+    arguments: Annotated[
+        str | dict[str, Any] | None, says("an object, as JSON in a text, or as it is")
+    ] = None
 
 
 class OpenAICall(Struct):
     """A call that the model made."""
 
-    id: str | None = None
+    id: str | int | None = None
     index: Int | None = None
     type: str | None = None
-    function: Annotated[OpenAICalledFunction | None, says(required=True)] = None
+    function: OpenAICalledFunction | None = None
+    custom: Annotated[dict[str, Any] | None, says("the call of a custom tool")] = None
 
 
 class OpenAIMessage(Struct):
@@ -85,8 +88,8 @@ class OpenAIMessage(Struct):
     role: Annotated[str | None, says("`system`, `user`, `assistant` or `tool`", required=True)] = (
         None
     )
-    content: Annotated[Any, says("a text, or parts", required=True, **_CONTENT)] = None
-    reasoning: Annotated[str | None, says("earlier thinking")] = None
+    content: Annotated[Any, says("a text, or parts; a response may have none", **_CONTENT)] = None
+    reasoning: Annotated[Any, says("earlier thinking", **TEXT)] = None
     tool_calls: list[OpenAICall | None] | None = None
     name: str | None = None
     tool_call_id: Annotated[str | None, says("the call with this result")] = None
@@ -101,12 +104,12 @@ class JsonSchema(Struct):
 class ResponseFormat(Struct):
     """The form of the response."""
 
-    type: Annotated[str | None, says("`text`, `json_object` or `json_schema`")] = None
+    type: Annotated[str | None, says("`text`, `json_object`, `json_schema` or another")] = None
     json_schema: JsonSchema | None = None
 
 
 class ReasoningOptions(Struct):
-    """How the model thinks."""
+    """Options of thinking."""
 
     effort: Annotated[str | None, says("as in `reasoning_effort`")] = None
 
@@ -171,14 +174,17 @@ class ChatCompletionBody(SamplingFields):
     top_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
 
 
-Texts: TypeAlias = Annotated[list[str], msgspec.Meta(min_length=1)]
+_Ids: TypeAlias = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+Prompts: TypeAlias = Annotated[list[str | int | _Ids], msgspec.Meta(min_length=1)]
 
 
 class CompletionBody(SamplingFields):
     """`POST /v1/completions`."""
 
     model: Model = ""
-    prompt: Annotated[str | Texts | None, says("a text, or several")] = None
+    prompt: Annotated[
+        str | Prompts | None, says("a text, or several; with vLLM also token ids, or lists of them")
+    ] = None
     frequency_penalty: Float32 | None = None
     presence_penalty: Float32 | None = None
     # what is no list is ignored, as with Ollama

@@ -17,10 +17,11 @@ from vllama.chat.inspect import MaybeInspected
 
 
 class OutputPart(Struct):
-    """Text of an answer, or a summary of its thinking."""
+    """Text of an answer, or of a refusal, or a summary of its thinking."""
 
-    type: Annotated[Literal["output_text", "summary_text"], says("what it is")]
-    text: str
+    type: Annotated[Literal["output_text", "refusal", "summary_text"], says("what it is")]
+    text: str | UnsetType = UNSET
+    refusal: Annotated[str | UnsetType, says("why the model refuses")] = UNSET
     annotations: Annotated[list[dict[str, Any]] | UnsetType, says("always empty")] = UNSET
     logprobs: Annotated[
         list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
@@ -125,6 +126,7 @@ class ResponseEvent(Struct):
     part: Annotated[OutputPart | UnsetType, says("a part of an item")] = UNSET
     delta: Annotated[str | UnsetType, says("what is added")] = UNSET
     text: Annotated[str | UnsetType, says("the whole text")] = UNSET
+    refusal: Annotated[str | UnsetType, says("the whole refusal")] = UNSET
     logprobs: Annotated[
         list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
     ] = UNSET

@@ -17,20 +17,33 @@ from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.anthropic.messages import join_blocks
 from vllama.dialects.responses.answer_types import InputItems
 
+REFERENCE = "item_reference"
 
-def input_messages(value: object) -> list[dict[str, Any]]:
-    """Return `input`, a text or items whose types are right, as messages. Raises BadRequest."""
+
+def kind_of(item: Mapping[str, Any]) -> str:
+    """Return the type of an item; a role alone makes it a message, an id alone a reference."""
+    return item.get("type") or ("message" if item.get("role") else REFERENCE)
+
+
+def input_messages(value: object, before: int = 0) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return `input`, a text or items, as messages, and places and types of what is passed over.
+
+    The first items are those of responses `before`. Raises BadRequest.
+    """
     if not isinstance(value, list):
-        return [{"role": "user", "content": value}] if value else []
+        return [{"role": "user", "content": value}] if value else [], []
     if len(value) > MAX_MESSAGES:  # with those of earlier responses
         raise BadRequest(
             f"cannot read the request: it has {len(value)} messages, at most {MAX_MESSAGES}"
         )
     items = _Items()
-    for item in value:
+    named: list[str] = []
+    for number, item in enumerate(value):
         items.add(item)
+        place = f"input[{number - before}]" if number >= before else "previous_response_id"
+        named += [f"{place} {kind}" for kind in items.passed_over[len(named) :]]
     items.add_media()
-    return items.messages
+    return items.messages, named
 
 
 class _Items:
@@ -38,40 +51,53 @@ class _Items:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        self.passed_over: list[str] = []
         self._reasoning = ""
         self._media: list[dict[str, Any]] = []
 
     def add(self, item: Mapping[str, Any]) -> None:
-        """Take the next item. Calls that OpenAI's servers ran are passed over."""
-        match item.get("type") or "message":
-            case "message":
-                self.add_media()
-                self._message(item)
-            case "function_call":
-                self.add_media()
-                self._call(item)
-            case "function_call_output":
-                self._output(item)
-            case "reasoning":
-                self._reasoning += _reasoning(item)
+        """Take the next item, or note that it is passed over.
+
+        A call that its client ran has a `call_id`, and its result another; their types are many
+        (`custom_tool_call`, `local_shell_call`, `apply_patch_call` …). Those of OpenAI's servers
+        have none.
+        """
+        kind = kind_of(item)
+        has_id = isinstance(item.get("call_id"), str)
+        if kind == "message":
+            self.add_media()
+            self._message(item)
+        elif kind == "function_call":
+            self.add_media()
+            self._call(item, item.get("arguments") or "")
+        elif kind == "reasoning":
+            self._reasoning += _reasoning(item)
+        elif kind.endswith("_output") and (has_id or kind == "function_call_output"):
+            self._output(item)
+        elif kind.endswith("_call") and has_id:
+            self.add_media()
+            given = {name: x for name, x in item.items() if name not in _OF_ITEMS}
+            self._call({"name": kind.removesuffix("_call"), **item}, encode_json(given).decode())
+        else:
+            self.passed_over.append(kind[:80])
 
     def _message(self, item: Mapping[str, Any]) -> None:
         role = (item.get("role") or "").lower()
-        parts = _parts(item.get("content"))
+        parts = _parts(item.get("content"), None if role == "user" else self.passed_over)
         if role != "assistant":
             self.messages.append({"role": role, "content": join_blocks(parts)})
             return
         text = "".join(part.get("text", "") for part in parts)
         self._assistant({"role": role, "content": text})
 
-    def _call(self, item: Mapping[str, Any]) -> None:
+    def _call(self, item: Mapping[str, Any], arguments: str) -> None:
         name, space = item.get("name") or "", item.get("namespace")
         call = {
             "id": item.get("call_id") or "",
             "type": "function",
             "function": {
                 "name": f"{space}.{name}" if isinstance(space, str) and space else name,
-                "arguments": _arguments(item.get("arguments") or ""),
+                "arguments": _arguments(arguments),
             },
         }
         last = self.messages[-1] if self.messages else None
@@ -86,7 +112,10 @@ class _Items:
         return message
 
     def _output(self, item: Mapping[str, Any]) -> None:
-        parts = _parts(item.get("output"))
+        output = item.get("output")
+        if not (output is None or isinstance(output, str) or _is_content(output)):
+            output = encode_json(output).decode()
+        parts = _parts(output, self.passed_over)
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
         identity = item.get("call_id") or ""
         self.messages.append({"role": "tool", "tool_call_id": identity, "content": text})
@@ -131,10 +160,24 @@ def _reasoning(item: Mapping[str, Any]) -> str:
     return "\n".join(out)
 
 
-def _parts(content: str | list[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+_TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text")
+_OF_ITEMS = ("type", "id", "call_id", "status", "name", "namespace")
+
+
+def _is_content(value: object) -> bool:
+    """Tell whether a value is a list of parts with a type."""
+    return isinstance(value, list) and all(
+        isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in value
+    )
+
+
+def _parts(
+    content: str | list[Mapping[str, Any]] | None, passed_over: list[str] | None
+) -> list[dict[str, Any]]:
     """Return a message's or an output's content in the parts of a chat message.
 
-    Raises BadRequest for a file.
+    A part that cannot be said to the model is `passed_over` by its type; None: it is refused.
+    Raises BadRequest.
     """
     if not content:
         return []
@@ -148,11 +191,16 @@ def _parts(content: str | list[Mapping[str, Any]] | None) -> list[dict[str, Any]
                     out.append({"type": "image_url", "image_url": {"url": url}})
             case "input_audio":
                 out.append({"type": "input_audio", "input_audio": part.get("input_audio")})
-            case "input_file":
-                raise BadRequest("file inputs are not currently supported")
-            case _:
-                text = part.get("text") or part.get("refusal") or ""
-                out.append({"type": "text", "text": text if isinstance(text, str) else ""})
+            case kind:
+                text = part.get("text") or part.get("refusal")
+                if kind in _TEXTS or isinstance(text, str):
+                    out.append({"type": "text", "text": text if isinstance(text, str) else ""})
+                elif passed_over is not None:
+                    passed_over.append(kind[:80])
+                elif kind == "input_file":
+                    raise BadRequest("file inputs are not currently supported")
+                else:
+                    raise BadRequest(f"unknown type of content: '{kind[:80]}'")
     return out
 
 
@@ -172,7 +220,7 @@ def make_input_items(value: object, seed: str) -> list[dict[str, Any]]:
 
 
 def _complete(item: dict[str, Any], identity: str) -> dict[str, Any]:
-    kind = item["type"] = item.get("type") or "message"  # whatever is empty, as it was read
+    kind = item["type"] = kind_of(item)
     if not item.get("id"):
         item["id"] = f"{_PREFIXES.get(kind, 'item')}_in{identity}"
     if kind == "message" and isinstance(item.get("content"), str):

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json, find_error
-from vllama.chat.engine.request_fields import STANDARD
+from vllama.chat.engine.request_fields import STANDARD, find_customs, make_function
 from vllama.dialects.anthropic.read import put_tools
 from vllama.dialects.ollama.request_types import ToolParameters
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
@@ -41,10 +41,11 @@ _ONLY_HERE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesRequest:
-    """What a client of the Responses API asked for; `chat` is the request in the older form.
+    """Request of the Responses API; `chat` is the request in the older form.
 
     `echo` are the fields that the answer repeats. `names` maps a tool of a namespace, as the model
-    knows it, to (namespace, name). `ignored` names what has no effect here. `truncate`: the oldest
+    knows it, to (namespace, name); `customs` are the custom tools. `ignored` names what has no
+    effect here, `passed_over` such items. `truncate`: the oldest
     turns may be dropped. `extras` are Ollama's fields. `input` is as the client wrote it; it goes
     on from the response `previous`. `store` is None where the client has not said.
     """
@@ -54,7 +55,9 @@ class ResponsesRequest:
     echo: dict[str, Any]
     truncate: bool = False
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    customs: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
     input: object = None
     previous: str | None = None
@@ -68,10 +71,10 @@ def continue_from(
 
     `own` are its own items. Instructions are only those of the request itself, as in OpenAI's API.
     """
-    messages = input_messages([*items, *own])
+    messages, passed_over = input_messages([*items, *own], len(items))
     if instructions := asked.echo["instructions"]:
         messages.insert(0, {"role": "system", "content": instructions})
-    return replace(asked, chat=asked.chat | {"messages": messages})
+    return replace(asked, chat=asked.chat | {"messages": messages}, passed_over=tuple(passed_over))
 
 
 def parse_responses(body: bytes) -> ResponsesRequest:
@@ -79,7 +82,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     rest, extras = take_extras(parse_openai(body, ResponsesBody))
     data, ignored = _drop_unusable(rest)
     model, instructions = data.get("model", ""), data.get("instructions") or None
-    messages = input_messages(data.get("input"))
+    messages, passed_over = input_messages(data.get("input"))
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})
     chat: dict[str, Any] = {"model": model, "messages": messages}
@@ -131,7 +134,9 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         echo=echo,
         truncate=echo["truncation"] == "auto",
         names=names,
+        customs=find_customs(data.get("tools", [])),
         ignored=tuple(dict.fromkeys(ignored)),
+        passed_over=tuple(passed_over),
         extras=extras,
         input=data.get("input"),
         previous=previous,
@@ -159,7 +164,7 @@ def _whole(value: float) -> float:
 
 
 def _echo_reasoning(reasoning: Mapping[str, Any], stream: bool) -> dict[str, Any] | None:
-    """Return what was asked for, as Ollama does: nulls for the rest in streams only."""
+    """Return the request's own fields, as Ollama does: nulls for the rest in streams only."""
     names = ("effort", "summary")
     given = {name: reasoning[name] for name in names if reasoning.get(name)}
     return (dict.fromkeys(names) if stream and given else {}) | given or None
@@ -169,8 +174,6 @@ def _format(text: Mapping[str, Any], chat: dict[str, Any]) -> dict[str, Any]:
     """Put `response_format`; return `text` for the echo."""
     wanted = text.get("format") or {"type": "text"}
     match wanted.get("type"):
-        case "json_object":
-            chat["response_format"] = {"type": "json_object"}
         case "json_schema":
             schema = {
                 name: wanted[name] for name in ("name", "schema", "strict", "description")
@@ -178,6 +181,8 @@ def _format(text: Mapping[str, Any], chat: dict[str, Any]) -> dict[str, Any]:
             }  # fmt: skip
             schema.setdefault("name", "response")
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        case kind if kind != "text":
+            chat["response_format"] = wanted
     return {**text, "format": wanted}
 
 
@@ -195,6 +200,8 @@ def _tools(
         match fields.get("type") or "":
             case "function" if fields.get("name"):
                 tools.append(_function(fields, ""))
+            case "custom" if fields.get("name"):
+                tools.append(make_function(fields))
             case "namespace" if space := fields.get("name"):
                 for place, member in enumerate(fields.get("tools") or []):
                     if not (member and member.get("type") == "function" and member.get("name")):
@@ -204,7 +211,7 @@ def _tools(
                     tools.append(function)
                     names[function["function"]["name"]] = (space, member["name"])
             case other:
-                ignored.append(where if other in ("", "function", "namespace") else other[:80])
+                ignored.append(f"{where} {other[:60]}".strip())
     choice, name, allowed = _choice(data.get("tool_choice"))
     if allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
@@ -229,7 +236,7 @@ def _choice(value: object) -> tuple[str, str, set[str] | None]:
     match value:
         case None | "auto" | "none" | "required":
             return value or "auto", "", None
-        case {"type": "function", "name": str(name), **rest}:
+        case {"type": "function" | "custom", "name": str(name), **rest}:
             space = rest.get("namespace")
             return "named", f"{space}{SEPARATOR}{name}" if space else name, None
         case {"type": "allowed_tools", "tools": list(tools), **rest}:

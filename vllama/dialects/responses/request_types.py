@@ -21,10 +21,14 @@ from vllama.dialects.openai.request_types import IMAGE_URL
 class _Head(Struct):
     type: str | None = None
     role: str | None = None
+    id: Any = None
 
 
 class _Typed(dict[str, Any]):
-    """An object whose type decides which fields it has; a role alone makes it a message."""
+    """An object whose type decides which fields it has; a role alone makes it a message.
+
+    Other types are taken as they are: a conversation may hold what another server has said.
+    """
 
     kinds: ClassVar[Mapping[str, Any]]
 
@@ -33,9 +37,9 @@ class _Typed(dict[str, Any]):
         """Check an object."""
         head = convert(value, _Head)
         name = head.type or ("message" if head.role else "")
-        if name not in cls.kinds:
-            raise ValueError(f"Unknown type '{name[:80]}'")
-        convert(value, cls.kinds[name])
+        if not (name or head.id):
+            raise ValueError("It has neither a type nor a role")
+        convert(value, cls.kinds.get(name, Any))
         return cls()
 
 
@@ -70,7 +74,6 @@ class InputPart(_Typed):
         "output_text": InputText,
         "input_image": InputImage,
         "input_file": InputFile,
-        **dict.fromkeys(("text", "refusal", "summary_text", "input_audio"), Any),
     }
 
 
@@ -90,35 +93,28 @@ class FunctionCall(Struct):
 
 
 class FunctionOutput(Struct):
-    """What a function returned."""
+    """Result of a function."""
 
     call_id: str | None = None
     output: str | list[InputPart] | None = None
 
 
 class ReasoningItem(Struct):
-    """What the model thought."""
+    """Thinking of the model."""
 
     id: str | None = None
     summary: list[InputText | None] | None = None
     encrypted_content: str | None = None
 
 
-_CALLS_OF_SERVERS = (
-    "web_search_call", "file_search_call", "computer_call", "computer_call_output",
-    "code_interpreter_call", "image_generation_call", "mcp_list_tools", "mcp_call",
-)  # fmt: skip
-
-
 class InputItem(_Typed):
-    """An item of the input. Calls that OpenAI's servers ran are known, and passed over."""
+    """An item of the input."""
 
     kinds: ClassVar[Mapping[str, Any]] = {
         "message": InputMessage,
         "function_call": FunctionCall,
         "function_call_output": FunctionOutput,
         "reasoning": ReasoningItem,
-        **dict.fromkeys(_CALLS_OF_SERVERS, Any),
     }
 
 
@@ -149,7 +145,7 @@ class TextOptions(Struct):
 
 
 class ResponsesReasoning(Struct):
-    """How the model thinks."""
+    """Options of thinking."""
 
     effort: Annotated[str | None, says("how much the model thinks first: `none` to `max`")] = None
     generate_summary: Annotated[str | None, says("ignored: the thinking is not summarized")] = None

@@ -10,24 +10,27 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
 from vllama.chat.reply import ReplyOptions, Tally
+from vllama.chat.tool_calls import read_input
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_openai_error
 
-_PREFIXES = {BlockKind.TEXT: "msg", BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
+_PREFIXES = {BlockKind.THINKING: "rs", BlockKind.CALL: "fc"}
 _TEXTS = {
     BlockKind.TEXT: "response.output_text",
+    BlockKind.REFUSAL: "response.refusal",
     BlockKind.THINKING: "response.reasoning_summary_text",
     BlockKind.CALL: "response.function_call_arguments",
 }
 _SUMMARY_PART = "response.reasoning_summary_part"
 _CONTENT_PART = "response.content_part"
+_CUSTOM = "custom_tool_call"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,16 +45,17 @@ class ResponsesWriter(BlockWriter):
         created_ns: int,
         echo: Mapping[str, Any],
         names: Mapping[str, tuple[str, str]],
+        customs: Collection[str] = (),
         keep: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """`echo` and `names` are those of the request.
+        """`echo`, `names` and `customs` are those of the request.
 
         `keep` is given the response when it is whole, before the client has its end.
         """
         super().__init__(options, seed=seed)
         self._created_s = created_ns // 1_000_000_000
         self._echo = echo
-        self._names = names
+        self._names, self._customs = names, customs
         self._keep = keep
         self._number = 0
         self._head = self._tail = b""  # of the open item's deltas, around number and text
@@ -72,7 +76,7 @@ class ResponsesWriter(BlockWriter):
             for name in ("created", "in_progress")
         )
 
-    def _opened_block(self, block: Block) -> bytes:
+    def _open_block(self, block: Block) -> bytes:
         item = self._item(block, "in_progress", begun=False)
         where = self._where(block)
         name = _TEXTS[block.kind].encode() + b".delta"
@@ -83,30 +87,40 @@ class ResponsesWriter(BlockWriter):
             case BlockKind.THINKING:
                 part = {"type": "summary_text", "text": ""}
                 return out + self._event(f"{_SUMMARY_PART}.added", {**where, "part": part})
-            case BlockKind.TEXT:
-                self._tail += b',"logprobs":[]'
-                return out + self._event(f"{_CONTENT_PART}.added", {**where, "part": _text("")})
+            case BlockKind.TEXT | BlockKind.REFUSAL:
+                self._tail += b',"logprobs":[]' if block.kind is BlockKind.TEXT else b""
+                part = _write_part(block.kind, "")
+                return out + self._event(f"{_CONTENT_PART}.added", {**where, "part": part})
             case BlockKind.CALL:
                 return out
 
     def _delta(self, block: Block, text: str) -> bytes:
+        if block.kind is BlockKind.CALL and block.name in self._customs:
+            return b""  # a piece of JSON, whose text comes at the end
         number, self._number = self._number, self._number + 1
         return b'%b%d%b,"delta":%b}\n\n' % (self._head, number, self._tail, _encode(text))
 
-    def _closed_block(self, block: Block) -> bytes:
+    def _close_block(self, block: Block) -> bytes:
         text, where, name = block.text, self._where(block), f"{_TEXTS[block.kind]}.done"
         match block.kind:
             case BlockKind.THINKING:
                 part = {"type": "summary_text", "text": text}
                 out = self._event(name, {**where, "text": text})
                 out += self._event(f"{_SUMMARY_PART}.done", {**where, "part": part})
-            case BlockKind.TEXT:
-                out = self._event(name, {**where, "text": text, "logprobs": []})
-                out += self._event(f"{_CONTENT_PART}.done", {**where, "part": _text(text)})
+            case BlockKind.TEXT | BlockKind.REFUSAL:
+                part = _write_part(block.kind, text)
+                told = {k: x for k, x in part.items() if k in ("text", "refusal", "logprobs")}
+                out = self._event(name, {**where, **told})
+                out += self._event(f"{_CONTENT_PART}.done", {**where, "part": part})
             case BlockKind.CALL:
                 called = self._item(block, "completed")
-                known = {"name": called["name"], "arguments": called["arguments"]}
-                out = self._event(name, {**where, **known})
+                if called["type"] == _CUSTOM:
+                    name, said = f"response.{_CUSTOM}_input", called["input"]
+                    out = self._event(f"{name}.delta", {**where, "delta": said})
+                    out += self._event(f"{name}.done", {**where, "input": said})
+                else:
+                    known = {"name": called["name"], "arguments": called["arguments"]}
+                    out = self._event(name, {**where, **known})
         status = "completed" if block.complete else "incomplete"
         item = self._item(block, status)
         return out + self._event(
@@ -114,22 +128,24 @@ class ResponsesWriter(BlockWriter):
         )
 
     def _end(self, tally: Tally, now_ns: int) -> bytes:
-        response = self._ended(tally, now_ns)
+        response = self._write_end(tally, now_ns)
         if not (response["output"] or tally.usage.completion_tokens):
             response = response | {"output": None}  # as Ollama answers a request without input
-        told = self._event("response.inspect", tally.collected) if tally.collected else b""
-        return told + self._event("response.completed", {"response": response})
+        told = [self._event(f"response.{name}", {name: x}) for name, x in tally.collected.items()]
+        return b"".join(told) + self._event("response.completed", {"response": response})
 
     def _whole(self, tally: Tally, now_ns: int) -> bytes:
         if all(block.kind is BlockKind.THINKING for block in self._blocks):
             self._blocks.append(Block(kind=BlockKind.TEXT, index=len(self._blocks)))
-        return _encode({**self._ended(tally, now_ns), **tally.collected})
+        return _encode({**self._write_end(tally, now_ns), **tally.collected})
 
-    def _ended(self, tally: Tally, now_ns: int) -> dict[str, Any]:
+    def _write_end(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
         if tally.finish_reason == "length" and self._echo.get("max_output_tokens") is None:
             more["incomplete_details"] = {"reason": "max_output_tokens"}
+        elif tally.finish_reason == "content_filter":
+            more["incomplete_details"] = {"reason": "content_filter"}
         response = self._response("completed", self._items("completed"), _usage(tally), more)
         if self._keep is not None:
             self._keep(response)
@@ -168,9 +184,9 @@ class ResponsesWriter(BlockWriter):
         text = block.text
         item: dict[str, Any] = {"id": self._id(block), "type": "message", "status": status}
         match block.kind:
-            case BlockKind.TEXT:
+            case BlockKind.TEXT | BlockKind.REFUSAL:
                 item["role"] = "assistant"
-                item["content"] = [_text(text)] if begun else []
+                item["content"] = [_write_part(block.kind, text)] if begun else []
             case BlockKind.THINKING:
                 item["type"] = "reasoning"
                 if not self.streams:
@@ -185,16 +201,19 @@ class ResponsesWriter(BlockWriter):
                 if space:
                     item["namespace"] = space
                 item["name"] = name
-                item["arguments"] = (text or "{}") if begun else ""
+                if name in self._customs:
+                    item |= {"type": _CUSTOM, "input": read_input(text) if begun else ""}
+                else:
+                    item["arguments"] = text if begun else ""
         return item
 
     def _id(self, block: Block) -> str:
-        return f"{_PREFIXES[block.kind]}_{self._seed}{block.index:02d}"
+        return f"{_PREFIXES.get(block.kind, 'msg')}_{self._seed}{block.index:02d}"
 
     def _where(self, block: Block) -> dict[str, Any]:
         """Return the fields that say which part of which item an event is about."""
         where: dict[str, Any] = {"item_id": self._id(block), "output_index": block.index}
-        if block.kind is BlockKind.TEXT:
+        if block.kind in (BlockKind.TEXT, BlockKind.REFUSAL):
             where["content_index"] = 0
         elif block.kind is BlockKind.THINKING:
             where["summary_index"] = 0
@@ -206,7 +225,9 @@ class ResponsesWriter(BlockWriter):
         return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(value))
 
 
-def _text(text: str) -> dict[str, Any]:
+def _write_part(kind: BlockKind, text: str) -> dict[str, Any]:
+    if kind is BlockKind.REFUSAL:
+        return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 

@@ -1,4 +1,4 @@
-"""What the adapters of llama.cpp's servers share.
+"""Shared driver of the adapters of llama.cpp's servers.
 
 Each server is an instance (an `ENGINE` in `llama_cpp_python` and `llama_server`): a table of flags,
 a set of traits and a few values. xllamacpp needs none of its own: it is llama-server inside a
@@ -16,14 +16,17 @@ from pathlib import Path
 import msgspec
 
 from vllama.chat.engine.traits import Traits
+from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
+from vllama.engines.devices import LoadReport
 from vllama.engines.failures import compile_failures
+from vllama.engines.llamacpp.output import read_load
 from vllama.engines.request_body import add_fields
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import Endpoint, Grace, HttpProbe, LaunchSpec
+from vllama.supervise.spec import SOCKET, Endpoint, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
@@ -54,12 +57,13 @@ class Start:
 
     bundle: Bundle
     settings: Settings
+    installation: Installation
     endpoint: Endpoint
     slots: int
 
     @property
     def embeds(self) -> bool:
-        """Whether the process is started for embeddings."""
+        """True if the process is started for embeddings."""
         return self.settings.mode is Mode.EMBED
 
     @property
@@ -97,7 +101,7 @@ class LlamaCpp(Engine):
     thinking of a chat template. `end_turn_at` returns the fields of a request that end the answer
     at a token (text and number), where that is not set at the start. `by_platform` holds preference
     and reason for Apple silicon, another macOS, and anything else. `key_variable` carries the key,
-    since every user can read a command line.
+    since every user can read a command line. `takes_sockets`: `--host` may be a Unix socket's path.
     """
 
     locate: Callable[[SearchPaths, str], Installation | Missing]
@@ -119,6 +123,7 @@ class LlamaCpp(Engine):
     takes_draft: bool = False
     logprobs_at_start: bool = False
     keeps_connections: bool = True
+    takes_sockets: bool = False
     rerank_path: str | None = None
     leaves_thinking: Callable[[str | None], bool] = lambda template: False
     end_turn_at: Callable[[str, int], Mapping[str, object]] = lambda token, number: {}
@@ -142,7 +147,7 @@ class LlamaCpp(Engine):
     def lacks(
         self, bundle: Bundle | None, info: ModelInfo | None, parallel: int | None
     ) -> str | None:
-        """Return what it cannot do of what this model and so many parallel requests need."""
+        """Return the reason why it cannot serve this model with so many parallel requests."""
         if self.most_slots is not None and (parallel or 1) > self.most_slots:
             count = "one request" if self.most_slots == 1 else f"{self.most_slots} requests"
             return f"answers {count} at a time"
@@ -174,9 +179,13 @@ class LlamaCpp(Engine):
         environ: Mapping[str, str],
     ) -> LaunchSpec:
         """Build the start of one process, passing every default that matters explicitly."""
+        has_door = not self.takes_sockets or has_flag(settings.extra_args, "--host")
+        keeps, socket = self.keeps_connections, "" if has_door else SOCKET
+        endpoint = msgspec.structs.replace(endpoint, keeps_connections=keeps, socket=socket)
         start = Start(
             bundle=bundle,
             settings=settings,
+            installation=installation,
             endpoint=endpoint,
             slots=self.slots(settings.parallel),
         )
@@ -195,7 +204,7 @@ class LlamaCpp(Engine):
             argv=(*own, *settings.extra_args),
             env=build_child_env(environ, extra=extra),
             cwd=Path("/"),
-            endpoint=msgspec.structs.replace(endpoint, keeps_connections=self.keeps_connections),
+            endpoint=endpoint,
             probe=self.probe,
             # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
@@ -203,11 +212,18 @@ class LlamaCpp(Engine):
             diagnose=compile_failures(self.failures),
         )
 
+    def read_load(self, lines: Sequence[str], settings: Settings) -> LoadReport | None:
+        """Return where the model lies by the log of a load."""
+        return read_load(lines)
+
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Return the base traits, adjusted to this model and these settings."""
         embeds = settings.mode is Mode.EMBED
+        base = self.base_traits
+        if settings.version.startswith("xllamacpp"):  # which is built with it
+            base = replace(base, schema_compiler=LLGUIDANCE)
         return replace(
-            self.base_traits,
+            base,
             context_length=settings.context_length,
             max_concurrency=self.slots(settings.parallel),
             shifts_context=self.base_traits.shifts_context

@@ -20,9 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
+from vllama.chat.grammar_schema import FRAGILE
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.llamacpp.driver import MIB, Flag, LlamaCpp, Start, find_backend
-from vllama.engines.llamacpp.failures import build_failures
+from vllama.engines.llamacpp.output import build_failures
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import MachineKind, Recipe, Wheels
 from vllama.engines.request_body import LLAMACPP
@@ -145,6 +146,7 @@ TRAITS = Traits(
     takes_nulls=False,
     roles=frozenset({"system", "user", "assistant", "tool"}),
     schema_style=SchemaStyle.JSON_OBJECT,
+    schema_compiler=FRAGILE,
     vector_style=VectorStyle.PER_TOKEN,
     tokenizer=Tokenizer(
         tokenize_path="/extras/tokenize", detokenize_path="/extras/detokenize", drops_control=True

@@ -24,7 +24,7 @@ The measured facts are in docs/reference/engines.md#llama-server (b11434). Those
   look the same with every engine. `tool_choice` "none" still shows the tools to the template.
 * llama.cpp learns from the template how a model thinks: by the `reasoning_content` of earlier turns
   and a few known forms. Other models (b11434: LFM 2.5, Apertus) leave their thinking in the text.
-  `has_unknown_thinking` recognises their templates, and vllama splits the thinking off.
+  `has_unknown_thinking` recognizes their templates, and vllama splits the thinking off.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from vllama.chat.engine.traits import Slot, SlotRoutes, Traits
+from vllama.chat.grammar_schema import CONVERTER
+from vllama.chat.parsers.marks import PRESERVED
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
+from vllama.engines.devices import Device, parse_devices
 from vllama.engines.llamacpp.driver import FAMILY_NAMES, MIB, Flag, LlamaCpp, Start, find_backend
-from vllama.engines.llamacpp.failures import build_failures
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
+from vllama.engines.llamacpp.output import build_failures
 from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.package_server import LLAMACPP_TOKENIZER
 from vllama.engines.recipe import Archive, MachineKind, Recipe, Wheels
@@ -64,13 +68,19 @@ CMAKE_ARGS = (
     "-DCMAKE_INSTALL_RPATH=$ORIGIN",
 )
 PROGRAM = "llama-server"
+UNIFIED = "llama"
+"""All that llama.cpp's installer brings (app/llama.cpp): `llama serve` is its llama-server."""
 CHILD = Path(__file__).with_name("xllamacpp_child.py")
+NO_TEMPLATE = "{{ messages[0].content }}"
 DRAFT_TOKENS = 4
 LOOK_S = 5.0
 ALL_LAYERS = 999
 """More layers than any model has; older versions have no word for all of them."""
+TERSE_SINCE, TRACE_LEVEL = 9300, 4
+"""Since about b9180 (llama.cpp PR 23021) the load's figures are printed at level 4 ("trace") only;
+b9209 (PR 23282) ended a flood of them there."""
 BY_HAND = (
-    "install llama.cpp (macOS: brew install llama.cpp) or put a llama-server of your own on PATH"
+    "install llama.cpp (macOS: brew install llama.cpp) or put its llama-server or llama on PATH"
 )
 
 ARCHS = ("x86_64", "amd64", "aarch64", "arm64")
@@ -179,19 +189,35 @@ def locate(search_paths: SearchPaths, engine: str) -> Installation | Missing:
     found = find_package(search_paths, engine, distributions=(SOURCE_DISTRIBUTION,))
     if not isinstance(found, Missing) and (compiled := find_compiled(found)):
         return replace(found, executable=compiled).installation(
-            version=f"{SOURCE_DISTRIBUTION} {found.version}", backend=_find_backend(str(compiled))
+            version=f"{SOURCE_DISTRIBUTION} {found.version}", devices=_list_devices(str(compiled))
         )
-    found = find_package(search_paths, engine, executable=PROGRAM)
-    if not isinstance(found, Missing):
-        program = str(found.executable)
-        return found.installation(version=_read_build(program), backend=_find_backend(program))
-    found = find_package(search_paths, engine, distributions=(DISTRIBUTION,), hint=found.hint)
+    find = partial(find_package, search_paths, engine, accepts=find_words)
+    for name in (PROGRAM, UNIFIED):
+        found = find(executable=name)
+        if not isinstance(found, Missing) and found.executable:
+            words = find_words(found.executable) or (str(found.executable),)
+            one = found.installation(version=_read_build(words[0]), devices=_list_devices(*words))
+            return replace(one, command=words[1:])
+    found = find(distributions=(DISTRIBUTION,), executable=PROGRAM)
     if isinstance(found, Missing):
         return found
     package = found.module_folder(DISTRIBUTION) or Path()
     libraries = (package, package.with_name(f"{DISTRIBUTION}.libs"))
     backend = find_backend(*libraries)
     return found.installation(version=f"{DISTRIBUTION} {found.version}", backend=backend)
+
+
+def find_words(program: Path) -> tuple[str, ...] | None:
+    """Return how a server's command line begins; None for another project's `llama`."""
+    if program.name == PROGRAM:
+        return (str(program),)
+    # llama.cpp's own says what it was built with, and lists its commands (app/llama.cpp: `help`)
+    about = run_command([str(program), "--version"], timeout_s=LOOK_S / 2).text
+    if not re.search(r"(?m)^version: .+\nbuilt with .+ for ", about):
+        return None if program.name == UNIFIED else (str(program),)
+    usage = run_command([str(program), "--help"], timeout_s=LOOK_S / 2).text
+    has_commands = re.search(r"(?m)^ +serve ", usage)
+    return (str(program), "serve") if has_commands else (str(program),)
 
 
 def find_compiled(found: PackageLocation) -> Path | None:
@@ -209,21 +235,14 @@ def _read_build(program: str) -> str:
     return f"b{found[1]}" if found and found[1].isdigit() else (found[1] if found else "")
 
 
-def _find_backend(program: str) -> str:
-    """Return the first word of a line such as "  CUDA0: NVIDIA …" of its devices; CPUs have none.
-
-    Metal's devices are called "MTL0".
-    """
-    listed = run_command([program, "--list-devices"], timeout_s=LOOK_S)
-    devices = listed.text.partition("vailable devices:")[2]
-    found = re.search(r"(?m)^\s+(?!CPU|BLAS)(\w+?)\d*: ", devices)
-    return found[1].replace("MTL", "Metal") if found else ""
+def _list_devices(*program: str) -> tuple[Device, ...]:
+    return parse_devices(run_command([*program, "--list-devices"], timeout_s=LOOK_S).text)
 
 
 def get_program(installation: Installation) -> tuple[str, ...]:
     """Return the first words of the command line; -I keeps the current folder's modules out."""
     if installation.executable is not None:
-        return (str(installation.executable),)
+        return (str(installation.executable), *installation.command)
     return (str(installation.python), "-I", str(CHILD))
 
 
@@ -235,9 +254,9 @@ def _pooling(start: Start) -> str | None:
 
 def has_unknown_thinking(template: str | None) -> bool:
     """Tell whether llama.cpp might miss the thinking that a template marks with `<think>`."""
-    learnt = ("reasoning_content", "content.split('</think>')")
+    learned = ("reasoning_content", "content.split('</think>')")
     return bool(re.search("</?think>", template or "")) and not any(
-        sign in (template or "") for sign in learnt
+        sign in (template or "") for sign in learned
     )
 
 
@@ -247,6 +266,8 @@ def _leaves_thinking(start: Start) -> bool:
 
 def _template(start: Start) -> str | None:
     """Return the template that the file lacks; images reach the model through it."""
+    if start.embeds:  # it would render the file's as it starts
+        return NO_TEMPLATE
     return start.settings.chat_template if start.settings.template_family else None
 
 
@@ -270,9 +291,21 @@ def _draft_tokens(bundle: Bundle) -> int:
 
 
 def _split(start: Start) -> str | None:
-    """Return the share of each GPU, in the order in which the process sees them."""
+    """Return the layers of each GPU, in the order in which the process sees them."""
     shares = start.settings.gpu_shares
     return ",".join(map(str, shares)) if len(shares) > 1 else None
+
+
+def _verbosity(start: Start) -> int | None:
+    """Return the level at which a load prints its devices and buffers, where they matter.
+
+    Builds before `TERSE_SINCE` print them by themselves, and far more at this level. It costs
+    another 14 lines (1.5 KB) a request (docs/reference/engines.md#what-a-load-prints).
+    """
+    version = start.installation.version
+    build = re.search(r"(?:^b|\.)(\d{4,})$", version)
+    terse = int(build[1]) >= TERSE_SINCE if build else version.startswith(SOURCE_DISTRIBUTION)
+    return TRACE_LEVEL if terse and start.settings.gpu_layers else None
 
 
 def _kv_type(start: Start) -> str | None:
@@ -325,8 +358,9 @@ SLOTS = SlotRoutes(
 FLAGS: tuple[Flag, ...] = (
     ("--model", lambda start: start.bundle.path),
     ("--alias", lambda start: start.settings.alias),
-    ("--host", lambda start: start.endpoint.host),
-    ("--port", lambda start: start.endpoint.port),
+    # what ends with .sock is a Unix socket (`tools/server/server-http.cpp`)
+    ("--host", lambda start: start.endpoint.socket or start.endpoint.host),
+    ("--port", lambda start: None if start.endpoint.socket else start.endpoint.port),
     ("--ctx-size", lambda start: start.settings.context_length * start.slots),
     ("--parallel", lambda start: start.slots),
     ("--no-kv-unified", lambda start: True),
@@ -337,7 +371,10 @@ FLAGS: tuple[Flag, ...] = (
         "--n-gpu-layers",
         lambda start: ALL_LAYERS if start.settings.gpu_layers < 0 else start.settings.gpu_layers,
     ),
+    ("--n-cpu-moe", lambda start: start.settings.cpu_moe or None),
     ("--tensor-split", _split),
+    ("--device", lambda start: ",".join(start.settings.devices) or None),
+    ("--verbosity", _verbosity),
     ("--threads", lambda start: start.settings.threads),
     ("--threads-batch", lambda start: start.settings.batch_threads),
     ("--flash-attn", lambda start: "on" if start.settings.flash_attention else "off"),
@@ -379,11 +416,14 @@ TRAITS = Traits(
         )
     }
     | {"num_keep": "n_keep"},
+    fields_for_marks={"preserved_tokens": PRESERVED},  # a control token has no text otherwise
     parses_tools=False,
     silent_tool_choice="none",
     takes_prompt_lists=True,
     takes_template_kwargs=True,
     completion_schema="json_schema",
+    schema_compiler=CONVERTER,
+    free_line=r"llg error: (.+)",
     chats_by_completion=True,
     reasoning_field="reasoning_content",
     seed_bits=32,
@@ -429,12 +469,15 @@ ENGINE: Engine = LlamaCpp(
         logprobs_take_memory=False,
         repacks=True,
     ),
+    splits_experts=True,
     caches_prompts=True,
+    spare_bytes=4 * 1024 * MIB,  # checkpoints of contexts, pictures, the drivers of GPUs
     saves_slots=True,
     default_slots=4,
     reads_projectors=True,
     takes_draft=True,
     keeps_connections=False,
+    takes_sockets=True,
     rerank_path="/v1/rerank",
     leaves_thinking=has_unknown_thinking,
     end_turn_at=end_turn_at,

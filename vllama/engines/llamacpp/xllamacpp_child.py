@@ -71,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     known.add_argument("--host", dest="hostnames", type=lambda host: [host])
     known.add_argument("-a", "--alias", dest="model_alias", type=lambda name: {name})
     known.add_argument("-ts", "--tensor-split", dest="tensor_split", type=parse_split)
+    known.add_argument("-dev", "--device", choices=("none",))
     known.add_argument("-fa", "--flash-attn", choices=FLASH)
     known.add_argument("-ctk", "--cache-type-k")
     known.add_argument("-ctv", "--cache-type-v")
@@ -140,6 +141,7 @@ def build_parameters(given: dict[str, Any]) -> Any:
                 cpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{word.replace('-', '_')}"]
             ]
         },
+        "device": lambda word: {"n_gpu_layers": 0},
         "set": lambda pairs: dict(pair.split("=", 1) for pair in pairs),
     }
     for target, value in given.items():

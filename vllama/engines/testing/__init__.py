@@ -38,7 +38,7 @@ def load_object(target: str) -> object:
 
 
 def check_engine(adapter: object, recordings: Sequence[Recording] = ()) -> list[str]:
-    """Return what is wrong with an adapter, one sentence each; an empty list if nothing is."""
+    """Return the defects of an adapter, one sentence each; an empty list if nothing is."""
     try:
         engine = validate_adapter(adapter)
     except AdapterError as error:

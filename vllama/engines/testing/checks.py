@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def check_launch(engine: Engine) -> Iterator[str]:
         if not Path(spec.argv[0]).is_absolute():
             yield f"`launch` starts '{spec.argv[0]}': start the installation by its full path"
         passed = " ".join((*spec.argv, *spec.env.values()))
-        if str(PORT) not in passed:
+        if str(PORT) not in passed and not spec.endpoint.socket:
             yield "`launch` does not tell the server its port (`endpoint.port`)"
         if KEY in " ".join(spec.argv):
             yield (
@@ -136,6 +136,7 @@ def check_probe(engine: Engine) -> Iterator[str]:
     with serve_probes() as server:
         port = server.server_port
         spec = launch(engine, settings, Endpoint(port=port, api_key=KEY), USER_VARIABLES)
+        spec = replace(spec, endpoint=Endpoint(port=port, api_key=KEY))
         takes_key = KEY in " ".join(spec.env.values())
         server.probe, server.key = spec.probe, KEY if takes_key else None
         if not _probe(spec):
@@ -263,7 +264,7 @@ def check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterato
 
 
 def _values(traits: Traits) -> dict[str, object]:
-    """Return what can be compared: functions may be made anew with each call."""
+    """Return a comparable value: functions may be made anew with each call."""
     values = {field.name: getattr(traits, field.name) for field in fields(traits)}
     return {name: value for name, value in values.items() if not callable(value)}
 

@@ -1,25 +1,27 @@
-"""Arguments for vLLM that follow from the model's files: formats, drafts, and its parsers. Pure.
-
-The wrong reasoning parser takes a model's whole answer for thinking, and the wrong tool parser lets
-calls through as text. So a parser is named only where the model's type *and* the marks in its chat
-template agree; for all other models vllama splits thinking and calls itself. The names are those of
-vLLM's registries (`vllm/tool_parsers`, `vllm/reasoning`, 0.32).
-"""
+"""Arguments for vLLM that follow from a model's files: formats, white space, drafts, LoRA. Pure."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from vllama.chat.grammar_schema import LLGUIDANCE, XGRAMMAR, Compiler
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Settings
-from vllama.models.types import Bundle, Capability, ModelInfo
+from vllama.models.types import Bundle, ModelInfo
 
 SPECULATION = ("--speculative-config", "-sc")
 TRANSFER = ("--kv-transfer-config", "--kv-offloading-size")
 METHODS = {"simple": "draft_model", "mtp": "mtp"}
+STRUCTURED = "--structured-outputs-config"
 DRAFT_TOKENS, HEAD_TOKENS = 5, 1
+ENABLE_LORA = "--enable-lora"
+# the routes of adapters exist only with this variable (vllm/entrypoints/serve/lora)
+LORA_SWITCH = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+LORA_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py: MaxLoRARanks
+MAX_LORAS = 32
 
 
 def build_draft_config(bundle: Bundle, settings: Settings) -> str | None:
@@ -74,106 +76,52 @@ def choose_formats(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for flag in wanted if not has_flag(given, flag) for word in (flag, "mistral"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParserRule:
-    """A parser for models of these types whose template has all `marks`, none of `excluded`."""
+def choose_whitespace(info: ModelInfo, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the options that keep JSON compact, unless the user has set this config.
 
-    parser: str
-    types: tuple[str, ...]
-    marks: tuple[str, ...]
-    excluded: tuple[str, ...] = ()
-
-
-HERMES_TYPES = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe", "llama")
-QWEN3_TYPES = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
-QWEN3_XML_TYPES = ("qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe")
-
-TOOLS = (
-    ParserRule(
-        parser="hermes",
-        types=HERMES_TYPES,
-        marks=("<tool_call>", '"arguments'),
-        excluded=("<function=", "<arg_key>"),
-    ),
-    ParserRule(
-        parser="qwen3_coder",
-        types=QWEN3_XML_TYPES,
-        marks=("<tool_call>", "<function=", "<parameter="),
-    ),
-    ParserRule(
-        parser="llama3_json",
-        types=("llama",),
-        marks=("ipython", '"parameters"', "<|start_header_id|>"),
-    ),
-    ParserRule(
-        parser="mistral",
-        types=("mistral", "mixtral", "mistral3"),
-        marks=("[TOOL_CALLS]", "[AVAILABLE_TOOLS]"),
-    ),
-    ParserRule(
-        parser="openai",
-        types=("gpt_oss",),
-        marks=("<|channel|>", "<|call|>"),
-    ),
-    ParserRule(
-        parser="deepseek_v3",
-        types=("deepseek_v3",),
-        marks=("<｜tool▁calls▁begin｜>", "```json"),
-    ),
-    ParserRule(
-        parser="deepseek_v31",
-        types=("deepseek_v3",),
-        marks=("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"),
-        excluded=("```json",),
-    ),
-    ParserRule(parser="kimi_k2", types=("kimi_k2",), marks=("<|tool_calls_section_begin|>",)),
-    ParserRule(
-        parser="glm45", types=("glm4_moe",), marks=("<tool_call>", "<arg_key>", "<arg_value>")
-    ),
-    ParserRule(
-        parser="minimax_m2",
-        types=("minimax", "minimax_m2"),
-        marks=("<minimax:tool_call>", "<invoke"),
-    ),
-    ParserRule(parser="seed_oss", types=("seed_oss",), marks=("<seed:tool_call>",)),
-    ParserRule(parser="internlm", types=("internlm2",), marks=("<|plugin|>",)),
-)
-
-REASONING = (
-    # models with a switch, and those that always think: their template opens the thinking
-    ParserRule(
-        parser="qwen3",
-        types=QWEN3_TYPES,
-        marks=("<think>", "enable_thinking"),
-    ),
-    ParserRule(
-        parser="deepseek_r1",
-        types=("deepseek_v3", "qwen2", "llama", "qwen3"),
-        marks=("<｜Assistant｜><think>\\n",),
-    ),
-    ParserRule(parser="openai_gptoss", types=("gpt_oss",), marks=("<|channel|>", "analysis")),
-    ParserRule(parser="glm45", types=("glm4_moe",), marks=("<think>", "enable_thinking")),
-    ParserRule(parser="seed_oss", types=("seed_oss",), marks=("<seed:think>",)),
-)
+    By default vLLM's grammar allows any white space between two values, and small models go on with
+    it to their limit. It refuses the option with its backend `auto`, and only xgrammar takes all of
+    its structural tags; with Mistral's own tokenizer its calls need guidance, as with `auto`.
+    """
+    if any(word.startswith(STRUCTURED) for word in given):
+        return ()
+    backend = "guidance" if info.mistral_tokenizer else "xgrammar"
+    return STRUCTURED, json.dumps({"backend": backend, "disable_any_whitespace": True})
 
 
-def choose_tool_parser(info: ModelInfo) -> str | None:
-    """Return the parser for the model's tool calls, None if none is certain to fit."""
-    if info.mistral_tokenizer:
-        return "mistral" if Capability.TOOLS in info.capabilities else None
-    template = info.chat_template or ""
-    return _find_parser(TOOLS, info) if "tools" in template else None
+def choose_compiler(info: ModelInfo | None, given: tuple[str, ...]) -> Compiler:
+    """Return the backend for grammars that the config names.
+
+    Another one than guidance gets what xgrammar holds, which is the least.
+    """
+    words = " ".join(given)
+    mistral = info is not None and info.mistral_tokenizer and STRUCTURED not in words
+    return LLGUIDANCE if mistral or '"guidance"' in words else XGRAMMAR
 
 
-def choose_reasoning_parser(info: ModelInfo) -> str | None:
-    """Return the parser for the model's thinking, None if none is certain to fit."""
-    return _find_parser(REASONING, info)
+def build_lora_arguments(info: ModelInfo, given: Sequence[str], *, on_gpu: bool) -> list[str]:
+    """Return the arguments for the LoRA adapters of a model that are on this disk.
+
+    vLLM loads them beside each other at run time. It allocates `--max-loras` of rank
+    `--max-lora-rank` for every linear layer at its start; of more adapters the least recently used
+    give way (vllm/lora/worker_manager.py). One batch holds requests of as many adapters.
+
+    On a CPU, 0.32 takes the index -1 of tokens without an adapter for the last one, so that the
+    base answers as that adapter in a batch with others (vllm/lora/ops/torch_ops/lora_ops.py). There
+    is one more than is used, which stays empty.
+    """
+    if not info.lora_count or has_flag(given, ENABLE_LORA):
+        return []
+    count = min(info.lora_count, MAX_LORAS) + (not on_gpu)
+    rank = next(rank for rank in LORA_RANKS if rank >= info.lora_rank)
+    return [ENABLE_LORA, "--max-loras", str(count), "--max-lora-rank", str(rank)]
 
 
-def _find_parser(rows: tuple[ParserRule, ...], info: ModelInfo) -> str | None:
-    template = info.chat_template or ""
-    for row in rows:
-        fits = all(mark in template for mark in row.marks)
-        if info.architecture in row.types and fits and not any(m in template for m in row.excluded):
-            return row.parser
-    return None
+def count_lora_bytes(info: ModelInfo, arguments: Sequence[str]) -> int:
+    """Return the bytes of these: in 16 bits, two matrices beside each one of every layer."""
+    width, each = info.embedding_length or 0, info.key_length or 0
+    inner = info.metadata.get(f"{info.architecture}.feed_forward_length")
+    queries, keys = (info.head_count or 0) * each, max(info.cached_heads, default=0) * each
+    layer = 7 * width + 2 * queries + 2 * keys
+    layer += 3 * (inner if isinstance(inner, int) else 4 * width)
+    return int(arguments[2]) * int(arguments[4]) * layer * (info.block_count or 0) * 2

@@ -52,7 +52,7 @@ class _Answer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """How a vLLM with the plug-in is asked."""
+    """Requests to a vLLM with the plug-in."""
 
     def ask(self, layers: Sequence[int], steering: Sequence[Steering]) -> Mapping[str, Any]:
         """Return `vllm_xargs`, and what makes the answer come whole with its tokens."""
@@ -66,7 +66,7 @@ class Lens:
         return {"vllm_xargs": told, "stream": False, "return_token_ids": True}
 
     def read(self, answer: bytes, layers: Sequence[int]) -> Residual:
-        """Return what an answer has collected. Raises UpstreamError."""
+        """Return the collected data of a response. Raises UpstreamError."""
         try:
             told = msgspec.json.decode(answer, type=_Answer)
             tensor, choice = told.activations.residual_stream, told.choices[0]

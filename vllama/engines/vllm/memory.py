@@ -5,6 +5,10 @@ GPU `--gpu-memory-utilization` is this instance's share of the whole GPU, which 
 starts; vLLM measures what the model needs and gives the rest of the share to the cache. On a CPU
 the same option is a share of a NUMA node's memory, and its default of 0.92 refuses to start beside
 anything else. There the size of the cache is given in bytes, which skips that check.
+
+Of a GPU that shares the RAM (GB10, Jetson), a context takes at most half of what is left beside the
+model, several take a quarter, in bytes, too: for vLLM psutil's available RAM is free there
+(`utils/mem_utils.py`), so it would take for its own what others use while it measures.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ from vllama.engines.base import Memory, Mode, Tuning, TuningRequest
 from vllama.engines.vllm.parallel import (
     Layout,
     choose_layout,
+    group_equal,
     parse_layout,
     spans_machines,
 )
+from vllama.engines.vllm.tables import FP8_CACHE
 from vllama.machine.types import Accelerator
 from vllama.models.types import ModelInfo
 
@@ -51,6 +57,7 @@ LENGTH = "--max-model-len"
 SEQUENCES = "--max-num-seqs"
 BATCH = "--max-num-batched-tokens"
 CACHE_TYPE = "--kv-cache-dtype"
+FP8_TYPES = ("q8_0", "q4_0", "fp8")
 
 
 def tune(request: TuningRequest) -> Tuning:
@@ -59,7 +66,7 @@ def tune(request: TuningRequest) -> Tuning:
 
 
 def count_token_bytes(info: ModelInfo, *, fp8: bool = False) -> int:
-    """Return what one token takes in the cache, over all layers and GPUs.
+    """Return the bytes of one token in the cache, over all layers and GPUs.
 
     Sum over layers of heads × (key + value width) × 2 bytes, 1 with an fp8 cache. With latent
     attention (DeepSeek) it is the latent's and the rotary part's width, once.
@@ -98,15 +105,12 @@ def _tune_cpu(request: TuningRequest) -> Tuning:
     weights = info.weights_bytes * layout.data
     each = count_token_bytes(info, fp8=_uses_fp8(request)) * layout.data
     context, reasons = settings.context_length, []
-    sequences = flag_number(
-        args, SEQUENCES, default=settings.parallel or _limit_sequences(request, MAX_CPU_SEQUENCES)
-    )
+    most = min(request.at_most or MAX_CPU_SEQUENCES, MAX_CPU_SEQUENCES)
+    sequences = flag_number(args, SEQUENCES, default=settings.parallel or most)
 
     # the free memory; if that is too little, what would be free without the other models
-    least = (
-        weights + fixed + each * (context if request.context_asked else min(context, MIN_CONTEXT))
-    )
-    room = (free if least <= free else total) - weights - fixed
+    least = context if request.context_asked else min(context, MIN_CONTEXT)
+    room = (free if weights + fixed + each * least <= free else total) - weights - fixed
     if not request.context_asked and each:
         context, lowered = _shrink_context(context, room // each)
         reasons += lowered
@@ -144,31 +148,33 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     settings, info = request.settings, request.info
     args = settings.extra_args
     each = count_token_bytes(info, fp8=_uses_fp8(request))
-    sequences = flag_number(
-        args,
-        SEQUENCES,
-        default=min(
-            settings.parallel or _limit_sequences(request, MAX_GPU_SEQUENCES), MAX_GPU_SEQUENCES
-        ),
-    )
+    most = MAX_GPU_SEQUENCES
+    wanted = min(settings.parallel or request.at_most or most, most)
+    sequences = flag_number(args, SEQUENCES, default=wanted)
+    shared = any(gpu.shares_ram for gpu in request.platform.accelerators)
     compute = _estimate_activations(info, sequences)
-    buffers = compute + GPU_FIXED
+    fixed = GPU_FIXED + (CPU_FIXED if shared else 0)
+    buffers = compute + fixed
 
     def need(shards: int, context: int) -> int:
         """Return the bytes that one GPU needs for `context` tokens."""
         return (info.weights_bytes + each * context) // shards + buffers
 
     layout, now = _choose_layout(request, need)
-    gpus = layout.gpus or request.platform.accelerators
+    gpus = layout.gpus or tuple(g for g in request.platform.accelerators if g.total_bytes)
     room = _available_bytes(gpus, request.reserve_bytes, now=now)
     context = settings.context_length
     reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
+    if len(group_equal(request.platform.accelerators)) > 1:
+        reasons[0] += ", which differ: a model is split over equal ones only"
     if not request.context_asked and each:
-        left = (room - need(layout.shards, 0)) * layout.shards
+        left = (room - need(layout.shards, 0)) * layout.shards // (2 if shared else 1)
         context, lowered = _shrink_context(context, left // each)
         reasons += lowered
-    contexts = min(sequences, settings.parallel or GPU_CONTEXTS)
+    contexts = min(sequences, settings.parallel or (CPU_CONTEXTS if shared else GPU_CONTEXTS))
     target = need(layout.shards, context * contexts)
+    if shared:
+        target = min(target, (3 * need(layout.shards, 0) + room) // 4)
     taken = max(need(layout.shards, context), min(target, room))
     smallest = min((gpu.total_bytes for gpu in gpus), default=0)
 
@@ -178,20 +184,25 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
         reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
     if _uses_fp8(request) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
+    elif lack := settings.kv_cache_type in FP8_TYPES and FP8_CACHE.see(request.platform)[1]:
+        reasons.append(f"no fp8 cache: for that {lack}")
     if given := parse_size(flag_value(args, CACHE)):
         taken = need(layout.shards, 0) + given
     elif has_flag(args, SHARE):
         taken = int(smallest * _parse_share(flag_value(args, SHARE), MAX_SHARE))
-    elif gpus:
+    elif smallest:
         share = min(MAX_SHARE, math.ceil(taken / smallest * 1000) / 1000)
         if taken <= room:  # rounded up, it must not be more than is free
             share = min(share, math.floor(room / smallest * 1000) / 1000)
         own += [SHARE, f"{share:.3f}"]
     cache = max(0, taken - need(layout.shards, 0))
+    if shared and not has_flag(args, CACHE, SHARE):
+        own += [CACHE, str(cache + BLOCK * each)]
     reasons.append(
-        f"{taken / max(1, smallest):.0%} of each GPU ({taken / GIB:.1f} GiB, {room / GIB:.1f} "
-        f"free): weights {info.weights_bytes / layout.shards / GIB:.1f}, buffers "
-        f"{buffers / GIB:.1f}, cache {cache / GIB:.1f} GiB for "
+        f"{taken / max(1, smallest):.0%} of {'the RAM' if shared else 'each GPU'} "
+        f"({taken / GIB:.1f} GiB, {room / GIB:.1f} free): weights "
+        f"{info.weights_bytes / layout.shards / GIB:.1f}, buffers {buffers / GIB:.1f}, "
+        f"cache {cache / GIB:.1f} GiB for "
         f"{cache * layout.shards // max(1, each)} tokens of {each / 1024:.1f} KiB"
     )
     if spans_machines(args):
@@ -208,7 +219,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
             weights_bytes=info.weights_bytes // layout.shards * workers,
             kv_bytes=cache * workers,
             compute_bytes=compute * workers,
-            fixed_bytes=GPU_FIXED * workers,
+            fixed_bytes=fixed * workers,
             on_gpu=True,
         ),
         reasons=tuple(reasons),
@@ -224,11 +235,8 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
     if (given := parse_layout(request.settings.extra_args)) is not None:
         return given, True
     wanted = request.settings.context_length
-    lengths = (
-        [wanted]
-        if request.context_asked
-        else sorted({min(wanted, n) for n in ACCEPTABLE_CONTEXTS})[::-1]
-    )
+    acceptable = sorted({min(wanted, length) for length in ACCEPTABLE_CONTEXTS})[::-1]
+    lengths = [wanted] if request.context_asked else acceptable
     layout = Layout()
     for now in (True, False):
         for length in lengths:
@@ -236,17 +244,10 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
             def fits(
                 gpus: Sequence[Accelerator], shards: int, now: bool = now, length: int = length
             ) -> bool:
-                return need(shards, length) <= _available_bytes(
-                    gpus, request.reserve_bytes, now=now
-                )
+                room = _available_bytes(gpus, request.reserve_bytes, now=now)
+                return need(shards, length) <= room
 
-            layout = choose_layout(
-                request.platform,
-                request.info,
-                fits=fits,
-                parallel=request.settings.parallel,
-                all_gpus=request.all_gpus,
-            )
+            layout = choose_layout(request, fits)
             if fits(layout.gpus, layout.shards):
                 return layout, now
     return layout, False
@@ -254,16 +255,9 @@ def _choose_layout(request: TuningRequest, need: Callable[[int, int], int]) -> t
 
 def _available_bytes(gpus: Sequence[Accelerator], reserve_bytes: int, *, now: bool) -> int:
     """Return the bytes that one instance can have on the tightest of the GPUs."""
-    return min(
-        (
-            min(
-                (gpu.free_bytes if now else gpu.total_bytes) - reserve_bytes,
-                int(gpu.total_bytes * MAX_SHARE),
-            )
-            for gpu in gpus
-        ),
-        default=0,
-    )
+    free = {gpu: gpu.free_bytes if now else gpu.total_bytes for gpu in gpus}
+    rooms = (min(free[gpu] - reserve_bytes, int(gpu.total_bytes * MAX_SHARE)) for gpu in gpus)
+    return min(rooms, default=0)
 
 
 def parse_size(text: str | None) -> int:
@@ -273,10 +267,6 @@ def parse_size(text: str | None) -> int:
         return 0
     step = 1024 if found[2].isupper() else 1000
     return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
-
-
-def _limit_sequences(request: TuningRequest, usual: int) -> int:
-    return min(usual, request.at_most or usual)
 
 
 def _parse_share(text: str | None, default: float) -> float:
@@ -309,4 +299,5 @@ def _round_to_blocks(size: int, each: int) -> int:
 
 
 def _uses_fp8(request: TuningRequest) -> bool:
-    return request.settings.kv_cache_type in ("q8_0", "q4_0", "fp8") and request.on_gpu
+    able = request.on_gpu and not FP8_CACHE.see(request.platform)[1]
+    return able and request.settings.kv_cache_type in FP8_TYPES

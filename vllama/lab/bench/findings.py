@@ -28,7 +28,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Metric:
     """One line of the table: what was measured, and each server's value in each round.
 
     `unit` is `tokens/s`, of which more is better, or `s` or `bytes`, of which less is better.
@@ -70,7 +70,7 @@ class Finding:
         return one if (ratio.min > 1) == (self.unit == "tokens/s") else other
 
 
-def make_findings(rows: Sequence[Row]) -> list[Finding]:
+def make_findings(rows: Sequence[Row]) -> list[Metric]:
     """Return the lines of the table in their order."""
     answers = [row for row in rows if row["step"] == "answers"]
     kinds = list(dict.fromkeys((row["prompt"], row["clients"]) for row in answers))
@@ -83,16 +83,16 @@ def make_findings(rows: Sequence[Row]) -> list[Finding]:
             kind = [row for row in answers if (row["prompt"], row["clients"]) == (prompt, clients)]
             values = _collect_values(kind, field)
             findings.append(
-                Finding(metric=metric, unit=unit, prompt=prompt, clients=clients, values=values)
+                Metric(metric=metric, unit=unit, prompt=prompt, clients=clients, values=values)
             )
     loads = [row for row in rows if row["step"] == "load"]
     swaps = [row for row in rows if row["step"] == "swap"]
     loaded = _collect_values(loads, "memory_bytes")
     findings += [
-        Finding(metric="cold load", unit="s", values=_collect_values(loads, "seconds")),
-        Finding(metric="swap of models", unit="s", values=_collect_values(swaps, "seconds")),
-        Finding(metric="memory, loaded", unit="bytes", values=loaded),
-        Finding(metric="memory, most", unit="bytes", values=_collect_values(rows, "memory_bytes")),
+        Metric(metric="cold load", unit="s", values=_collect_values(loads, "seconds")),
+        Metric(metric="swap of models", unit="s", values=_collect_values(swaps, "seconds")),
+        Metric(metric="memory, loaded", unit="bytes", values=loaded),
+        Metric(metric="memory, most", unit="bytes", values=_collect_values(rows, "memory_bytes")),
     ]
     return [finding for finding in findings if finding.values]
 
@@ -108,7 +108,7 @@ def _collect_values(rows: Sequence[Row], field: str) -> dict[str, dict[int, floa
 
 
 def make_table(
-    findings: Sequence[Finding], sides: Sequence[str]
+    findings: Sequence[Metric], sides: Sequence[str]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows; the first of `sides` is compared with each of the others."""
     ours, *others = sides
@@ -190,7 +190,7 @@ def _differ(values: Sequence[float]) -> bool:
     return max(values) - min(values) > TOKEN_TOLERANCE * max(values)
 
 
-def serialise(findings: Sequence[Finding], sides: Sequence[str]) -> list[dict[str, Any]]:
+def serialize(findings: Sequence[Metric], sides: Sequence[str]) -> list[dict[str, Any]]:
     """Return the findings as values for JSON."""
     ours, *others = sides
     return [
@@ -224,10 +224,10 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
   .bar0 { fill: #5b94f5 } .bar1 { fill: #e0a04a } .bar2 { fill: #9aa2ad } .bar3 { fill: #a98be0 }
 }
 """
-COLOURS = 4
+COLORS = 4
 
 
-def draw_chart(findings: Sequence[Finding], sides: Sequence[str], title: str) -> str:
+def draw_chart(findings: Sequence[Metric], sides: Sequence[str], title: str) -> str:
     """Return an SVG with a panel per kind of finding, and a bar with its spread per server.
 
     It is legible on light and dark pages.
@@ -268,7 +268,7 @@ def _panel_title(metric: str, prompt: str | None) -> str:
     return f"{metric}, {prompt} prompts ({better})" if prompt else f"{metric} ({better})"
 
 
-def _draw_bars(finding: Finding, sides: Sequence[str], y: float, maximum: float) -> Iterator[str]:
+def _draw_bars(finding: Metric, sides: Sequence[str], y: float, maximum: float) -> Iterator[str]:
     scale = (WIDTH - LEFT - RIGHT) / maximum if maximum else 0.0
     if finding.clients:
         clients = "1 client" if finding.clients == 1 else f"{finding.clients} clients"
@@ -293,7 +293,7 @@ def _draw_bars(finding: Finding, sides: Sequence[str], y: float, maximum: float)
 
 def _draw_rect(x: float, y: float, width: float, height: float, number: int) -> str:
     return (
-        f'<rect class="bar{number % COLOURS}" x="{x:.1f}" y="{y:.1f}" '
+        f'<rect class="bar{number % COLORS}" x="{x:.1f}" y="{y:.1f}" '
         f'width="{width:.1f}" height="{height:.1f}"/>'
     )
 

@@ -19,7 +19,7 @@ from vllama.cli.client import Client
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class ClientView:
     """A client's view of one answer; `tokens` and `prompt_tokens` are the server's own counts."""
 
     first_token_s: float
@@ -28,7 +28,7 @@ class Answer:
     prompt_tokens: int
 
 
-def ask(server: Client, body: Mapping[str, object]) -> Answer:
+def ask(server: Client, body: Mapping[str, object]) -> ClientView:
     """Send a chat and read its stream to the end. Raises VllamaError, also for an empty answer."""
     begun = time.perf_counter()
     first_s, pieces, last = 0.0, 0, {}
@@ -39,7 +39,7 @@ def ask(server: Client, body: Mapping[str, object]) -> Answer:
             pieces += 1
     if not pieces:
         raise VllamaError("the model's answer is empty", hint="try another model")
-    return Answer(
+    return ClientView(
         first_token_s=first_s,
         pieces=pieces,
         tokens=int(last.get("eval_count") or pieces),
@@ -50,12 +50,12 @@ def ask(server: Client, body: Mapping[str, object]) -> Answer:
 def ask_all(
     server: Client, bodies: Sequence[Mapping[str, object]], clients: int
 ) -> dict[str, float]:
-    """Send `bodies` from `clients` clients at once, and summarise the answers.
+    """Send `bodies` from `clients` clients at once, and summarize the answers.
 
     Each client sends one request after another. Raises the first error of any client, without
     waiting for the others.
     """
-    answers: list[Answer] = []
+    answers: list[ClientView] = []
     errors: list[Exception] = []
     left = iter(bodies)
     turn = threading.Condition()
@@ -85,10 +85,10 @@ def ask_all(
         turn.wait_for(lambda: errors or len(answers) == len(bodies))
         if errors:
             raise errors[0]
-    return summarise(answers, time.perf_counter() - begun)
+    return summarize(answers, time.perf_counter() - begun)
 
 
-def summarise(answers: Sequence[Answer], wall_s: float) -> dict[str, float]:
+def summarize(answers: Sequence[ClientView], wall_s: float) -> dict[str, float]:
     """Return the tokens/s of all clients together, the median first token, and means per answer."""
     return {
         "tokens_per_s": sum(answer.tokens for answer in answers) / wall_s,

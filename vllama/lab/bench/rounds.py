@@ -46,7 +46,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What to measure; `salt` makes the prompts differ from those of any other run."""
+    """Order of a measurement; `salt` makes the prompts differ from those of any other run."""
 
     model: str
     clients: tuple[int, ...]
@@ -78,7 +78,7 @@ class Side:
 
     name: str
     server: Client
-    memory: Memory | None
+    memory: TreeMemory | None
 
     def list_loaded(self) -> dict[str, int]:
         """Return the loaded models, with the bytes of each on a GPU."""
@@ -103,7 +103,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RoundStep:
     """A part of a round; `run` gets the server and a key that makes the prompts distinct."""
 
     title: str
@@ -139,7 +139,7 @@ def warm_up(order: Order, sides: Sequence[Side], report: Callable[[str], object]
 
 
 def warm_clients(order: Order, side: Side, clients: int, key: str) -> None:
-    """Have so many clients ask at once, which is not measured."""
+    """Send requests of so many clients at once, unmeasured."""
     bodies = [order.brief(f"{key} {number} warm", order.model) for number in range(clients)]
     ask_all(side.server, bodies, clients)
 
@@ -189,16 +189,16 @@ def naming_failures(name: str, step: str) -> Iterator[None]:
         raise VllamaError(f"cannot measure {name}: {step}: {error.message}", hint=hint) from error
 
 
-def make_steps(order: Order) -> list[Step]:
+def make_steps(order: Order) -> list[RoundStep]:
     """Return the steps of each round."""
-    steps = [Step("cold load", partial(measure_cold_load, order))]
+    steps = [RoundStep("cold load", partial(measure_cold_load, order))]
     for prompt in order.prompts:
         for clients in order.clients:
             title = "1 client" if clients == 1 else f"{clients} clients"
             run = partial(measure_answers, order, prompt, clients)
-            steps.append(Step(f"{title}, {prompt} prompts", run))
+            steps.append(RoundStep(f"{title}, {prompt} prompts", run))
     if order.swap:
-        steps.append(Step("swap of models", partial(measure_swap, order, order.swap)))
+        steps.append(RoundStep("swap of models", partial(measure_swap, order, order.swap)))
     return steps
 
 
@@ -266,7 +266,7 @@ class NotMeasured(Exception):
     """The memory cannot be measured, for the reason in the text."""
 
 
-class Memory:
+class TreeMemory:
     """The process tree of the server that listens at `url`. All methods raise NotMeasured."""
 
     def __init__(self, url: str) -> None:
@@ -287,7 +287,7 @@ class Memory:
                 with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                     total += process.memory_full_info().pss
         except psutil.AccessDenied:
-            raise NotMeasured("the server belongs to another user") from None
+            raise NotMeasured("only root may measure a vllama, or another user's server") from None
         except psutil.NoSuchProcess:
             raise NotMeasured("the server has ended") from None
         return total
@@ -305,5 +305,5 @@ def _find_listener(port: int) -> psutil.Process:
         raise NotMeasured(f"no process on this machine listens on port {port}")
     pid = next((pid for pid in pids if pid), None)
     if pid is None:
-        raise NotMeasured(f"the process that listens on port {port} belongs to another user")
+        raise NotMeasured("only root may measure a vllama, or another user's server")
     return psutil.Process(pid)

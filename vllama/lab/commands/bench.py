@@ -16,7 +16,7 @@ from vllama.config.address import parse_address, reachable_host, url
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
-    from vllama.lab.bench.findings import Finding
+    from vllama.lab.bench.findings import Metric
     from vllama.lab.bench.rounds import Order, Side
 
 EXAMPLES = """\
@@ -74,7 +74,7 @@ def bench(
     import secrets
 
     from vllama.cli.reporter import TerminalReporter
-    from vllama.lab.bench.findings import draw_chart, make_findings, make_remarks, serialise
+    from vllama.lab.bench.findings import draw_chart, make_findings, make_remarks, serialize
     from vllama.lab.bench.rounds import Order, measure, warm_up
 
     counts, kinds = parse_clients(clients), parse_kinds(prompts)
@@ -109,7 +109,7 @@ def bench(
         "rounds": rounds,
         "tokens": tokens,
         "servers": described,
-        "findings": serialise(found, names),
+        "findings": serialize(found, names),
         "remarks": [*compare_models(described), *make_remarks(rows, names), *unmeasured],
         "rows": rows,
     }
@@ -176,7 +176,7 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
 
 
 def describe_length(order: Order, sides: int, expected_s: float) -> str:
-    """Return what will be measured, and about how long it takes."""
+    """Return the planned measurements, and about how long they take."""
     from vllama.lab.bench.rounds import make_steps
 
     count = len(make_steps(order)) * sides
@@ -225,12 +225,12 @@ def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
 
 def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
     """Return the servers with their processes, and why some processes are not known."""
-    from vllama.lab.bench.rounds import Memory, NotMeasured, Side
+    from vllama.lab.bench.rounds import NotMeasured, Side, TreeMemory
 
     sides, reasons = [], []
     for name, client in servers.items():
         try:
-            memory = Memory(client.url)
+            memory = TreeMemory(client.url)
         except NotMeasured as reason:
             memory = None
             reasons.append(f"memory of {name} not measured: {reason}")
@@ -249,7 +249,7 @@ def write(file: Path, content: str) -> None:
         ) from None
 
 
-def show(result: Mapping[str, Any], found: Sequence[Finding], names: Sequence[str]) -> None:
+def show(result: Mapping[str, Any], found: Sequence[Metric], names: Sequence[str]) -> None:
     """Print the table and, below it, what it means."""
     from vllama.lab.bench.findings import make_table
 

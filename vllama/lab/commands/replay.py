@@ -227,7 +227,7 @@ def format_rate(reading: Reading, total_s: float) -> str:
 
 
 def show_difference(difference: Difference) -> None:
-    """Print where two texts part, with what is before and after it; coloured on a terminal."""
+    """Print where two texts part, with what is before and after it; colored on a terminal."""
     from rich.text import Text
 
     from vllama.lab.capture_view import escape_controls, flatten

@@ -161,7 +161,7 @@ def show_curl(capture: Capture, settings: Config) -> None:
 
 
 def show_readable(capture: Capture) -> None:
-    """Print what was asked and answered, for people."""
+    """Print a request and its response, for people."""
     from vllama.lab.capture_view import escape_controls, list_answers, list_facts, list_questions
 
     for label, text in list_facts(capture):

@@ -17,12 +17,14 @@ from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, MaxKl, model_argument, option
 from vllama.cli.output import say, show_json, show_table
 from vllama.config import Config
+from vllama.config.engine_settings import EnginePaths
 from vllama.config.parse import whole_path
 from vllama.lab.capture_view import flatten
 from vllama.lab.compare import Comparison, compare, measure
 from vllama.lab.judge import MAX_KL, judge_engines, percent
 from vllama.lab.own_server import fail_as_undecided, open_own_server
-from vllama.observe.captures.answer import Answer
+from vllama.machine.environments.layout import name_version
+from vllama.observe.captures.answer import Response
 
 EXAMPLES = """\
 \b
@@ -44,10 +46,11 @@ NOTHING = "-"
 SHOWN = 32
 """How many characters of a prompt the table shows."""
 SHOWN_OF_ANSWER = 16
+Responses = Sequence[Response]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Peer:
     """One of the two: an engine's name and what it serves."""
 
     engine: str
@@ -60,7 +63,7 @@ def verify(
         str,
         option(
             "--engines A,B",
-            "The two to compare; ENGINE=MODEL for one that takes another form of the model.",
+            "The two to compare: ENGINE, ENGINE@VERSION, or ENGINE=MODEL for another form of it.",
         ),
     ] = "",
     file: Annotated[
@@ -114,7 +117,7 @@ def verify(
     return 0 if agrees else 1
 
 
-def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
+def parse_sides(engines: str, model: str | None) -> tuple[Peer, Peer]:
     """Read `A,B`, each with or without `=MODEL`. Raises ConfigError."""
     parts = [part.strip() for part in engines.split(",") if part.strip()]
     if len(parts) != 2:
@@ -132,11 +135,20 @@ def parse_sides(engines: str, model: str | None) -> tuple[Side, Side]:
                 f"cannot verify with {engine}: no model is named",
                 hint=f"name one for both (vllama verify MODEL …), or {engine}=MODEL",
             )
-        sides.append(Side(engine.strip(), chosen))
+        sides.append(Peer(engine.strip(), chosen))
     return sides[0], sides[1]
 
 
-def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[str, Any]]:
+def find_version(settings: Config, engine: str) -> tuple[str, EnginePaths]:
+    """Return an engine's name, and where engines are: ENGINE@VERSION has a folder of its own."""
+    name, at, version = engine.partition("@")
+    if not at:
+        return name, settings.engine_paths
+    others = (each for each in settings.engine_paths if each[0] != name)
+    return name, (*others, (name, name_version(settings.data_dir / "environments", name, version)))
+
+
+def check(settings: Config, sides: Sequence[Peer], context: int) -> list[dict[str, Any]]:
     """Describe engines and models; raise what speaks against one before any is started.
 
     A model that is still to be downloaded is left to the server that does it.
@@ -145,15 +157,18 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
     from vllama.plan.types import Need
     from vllama.server.preflight import check_model, gather_facts
 
-    facts, library = gather_facts(settings), local_library(settings)
+    library = local_library(settings)
     described = []
     for side in sides:
-        own = replace(settings, engine=side.engine, context_length=context, num_parallel=1)
-        one = replace(facts, settings=own)
+        name, paths = find_version(settings, side.engine)
+        own = replace(
+            settings, engine=name, engine_paths=paths, context_length=context, num_parallel=1
+        )
+        one = gather_facts(own)
         chosen = choose_engine(one)
         row = {
             "engine": side.engine,
-            "title": facts.found.engines[chosen.engine].title,
+            "title": one.found.engines[chosen.engine].title,
             "version": chosen.installation.version,
             "model": side.model,
             "format": None,
@@ -173,17 +188,20 @@ def check(settings: Config, sides: Sequence[Side], context: int) -> list[dict[st
     return described
 
 
-def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: int) -> list[Answer]:
+def ask_side(side: Peer, prompts: Sequence[str], *, max_tokens: int, context: int) -> Responses:
     """Start an engine, have it answer all prompts, end it. Raises VllamaError."""
     from vllama.lab.asker import Asker
 
-    answers: list[Answer] = []
+    answers: list[Response] = []
+    name, paths = find_version(load_settings(), side.engine)
+    own = {"engine_paths": paths} if "@" in side.engine else {}
     with open_own_server(
         side.model,
-        engine=side.engine,
+        engine=name,
         purpose=f"verify with {side.engine}",
         label=side.engine,
         context_length=context,
+        **own,
     ) as server:
         asker = Asker(server.client.post, side.model, max_tokens)
         for number, prompt in enumerate(prompts, 1):
@@ -195,7 +213,7 @@ def ask_side(side: Side, prompts: Sequence[str], *, max_tokens: int, context: in
 
 
 def report(
-    prompts: Sequence[str], a: Sequence[Answer], b: Sequence[Answer], found: Sequence[Comparison]
+    prompts: Sequence[str], a: Responses, b: Responses, found: Sequence[Comparison]
 ) -> dict[str, Any]:
     """Return the comparisons of the answers to each prompt as plain values.
 
@@ -214,7 +232,7 @@ def report(
     }
 
 
-def _row(prompt: str, a: Answer, b: Answer, comparison: Comparison) -> dict[str, Any]:
+def _row(prompt: str, a: Response, b: Response, comparison: Comparison) -> dict[str, Any]:
     return {
         "prompt": prompt,
         "answers": [answer.text.decode(errors="replace") for answer in (a, b)],
@@ -232,7 +250,7 @@ def table(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows = []
     for row in told["prompts"]:
         prompt = shorten(" ".join(row["prompt"].split()), SHOWN)
-        rows.append((prompt, _agreed(row), _difference(row["difference"]), *_cells(row)))
+        rows.append((prompt, _word_agreement(row), _difference(row["difference"]), *_cells(row)))
     same = f"{told['same_answers']} of {len(rows)} the same"
     return [*rows, ("all", percent(told["agreement"]), same, *_cells(told))]
 
@@ -242,7 +260,7 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _agreed(row: Mapping[str, Any]) -> str:
+def _word_agreement(row: Mapping[str, Any]) -> str:
     if row["tokens"] is None:
         return percent(row["agreement"])
     return f"{row['agreed_tokens']} of {row['tokens']}"

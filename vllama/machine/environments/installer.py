@@ -23,6 +23,7 @@ from vllama.base.units import parse_bytes
 from vllama.machine.environments.layout import get_python
 
 Version = tuple[int, int]
+TORCH_BACKEND = "UV_TORCH_BACKEND"
 
 
 def find_uv(search: str | None = None) -> Path:
@@ -52,7 +53,7 @@ def choose_python(lowest: Version, highest: Version, *, search: str | None = Non
 
 
 def _skip_shim(python: Path, minor: int) -> Path | None:
-    """Return what pyenv's shim stands for: it only starts the versions that are switched on."""
+    """Return the program behind pyenv's shim: it only starts the versions that are switched on."""
     if python.parent.name != "shims":
         return python
     versions = python.parent.parent.glob(f"versions/3.{minor}.*/bin/python3.{minor}")
@@ -73,6 +74,13 @@ def install_command(
     """Return the command that installs `requirements` into an environment."""
     command = [str(uv_path), "pip", "install", "--python", str(get_python(folder))]
     return [*command, *extra_args, "--", *requirements]
+
+
+def compile_command(uv_path: Path, python: Path | str, extra_args: Sequence[str]) -> list[str]:
+    """Return the command that resolves the requirements of its input, and installs nothing."""
+    which = "--python-version" if isinstance(python, str) else "--python"
+    command = [str(uv_path), "pip", "compile", "--quiet", "--format", "pylock.toml"]
+    return [*command, which, str(python), *extra_args]
 
 
 ALLOWED = frozenset({
@@ -129,6 +137,19 @@ def build_installer_env(
     return dict(extra or {}) | env
 
 
+def prepare_uv(
+    environ: Mapping[str, str], extra: Mapping[str, str] | None
+) -> tuple[Path, dict[str, str], list[str]]:
+    """Return uv, its environment (`build_installer_env`), and the flags by the user's settings.
+
+    Raises EnvironmentFailed if there is no uv.
+    """
+    pip_settings = read_pip_settings(environ)
+    env = build_installer_env(environ, extra, pip_settings)
+    no_index = ["--no-index"] if forbids_index(environ, pip_settings) else []
+    return find_uv(env.get("PATH")), env, no_index
+
+
 def forbids_index(environ: Mapping[str, str], pip_settings: Mapping[str, str]) -> bool:
     """Tell whether pip is told to ask no index; uv has no variable for that, only a flag."""
     value = environ.get("PIP_NO_INDEX") or pip_settings.get("PIP_NO_INDEX", "")
@@ -164,8 +185,8 @@ def read_pip_settings(environ: Mapping[str, str], prefix: Path = OUR_PREFIX) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What uv is doing: `text` for people; the bytes of the file being fetched, where it says so.
+class UvProgress:
+    """Progress of uv: `text` for people; the bytes of the file being fetched, where it says so.
 
     A `minor` step takes a moment: it suits a line that is overwritten, not a log.
     """
@@ -180,19 +201,19 @@ LARGE_BYTES = 5_000_000
 NEWS = (
     (r"Building (.+)", "compiling {0}"),
     (r"Prepared \d+ package", "installing the packages"),
-    (r"(waiting for another .+|trying .+)", "{0}"),
+    (r"(waiting for another .+|trying .+|PyTorch's own index .+)", "{0}"),
 )
 """Lines without numbers, and what they mean."""
 
 
-class Reader:
+class UvReader:
     """Reads the lines of one installation, in order."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
 
-    def read(self, line: str) -> Progress | None:
-        """Return what `line` tells; None if it is nothing for people."""
+    def read(self, line: str) -> UvProgress | None:
+        """Return the progress in `line`; None if it has none for people."""
         text = line.strip()
         if match := re.match(r"Downloading (\S+) \(([\d.]+)\s*([kKMGT]?i?B)\)", text):
             size = self._sizes[match[1]] = parse_bytes(match[2] + match[3])
@@ -202,12 +223,12 @@ class Reader:
             return _fetching(match[1], size, size)
         for pattern, news in NEWS:
             if match := re.match(pattern, text):
-                return Progress(text=news.format(*match.groups()))
+                return UvProgress(text=news.format(*match.groups()))
         return None
 
 
-def _fetching(package: str, done_bytes: int, total_bytes: int) -> Progress:
-    return Progress(
+def _fetching(package: str, done_bytes: int, total_bytes: int) -> UvProgress:
+    return UvProgress(
         text=f"fetching {package}",
         minor=total_bytes < LARGE_BYTES,
         done_bytes=done_bytes,

@@ -1,4 +1,4 @@
-"""Where things are in an environment, and how a complete one differs from a half-made one.
+"""Layout of an environment, and the marker of a complete one.
 
 Every start of the server reads this, so it imports little.
 """
@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from vllama.base import private
 
 MARKER = "vllama-environment.json"
 """Written last: an environment without it is not complete."""
@@ -26,6 +28,26 @@ class Step:
 def get_python(folder: Path) -> Path:
     """Return where an environment has its Python."""
     return folder / "bin" / "python"
+
+
+def name_version(environments: Path, name: str, version: str) -> Path:
+    """Return the folder of one version of an engine, beside the usual one."""
+    return environments / f"{name}@{version}"
+
+
+def find_chosen(environments: Path, name: str) -> Path:
+    """Return the folder of the environment in use: that of a chosen version, or the usual one."""
+    link = environments / f"{name}.chosen"
+    return link.resolve() if find_existing(link) else environments / name
+
+
+def choose(folder: Path) -> None:
+    """Use an environment from now on, of a version or the usual one. Raises OSError."""
+    name, at, _ = folder.name.partition("@")
+    link = folder.with_name(f"{name}.chosen")
+    link.unlink(missing_ok=True)
+    if at:
+        link.symlink_to(folder.name)
 
 
 def list_site_packages(folder: Path) -> list[Path]:
@@ -77,13 +99,11 @@ def mark_complete(folder: Path, steps: Sequence[Step], *, programs: Path | None 
     }
     if programs is not None:
         marker["programs"] = str(programs.relative_to(folder))
-    new = folder / f"{MARKER}.new"
-    new.write_text(json.dumps(marker))
-    new.replace(folder / MARKER)
+    private.replace(folder / MARKER, json.dumps(marker), mode=0o644)
 
 
 def list_requirements(steps: Sequence[Step]) -> list[str]:
-    """Return what all steps install."""
+    """Return the packages of all steps."""
     return [item for step in steps for item in step.requirements]
 
 

@@ -22,12 +22,11 @@ from filelock import FileLock, Timeout
 from vllama.base import private
 from vllama.base.errors import EngineStartFailed, EnvironmentFailed
 from vllama.machine.environments.installer import (
+    TORCH_BACKEND,
     build_installer_env,
     explain_failure,
-    find_uv,
-    forbids_index,
     install_command,
-    read_pip_settings,
+    prepare_uv,
     venv_command,
 )
 from vllama.machine.environments.layout import (
@@ -51,7 +50,6 @@ LOG = "install.log"
 SCRATCH = "tmp-"
 """How the folders in an environment begin that hold temporary files while a command runs."""
 GRACE = Grace(term_s=2.0, second_term_s=1.0, kill_s=5.0)
-TORCH_BACKEND = "UV_TORCH_BACKEND"
 UNREACHABLE = "Failed to fetch"
 """In uv's words."""
 LOCK_EVERY_S = 0.2
@@ -86,18 +84,13 @@ async def install_steps(
         return get_python(folder)
     told = on_line or (lambda line: None)
     environ = dict(os.environ) if environ is None else environ
-    pip_settings = read_pip_settings(environ)
-    env = build_installer_env(environ, extra_env, pip_settings)
-    no_index = ["--no-index"] if forbids_index(environ, pip_settings) else []
-    uv = find_uv(env.get("PATH"))
+    uv, env, no_index = prepare_uv(environ, extra_env)
     try:
         private.make_folder(folder)
         async with locked(folder, told):  # 1
             if find_existing(folder, *wanted) is not None:
                 return get_python(folder)
             remove_temporary(folder)
-            if any(private.find_owner(each)[0] > 0 for each in folder.parents):
-                env["UV_LINK_MODE"] = "copy"  # links would give root's cache away, too
             run = _Runner(folder=folder, env=env, on_line=told)
             if not get_python(folder).exists():
                 await run.call(venv_command(uv, folder, python or sys.executable))  # 2
@@ -254,7 +247,7 @@ class _Runner:
 async def run_to_end(child: Child, tailer: Tailer) -> int:
     """Read a child's output until it ends; return its code.
 
-    Of all that it has started nothing is left, also if this is cancelled.
+    Of all that it has started nothing is left, also if this is canceled.
     """
     tailing = asyncio.ensure_future(tailer.run())
     try:

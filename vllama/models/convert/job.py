@@ -1,7 +1,7 @@
 """Conversions, from what they start from to the model that is kept.
 
 `vllama convert` does what `prepare` has decided on; the steps are: pull, install the converter,
-convert, quantise, keep. `create` with `quantize`, or of safetensors, first makes the base that it
+convert, quantize, keep. `create` with `quantize`, or of safetensors, first makes the base that it
 builds on, by a converter that is installed already (nobody can be asked there).
 """
 
@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base import executors
-from vllama.base.errors import BadModelFile, BadRequest, EngineMissing
+from vllama.base.errors import BadModelFile, BadRequest
 from vllama.models.convert.tools import (
     DIRECT,
-    FETCHED_BYTES,
-    INSTALLED_BYTES,
-    Quantiser,
-    choose_intermediate,
+    ConverterMissing,
+    Quantizer,
     estimate_size,
     find_converter,
     install_converter,
@@ -38,6 +36,7 @@ from vllama.models.convert.workspace import (
 from vllama.models.create import choose_quant
 from vllama.models.disk import get_free_bytes
 from vllama.models.library import Library
+from vllama.models.names.quant import choose_intermediate
 from vllama.models.names.ref import Kind, ModelRef, path_stem
 from vllama.models.stores.folder import make_safetensors_bundle
 from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
@@ -45,13 +44,13 @@ from vllama.models.types import Bundle, Format, ModelInfo, Progress, PullEvent
 if TYPE_CHECKING:
     from vllama.models.resolve.search import Resolution
 
-FindQuantiser = Callable[[], Quantiser]
+FindQuantizer = Callable[[], Quantizer]
 SAFETENSORS = (Format.SAFETENSORS,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOptions:
-    """What the user said; None: what suits.
+    """Options of the user; None: chosen automatically.
 
     `outtype` is what the converter writes ("auto" as well), `output` a name or a path that ends in
     `.gguf`, `projector` whether a file for images is made too.
@@ -81,24 +80,24 @@ class ConversionJob:
     wishes: ConversionOptions
 
     @property
-    def needs_quantiser(self) -> bool:
+    def needs_quantizer(self) -> bool:
         """Tell whether the converter alone does not suffice."""
         return self.via != self.quant
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How much disk each step takes, about, without what is pulled."""
+        """Approximate disk space of each step, without the download."""
         return {step: estimate_size(self.info, step) for step in (self.quant, self.via) if step}
 
     @property
     def pulled_bytes(self) -> int:
-        """How much has to be pulled, if nothing of it is here."""
+        """Bytes to pull, if nothing is on this disk yet."""
         return self.found.variant.size_bytes if self.found else 0
 
     async def run(
         self,
         library: Library,
-        quantiser: Quantiser | None,
+        quantizer: Quantizer | None,
         *,
         env: Mapping[str, str],
         tell: Progress,
@@ -115,18 +114,15 @@ class ConversionJob:
         data_dir = store.root
         parent = self.result.parent if isinstance(self.result, Path) else store.blobs.folder
         check_free_space(parent, sum(self.sizes.values()), f"convert '{self.name}'", free_space)
-        bundle = self.original.bundle or await self._pulled(library, tell)
+        bundle = self.original.bundle or await self._pull(library, tell)
         if bundle.format is Format.SAFETENSORS:
             check_folder(bundle.path, self.name)
         converter = None
         if self.via is not None:
-            if find_converter(data_dir) is None or update:
-                check_free_space(data_dir, INSTALLED_BYTES, "install the converter", free_space)
-                tell(PullEvent(status="installing the converter"))
-            converter = await install_converter(data_dir, update=update, on_line=on_line)
+            converter = await install_converter(data_dir, tell, on_line, update=update)
         with open_workspace(parent) as folder:
             workshop = Workshop(
-                folder=folder, tell=tell, env=env, converter=converter, quantiser=quantiser
+                folder=folder, tell=tell, env=env, converter=converter, quantizer=quantizer
             )
             made = await workshop.make(
                 bundle.path,
@@ -147,8 +143,8 @@ class ConversionJob:
         tell(PullEvent(status="success"))
         return kept
 
-    async def _pulled(self, library: Library, tell: Progress) -> Bundle:
-        """Pull the safetensors; a cancelled pull ends before this does."""
+    async def _pull(self, library: Library, tell: Progress) -> Bundle:
+        """Pull the safetensors; a canceled pull ends before this does."""
         cancel = threading.Event()
 
         def report(event: PullEvent) -> None:
@@ -184,17 +180,9 @@ def _put(made: ConvertedFiles, target: Path) -> Path:
     return target
 
 
-def count_bytes_to_fetch(
-    data_dir: Path, job: ConversionJob, *, update: bool = False
-) -> tuple[int, int]:
-    """Return what a job has to fetch: (the model, the converter), 0 for what is here."""
-    installed = find_converter(data_dir) is not None and not update
-    return job.pulled_bytes, 0 if job.via is None or installed else FETCHED_BYTES
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """What a name stands for. `bundle` None: it has to be pulled, as `pull_name`.
+    """Source of a conversion. `bundle` None: to be pulled, as `pull_name`.
 
     `plain` is what the result is called without its tag, `quant` what the name asks for by its tag.
     """
@@ -211,11 +199,11 @@ class Original:
         return self.plain.display
 
 
-async def requantise(
+async def requantize(
     library: Library,
     base: Bundle,
     quant: str,
-    find_quantiser: FindQuantiser,
+    find_quantizer: FindQuantizer,
     *,
     env: Mapping[str, str],
     tell: Progress,
@@ -223,32 +211,33 @@ async def requantise(
 ) -> Bundle:
     """Return `base` with weights of the type `quant`, its files in our store.
 
-    They are an upload like any other until a model is created of them. `find_quantiser` is called
+    They are an upload like any other until a model is created of them. `find_quantizer` is called
     if one is needed; `name` is what safetensors are called in their GGUF. Raises BadModelFile,
-    DiskFull, EngineMissing, VllamaError.
+    ConverterMissing, DiskFull, EngineMissing, VllamaError.
     """
     info = await executors.storage.run(library.info, base)
-    has, converter, task = info.quant or base.quant or "F16", None, "quantize"
-    if base.format is not Format.GGUF:
+    has, task = info.quant or base.quant or "F16", "quantize"
+    source = "FOLDER" if name else base.hub_id or base.path
+    if converts := base.format is not Format.GGUF:
         name = name or (base.hub_id or path_stem(base.path)).rpartition("/")[2]
-        converter = find_converter(library.local.root)
-        if converter is None:
-            raise EngineMissing(
-                f"cannot convert '{name}': llama.cpp's converter is not installed",
-                hint="on the server's machine run "
-                f"'vllama convert FOLDER -q {quant}': it installs it",
-            )
         check_folder(base.path, name)
         has, task = quant if quant in DIRECT else choose_intermediate(info.quant), "convert"
+    quantizer = None if converts and has == quant else find_quantizer()
     name = name or base.name
-    steps = {has, quant} if converter else {quant}
+    steps = {has, quant} if converts else {quant}
     sizes = {step: estimate_size(info, step) for step in steps}
     parent = library.local.blobs.folder
     check_free_space(parent, sum(sizes.values()), f"{task} '{name}'")
-    quantiser = None if converter and has == quant else find_quantiser()
+    converter = find_converter(library.local.root) if converts else None
+    if converts and converter is None:
+        raise ConverterMissing(
+            f"cannot convert '{name}': llama.cpp's converter is not installed",
+            hint="on the server's machine run "
+            f"'vllama convert {source} -q {quant}': it installs it",
+        )
     with open_workspace(parent) as folder:
         workshop = Workshop(
-            folder=folder, tell=tell, env=env, converter=converter, quantiser=quantiser
+            folder=folder, tell=tell, env=env, converter=converter, quantizer=quantizer
         )
         made = await workshop.make(base.path, quant, name=name, has=has, sizes=sizes)
         return await executors.storage.run(move_to_store, library.local, made, base)
@@ -259,14 +248,14 @@ async def convert_uploads(
     name: str,
     files: Sequence[tuple[str, Path]],
     quant: str | None,
-    find_quantiser: FindQuantiser,
+    find_quantizer: FindQuantizer,
     *,
     env: Mapping[str, str],
     tell: Progress,
 ) -> Bundle:
     """Return the GGUF of uploaded safetensors: (name in their folder, where it lies).
 
-    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantise`.
+    Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantize`.
     """
     if odd := next((name for name, _ in files if Path(name).name != name), None):
         raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
@@ -274,13 +263,13 @@ async def convert_uploads(
         shown = await executors.storage.run(link_files, files, folder / "upload")
         base = await executors.storage.run(make_safetensors_bundle, shown)
         try:
-            info = await executors.storage.run(library.info, base)
-            wanted = choose_quant(library, base, quant) or choose_intermediate(info.quant)
-            return await requantise(
+            wanted = await executors.storage.run(choose_quant, library, base, quant, tuple)
+            assert wanted is not None  # nothing reads them as they are
+            return await requantize(
                 library,
                 base,
                 wanted,
-                find_quantiser,
+                find_quantizer,
                 name=name.partition(":")[0].rpartition("/")[2],
                 env=env,
                 tell=tell,

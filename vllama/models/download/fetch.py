@@ -46,7 +46,7 @@ def fetch_variant(
 ) -> Path:
     """Fetch what is missing of a variant into the hub's cache; return its snapshot's folder.
 
-    `progress` may be called from several threads. Raises Cancelled, DiskFull,
+    `progress` may be called from several threads. Raises Canceled, DiskFull,
     ChecksumMismatch, AuthRequired, Offline, SourceError.
     """
     repo = HubRepo(settings.hf_cache_dir, repository.hub_id)

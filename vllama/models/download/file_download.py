@@ -1,7 +1,7 @@
 """Fetches one file into a blob storage: in parallel ranges, resumable, verified.
 
 Why not huggingface_hub's own download: it cannot resume in a later process, accepts a damaged byte
-silently, gives up on a reset, and cannot be cancelled (measured).
+silently, gives up on a reset, and cannot be canceled (measured).
 
 1. A file that is complete in its place, by its etag, is done.
 2. Ask the source for the address, and take the blob's lock, so that two pulls share one download.
@@ -28,7 +28,7 @@ import filelock
 
 from vllama.base.errors import Cancelled, Offline, SourceError
 from vllama.models.disk import BlobStorage
-from vllama.models.download.partial_file import FileClosed, Part, PartialFile, count_saved_bytes
+from vllama.models.download.partial_file import FileClosed, PartialFile, Range, count_saved_bytes
 from vllama.models.download.ranges import RangesUnsupported, RetryNeeded, stream_part
 from vllama.models.limits import check_registry, check_size
 from vllama.models.settings import ModelsSettings
@@ -105,7 +105,7 @@ class FileDownload:
     def run(self) -> str:
         """Bring the file into its place; return its etag.
 
-        Raises Cancelled, ChecksumMismatch, SourceError and its kind, OSError of the disk.
+        Raises Canceled, ChecksumMismatch, SourceError and its kind, OSError of the disk.
         """
         etag, size = self._file.etag, self._file.size_bytes
         if etag is None or not self._place.has_blob(etag, size):
@@ -229,7 +229,7 @@ class FileDownload:
                 self._errors.append(error)
                 self._ended.set()
 
-    def _fetch_part(self, partial: PartialFile, part: Part) -> None:
+    def _fetch_part(self, partial: PartialFile, part: Range) -> None:
         tries = 0
         while part.left:
             reached, location = part.done, self._location
@@ -256,7 +256,7 @@ class FileDownload:
             except (BadAddress, SourceError) as error:
                 raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
 
-    def _receive(self, partial: PartialFile, part: Part, location: Location) -> None:
+    def _receive(self, partial: PartialFile, part: Range, location: Location) -> None:
         pieces = stream_part(
             self._connections,
             location,
@@ -267,7 +267,7 @@ class FileDownload:
         with closing(pieces):
             for data in pieces:
                 if self._ended.is_set():
-                    raise Cancelled("cannot go on: cancelled")
+                    raise Cancelled("cannot go on: canceled")
                 partial.write(part, data)
 
     def _tell_retry(self, tries: int, reason: str) -> None:
@@ -288,7 +288,7 @@ class FileDownload:
 
     def _check_stops(self, reason: str = "") -> None:
         if any(stop.is_set() for stop in self._stops):
-            raise Cancelled("cannot go on: cancelled", hint=reason or None)
+            raise Cancelled("cannot go on: canceled", hint=reason or None)
 
     def _emit(self, etag: str, total: int, done: int, *, force: bool = False) -> None:
         now = time.monotonic()

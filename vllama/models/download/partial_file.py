@@ -25,7 +25,7 @@ _WIDTH = 16
 
 
 @dataclass(slots=True)
-class Part:
+class Range:
     """One range of the file: `done` of its bytes are on disk, from the left."""
 
     start: int
@@ -58,7 +58,7 @@ class PartialFile:
         self._fd = -1
         self._counts: mmap.mmap | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._parts: list[Part] = []
+        self._parts: list[Range] = []
         self._counts_at = 0
         self._part_bytes = part_bytes
         self._hash, self._hashed = _new_hash(etag, size_bytes), 0
@@ -98,7 +98,7 @@ class PartialFile:
         """Number of parts that lack bytes."""
         return sum(part.left > 0 for part in self._parts)
 
-    def claim(self) -> Part | None:
+    def claim(self) -> Range | None:
         """Return the first incomplete part that no worker has claimed; None if there is none.
 
         The first one: the checksum follows the bytes without a gap.
@@ -118,7 +118,7 @@ class PartialFile:
             self._hash, self._hashed = _new_hash(self._etag, self._size), 0
             self._write_state()
 
-    def write(self, part: Part, data: bytes) -> None:
+    def write(self, part: Range, data: bytes) -> None:
         """Append to a part, at most to its end. Raises OSError, and FileClosed after `__exit__`."""
         view = memoryview(data)[: part.left]
         with self._lock:
@@ -224,9 +224,9 @@ def _load(path: Path, size_bytes: int) -> tuple[int, list[int]] | None:
     return (part_bytes, done) if fits else None
 
 
-def _split(size_bytes: int, part_bytes: int, done: list[int]) -> list[Part]:
+def _split(size_bytes: int, part_bytes: int, done: list[int]) -> list[Range]:
     starts = range(0, size_bytes, part_bytes)
-    parts = [Part(start=start, size=min(part_bytes, size_bytes - start)) for start in starts]
+    parts = [Range(start=start, size=min(part_bytes, size_bytes - start)) for start in starts]
     for part, count in zip(parts, done, strict=False):
         part.done = count
     return parts

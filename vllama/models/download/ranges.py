@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator
 
 from vllama.base.errors import SourceError
-from vllama.models.download.partial_file import Part
+from vllama.models.download.partial_file import Range
 from vllama.models.sources.hub_json import parse_wait_s
 from vllama.models.types import Location
 from vllama.net.web.bodies import Pace
@@ -49,7 +49,7 @@ class RangesUnsupported(Exception):
 def stream_part(
     connections: Connections,
     location: Location,
-    part: Part,
+    part: Range,
     *,
     ranged: bool,
     slow_after_s: float,
@@ -70,7 +70,7 @@ def stream_part(
         raise RetryNeeded(str(error)) from error
 
 
-def _pieces(answer: StreamedResponse, part: Part, slow_after_s: float) -> Generator[bytes]:
+def _pieces(answer: StreamedResponse, part: Range, slow_after_s: float) -> Generator[bytes]:
     pace = Pace(slow_after_s)
     while part.left:
         data = answer.read()
@@ -81,7 +81,7 @@ def _pieces(answer: StreamedResponse, part: Part, slow_after_s: float) -> Genera
             raise RetryNeeded(slow, slow=True)
 
 
-def _check(answer: StreamedResponse, part: Part, location: Location, ranged: bool) -> None:
+def _check(answer: StreamedResponse, part: Range, location: Location, ranged: bool) -> None:
     status = answer.status
     if status == 206 and ranged:
         _check_range(answer.headers.get("content-range", ""), part, location)
@@ -104,7 +104,7 @@ def _check(answer: StreamedResponse, part: Part, location: Location, ranged: boo
         raise SourceError(f"the storage answered {status}")
 
 
-def _check_range(said: str, part: Part, location: Location) -> None:
+def _check_range(said: str, part: Range, location: Location) -> None:
     match = _RANGE.fullmatch(said.strip())
     if match is None or int(match[1]) != part.position:
         raise RetryNeeded(

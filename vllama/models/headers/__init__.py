@@ -1,1 +1,1 @@
-"""What a model's own files tell: GGUF, safetensors, chat templates."""
+"""Readers of a model's own files: GGUF, safetensors, chat templates."""

@@ -50,7 +50,7 @@ def read_template_capabilities(template: str | None, architecture: str) -> set[C
 def find_stops(template: str) -> list[str]:
     """Return the marks of turns in a plain template of a known family, [] for any other template.
 
-    Ollama gives them as `stop` to a model that is created from a file whose template it recognises.
+    Ollama gives them as `stop` to a model that is created from a file whose template it recognizes.
     It knows no template with tools or thinking.
     """
     from vllama.chat.templates.template_style import marks_thinking, takes_tools
@@ -66,7 +66,7 @@ def find_stops(template: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTemplate:
-    """A family's template in Jinja, and the tokens by which the family is recognised.
+    """A family's template in Jinja, and the tokens by which the family is recognized.
 
     `end` is the token that ends a turn of the assistant. `sentencepiece`: the row is for that kind
     of tokenizer only, or, if False, for any other only.
@@ -252,4 +252,4 @@ KNOWN: tuple[KnownTemplate, ...] = (
 """The families, the most particular first."""
 
 MARKS = frozenset(token for row in KNOWN for token in (*row.marks, row.end))
-"""All tokens by which a family is recognised."""
+"""All tokens by which a family is recognized."""

@@ -1,4 +1,4 @@
-"""What a model says about itself: GGUF metadata → `ModelInfo`, and Ollama's views of it.
+"""Metadata of a model: GGUF → `ModelInfo`, and Ollama's views of it.
 
 Key names are those of docs/gguf.md; the views follow Ollama's `/api/show` (`build_details`,
 `build_model_info`). Reads headers only.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,11 +24,12 @@ from vllama.models.headers.chat_templates import (
     read_template_capabilities,
 )
 from vllama.models.headers.gguf.header import GgufHeader, read_header
-from vllama.models.headers.gguf.parser import LongArray
+from vllama.models.headers.gguf.parser import LongArray, Tensor
 from vllama.models.headers.safetensors import list_names, read_folder
+from vllama.models.headers.sampling import IN_GGUF, read_sampling
 from vllama.models.limits import MOST_HEADS, MOST_LAYERS, MOST_NUMBER
 from vllama.models.names.quant import get_file_type_name
-from vllama.models.names.variants import has_tokenizer
+from vllama.models.names.variants import get_stem, has_tokenizer
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
@@ -49,11 +50,12 @@ def read_info(bundle: Bundle) -> ModelInfo:
     others = {bundle.projector, bundle.draft, *bundle.adapters}
     headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
+    _check_parts([path for path in bundle.files if path not in others], headers)
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
     if bundle.draft:  # it is loaded beside the model
         header = read_header(bundle.draft)
-        total_bytes = info.weights_bytes + combine_headers([header]).weights_bytes
-        info = replace(info, weights_bytes=total_bytes, draft_kind=find_draft_kind(header.metadata))
+        info = replace(info, draft_kind=find_draft_kind(header.metadata))
+        info = _add_beside(info, combine_headers([header]).weights_bytes)
     if info.parameter_count == 0:
         raise BadModelFile(
             f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",
@@ -62,17 +64,40 @@ def read_info(bundle: Bundle) -> ModelInfo:
     return info
 
 
+def _check_parts(paths: Sequence[Path], headers: Sequence[GgufHeader]) -> None:
+    """Refuse files that are not all parts of a model, in order. Raises BadModelFile.
+
+    The keys are those of llama.cpp's llama-gguf-split.
+    """
+    parts = [(_int(header.metadata, "split.no") or 0) + 1 for header in headers]
+    for number, (path, header) in enumerate(zip(paths, headers, strict=True), 1):
+        count, part = _int(header.metadata, "split.count") or 1, parts[number - 1]
+        if (part, count) != (number, len(paths)):
+            lacking = next((one for one in range(1, count + 1) if one not in parts), 0)
+            name = f"; {get_stem(path.name)}-{lacking:05}-of-{count:05}.gguf is missing"
+            raise BadModelFile(
+                f"cannot use '{path}': it is part {part} of {count} of a model, not {number} of "
+                f"{len(paths)}{name if lacking else ''}",
+                hint="fetch all parts under their own names; llama-gguf-split --merge joins them",
+            )
+
+
+def _add_beside(info: ModelInfo, size_bytes: int) -> ModelInfo:
+    return replace(
+        info,
+        weights_bytes=info.weights_bytes + size_bytes,
+        beside_bytes=info.beside_bytes + size_bytes,
+    )
+
+
 def _read_folders(bundle: Bundle) -> ModelInfo:
     """Read a model's folder, and that of its draft model."""
     info = read_folder(bundle.path)
     if bundle.draft is None:
         return info
     is_whole = has_tokenizer(list_names(bundle.draft))
-    return replace(
-        info,
-        weights_bytes=info.weights_bytes + read_folder(bundle.draft).weights_bytes,
-        draft_kind=PLAIN_DRAFT if is_whole else DRAFT_HEAD,
-    )
+    info = replace(info, draft_kind=PLAIN_DRAFT if is_whole else DRAFT_HEAD)
+    return _add_beside(info, read_folder(bundle.draft).weights_bytes)
 
 
 def find_draft_kind(metadata: Mapping[str, object]) -> str:
@@ -114,6 +139,7 @@ def combine_headers(
     if known is not None:
         template = known.template
     tensors = [tensor for header in headers for tensor in header.tensors]
+    beside_bytes = _sum_bytes(projector.tensors) if projector else 0
     special = headers[0].special_tokens
     fim = tuple(special.get(name, "") for name in ("fim_pre", "fim_suf", "fim_mid"))
     return ModelInfo(
@@ -131,7 +157,8 @@ def combine_headers(
         value_length=_int(meta, f"{arch}.attention.value_length") or width,
         sliding_window=_int(meta, f"{arch}.attention.sliding_window"),
         vocab_size=_int(meta, f"{arch}.vocab_size") or _length(meta, "tokenizer.ggml.tokens"),
-        weights_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+        weights_bytes=_sum_bytes(tensors) + beside_bytes,
+        beside_bytes=beside_bytes,
         chat_template=template,
         template_family=known.family if known else None,
         turn_end=(known.end, turns[known.end]) if known else None,
@@ -141,9 +168,14 @@ def combine_headers(
         adds_bos=_adds_bos(meta),
         capabilities=_capabilities(meta, arch, template, projector, inserts=all(fim)),
         license=_text(meta, "general.license"),
+        sampling=read_sampling({key: _shorten(meta.get(key)) for key in IN_GGUF}, IN_GGUF),
         metadata=meta,
         tensors=tuple((tensor.name, tensor.type_name, tensor.shape) for tensor in tensors),
     )
+
+
+def _sum_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.size_bytes or 0 for tensor in tensors)
 
 
 def _capabilities(
@@ -169,7 +201,7 @@ def _capabilities(
 
 
 def apply_template(info: ModelInfo, bundle: Bundle) -> ModelInfo:
-    """Return what a model can do by the template of its Modelfile, if it has one."""
+    """Return a model's capabilities by the template of its Modelfile, if it has one."""
     if bundle.template is None or Capability.COMPLETION not in info.capabilities:
         return info
     from vllama.chat.templates.go_template_prompt import parse_go_template
@@ -197,8 +229,8 @@ def describe_template(bundle: Bundle, info: ModelInfo) -> str:
     if info.mistral_tokenizer:
         return "none: Mistral's tokenizer makes the prompts"
     if info.template_family:
-        return f"{info.template_family}, recognised by its tokens"
-    return "" if info.chat_template else "none, and none recognised: prompts are sent as bare text"
+        return f"{info.template_family}, recognized by its tokens"
+    return "" if info.chat_template else "none, and none recognized: prompts are sent as bare text"
 
 
 def control_tokens(info: ModelInfo) -> Mapping[int, str]:
@@ -272,15 +304,15 @@ def build_model_info(info: ModelInfo, verbose: bool = False) -> dict[str, object
         if isinstance(value, LongArray):
             view[key] = value.load() if verbose else None
         elif isinstance(value, list):
-            view[key] = [_shortened(item) for item in value] if verbose else None
+            view[key] = [_shorten(item) for item in value] if verbose else None
         else:
-            view[key] = _shortened(value)
+            view[key] = _shorten(value)
     if info.parameter_count is not None:
         view["general.parameter_count"] = info.parameter_count
     return view
 
 
-def _shortened(value: object) -> object:
+def _shorten(value: object) -> object:
     """Return a number with the fewest digits that mean the same float32, as Go writes one."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value

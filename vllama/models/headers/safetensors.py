@@ -24,6 +24,7 @@ from vllama.models.headers.chat_templates import (
     find_known_template,
     read_template_capabilities,
 )
+from vllama.models.headers.sampling import IN_CONFIG, read_sampling
 from vllama.models.limits import (
     MOST_FILE_BYTES,
     MOST_HEADS,
@@ -62,6 +63,12 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_FILE_BYTES)]
 class _AddedToken(msgspec.Struct):
     id: int
     content: str
+    special: bool = False
+
+
+class _Listed(msgspec.Struct):
+    content: str
+    special: bool = False
 
 
 class TensorEntry(msgspec.Struct):
@@ -98,7 +105,8 @@ def read_folder(folder: Path) -> ModelInfo:
     width = _int(inner, "head_dim") or (hidden // heads if hidden and heads else None)
     tokenizer = _json(folder / "tokenizer_config.json", missing_is_fine=True)
     template = None if makes_prompts else check_template_length(_template(folder, tokenizer))
-    tokens = _added_tokens(folder) if template is None else {}
+    added = _read_added_tokens(folder) if template is None else []
+    tokens = {token.content: token.id for token in added}
     known = find_known_template(tokens, sentencepiece=(folder / "tokenizer.model").is_file())
     capabilities = _capabilities(folder, config, first, arch, known.template if known else template)
     if Capability.COMPLETION not in capabilities:
@@ -126,10 +134,12 @@ def read_folder(folder: Path) -> ModelInfo:
         bos_token=_token(tokenizer, "bos_token"),
         eos_token=_token(tokenizer, "eos_token"),
         adds_bos=tokenizer.get("add_bos_token") is True,
+        sampling=_sampling(folder),
+        special_tokens=_special_tokens(folder, tokenizer),
         mistral_weights=is_mistral,
         mistral_tokenizer=makes_prompts,
         capabilities=capabilities,
-        metadata=_named(arch, context, hidden, layers, heads, kv, inner),
+        metadata=_name_fields(arch, context, hidden, layers, heads, kv, inner),
     )
 
 
@@ -206,7 +216,7 @@ def list_weight_files(folder: Path) -> tuple[Path, ...]:
     names = list_names(folder)
     index = folder / (WEIGHTS_INDEX if is_mistral_format(names) else INDEX)
     if index.is_file():
-        return tuple(folder / name for name in sorted(_indexed(index)))
+        return tuple(folder / name for name in sorted(_read_index(index)))
     return tuple(folder / name for name in choose_weights(names))
 
 
@@ -224,7 +234,7 @@ def is_model_folder(folder: Path) -> bool:
     return has_config and bool(list_weight_files(folder))
 
 
-def _indexed(index: Path) -> set[str]:
+def _read_index(index: Path) -> set[str]:
     """Return the files that an index names; none where it is damaged or leads out of its folder.
 
     What is listed must not depend on it: one bad index would hide all models.
@@ -320,14 +330,32 @@ def _template(folder: Path, tokenizer: Mapping[str, object]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _added_tokens(folder: Path) -> dict[str, int]:
-    """Return what is no piece of text in the vocabulary, with its number."""
+def _read_added_tokens(folder: Path) -> list[_AddedToken]:
+    """Return the tokens of the vocabulary that are no text."""
     try:
         content = read_limited(folder / "tokenizer.json", MAX_TOKENIZER_BYTES)
         found = msgspec.json.decode(content, type=_Tokenizer)
     except (OSError, ValueError, RecursionError):  # an engine will say what is wrong with it
+        return []
+    return found.added_tokens
+
+
+def _special_tokens(folder: Path, tokenizer: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the special tokens, of the large `tokenizer.json` only if the config has no list."""
+    listed = tokenizer.get("added_tokens_decoder")
+    try:
+        rows = msgspec.convert(listed, dict[str, _Listed]).values()
+    except msgspec.ValidationError:
+        return tuple(token.content for token in _read_added_tokens(folder) if token.special)
+    return tuple(token.content for token in rows if token.special)
+
+
+def _sampling(folder: Path) -> dict[str, float]:
+    """Return the sampling of `generation_config.json`; an engine will say what is wrong with it."""
+    try:
+        return read_sampling(_json(folder / "generation_config.json"), IN_CONFIG)
+    except BadModelFile:
         return {}
-    return {token.content: token.id for token in found.added_tokens}
 
 
 def _token(tokenizer: Mapping[str, object], key: str) -> str | None:
@@ -336,7 +364,7 @@ def _token(tokenizer: Mapping[str, object], key: str) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _named(
+def _name_fields(
     arch: str,
     context: int | None,
     hidden: int | None,

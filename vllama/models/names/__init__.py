@@ -1,1 +1,1 @@
-"""The names of models, quantisations and formats."""
+"""The names of models, quantizations and formats."""

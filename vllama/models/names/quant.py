@@ -1,6 +1,6 @@
-"""Quantisation names: in file names, in tags, in `general.file_type`.
+"""Quantization names: in file names, in tags, in `general.file_type`.
 
-Pure text and numbers. The grammar of names comes from the quantisers' repositories; the numbers
+Pure text and numbers. The grammar of names comes from the quantizers' repositories; the numbers
 are llama.cpp's `enum llama_ftype` (include/llama.h).
 
 See docs/reference/hub.md#file-names-and-quantizations.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-UNQUANTISED = frozenset({"F32", "F16", "BF16"})
+UNQUANTIZED = frozenset({"F32", "F16", "BF16"})
 UNDONE_BY_NOBODY = frozenset({"aqlm", "awq", "bitsandbytes", "eetq", "exl2", "hqq", "quanto"})
 """Schemes of safetensors (`quantization_config.quant_method`) that llama.cpp's converter cannot
 undo; FP8, GPTQ, MXFP4 and compressed-tensors it can, in most of their forms."""
@@ -74,7 +74,7 @@ _GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag on top of the number
 
 
 def find_quant(path: str) -> str | None:
-    """Return the quantisation that a file's name (or else its folder's) carries, upper case.
+    """Return the quantization that a file's name (or else its folder's) carries, upper case.
 
     The last token counts: `qwen-q8-distill-Q4_K_M.gguf` is Q4_K_M. A prefix `UD-` (unsloth's
     dynamic quants) belongs to it, `i1-` (mradermacher's imatrix) does not.
@@ -88,13 +88,13 @@ def find_quant(path: str) -> str | None:
 
 
 def parse_quant_tag(tag: str) -> str | None:
-    """Return the quantisation that a whole tag names (`q4_k_m` → `Q4_K_M`), or None."""
+    """Return the quantization that a whole tag names (`q4_k_m` → `Q4_K_M`), or None."""
     match = _IN_NAME.fullmatch(tag.upper())
     return match.group(1) if match else None
 
 
 def strip_quant(name: str) -> str:
-    """Return a name without the quantisations in it: `Model-Q4_K_M-GGUF` → `Model--GGUF`.
+    """Return a name without the quantizations in it: `Model-Q4_K_M-GGUF` → `Model--GGUF`.
 
     A number format that the weights were made in (`gpt-oss-20b-mxfp4`) goes too.
     """
@@ -102,20 +102,20 @@ def strip_quant(name: str) -> str:
 
 
 def is_same_quant(one: str | None, other: str | None) -> bool:
-    """Tell whether two quantisations are one: `F16` is also written `FP16`.
+    """Tell whether two quantizations are one: `F16` is also written `FP16`.
 
     `Q4_K` is llama.cpp's other name of `Q4_K_M`, and so on (tools/quantize/quantize.cpp).
     """
-    return one is not None and other is not None and normalise_quant(one) == normalise_quant(other)
+    return one is not None and other is not None and normalize_quant(one) == normalize_quant(other)
 
 
-def normalise_quant(quant: str) -> str:
-    """Return the name that llama.cpp lists for a quantisation, in upper case."""
+def normalize_quant(quant: str) -> str:
+    """Return the name that llama.cpp lists for a quantization, in upper case."""
     return _SAME.get(quant.upper(), quant.upper())
 
 
 def read_scheme(config: Mapping[str, object]) -> str | None:
-    """Return how safetensors are quantised, by their `config.json`: `AWQ`, `MLX4`; None: not.
+    """Return how safetensors are quantized, by their `config.json`: `AWQ`, `MLX4`; None: not.
 
     mlx-lm writes `quantization` with a group size, all others `quantization_config`.
     """
@@ -133,6 +133,14 @@ def get_file_type_name(number: object) -> str | None:
 
 
 def get_bit_width(quant: str | None) -> int:
-    """Return the bits per weight that a quantisation's name says, 16 where it says none."""
+    """Return the bits per weight that a quantization's name says, 16 where it says none."""
     match = re.search(r"\d+", quant or "")
     return int(match.group()) if match else 16
+
+
+def choose_intermediate(stored: str | None) -> str:
+    """Return in what the converter should write weights that are quantized afterwards.
+
+    Nothing is lost in the type that they are stored in; F32 is halved, as BF16 keeps its range.
+    """
+    return "F16" if stored == "F16" else "BF16"

@@ -55,7 +55,7 @@ _SHORT_TYPES = "write model[:tag], org/repo[:QUANT] or the path of a .gguf file"
 
 
 class Kind(StrEnum):
-    """What a name points at."""
+    """Kind of a name's target."""
 
     PATH = "path"
     LIBRARY = "library"
@@ -165,7 +165,7 @@ class ModelRef:
         if len(parts) != 2:
             raise _invalid(
                 "name a hub model as hf.co/org/repo[:QUANT]; a single file of it by its "
-                "quantisation, such as :Q4_K_M"
+                "quantization, such as :Q4_K_M"
             )
         namespace, repo = parts
         _check(NAMESPACE, namespace)

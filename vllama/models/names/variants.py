@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePosixPath
 
+from vllama.base.left_out import show_path
 from vllama.models.names.mistral_format import (
     PARAMS,
     TOKENIZER_PATTERNS,
@@ -24,12 +25,14 @@ from vllama.models.names.quant import (
     get_bit_width,
     is_same_quant,
     parse_quant_tag,
+    strip_quant,
 )
 
 DEFAULT_LABEL = "latest"
 _MOST_MISSING = 100
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>00\d{3})(?P<suffix>\.[A-Za-z]+)")
-_NO_MODEL = ("mmproj", "imatrix", "-vocab")
+_NO_MODEL = ("mmproj", "-vocab")
+_NO_NAME = frozenset({"mmproj", "model", "ggml", "gguf"})  # words that name no model
 _DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # draft models for speculative decoding
 _PROJECTOR_QUANTS = ("F16", "BF16", "F32")
 _PIECE = re.compile(r"\.gguf[.-](?:part[-_]?\d|split-[a-z])", re.IGNORECASE)
@@ -57,19 +60,38 @@ _TOKENIZER = re.compile(
 class GgufGroup:
     """One GGUF model: its shards in order, first first; `label` is its tag.
 
-    That is the quantisation, or the file's stem where two share one; `latest` for the first file
-    whose name carries no quantisation.
+    That is the quantization, or the file's stem where two share one; `latest` for the first file
+    whose name carries no quantization.
     """
 
     label: str = DEFAULT_LABEL
     quant: str | None = None
     paths: tuple[str, ...]
     projector: str | None = None
+    unfit: str | None = None  # a projector beside it that is another model's
 
     @property
     def all_paths(self) -> tuple[str, ...]:
         """Its shards, and its projector at the end."""
         return (*self.paths, self.projector) if self.projector else self.paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFacts:
+    """The facts in a GGUF's header that its name may contradict.
+
+    `width` is a model's embedding length; `widths` are the sides of a projector's matrices, of
+    which one leads to that.
+    """
+
+    is_model: bool = True
+    is_part: bool = False
+    width: int | None = None
+    widths: frozenset[int] = frozenset()
+
+
+Look = Callable[[str], GgufFacts | None]  # reads the header at a path; None: only its name is known
+NAMES_ONLY: Look = dict[str, GgufFacts]().get
 
 
 def parse_shard(path: str) -> tuple[str, int, int] | None:
@@ -79,6 +101,12 @@ def parse_shard(path: str) -> tuple[str, int, int] | None:
         return None
     stem = match.group("stem") + match.group("suffix")
     return stem, int(match.group("index")), int(match.group("count"))
+
+
+def _find_shard(path: str, look: Look) -> tuple[str, int, int] | None:
+    """Return `parse_shard`, None for a file that is only called like a shard."""
+    shard = parse_shard(path)
+    return shard if shard and ((facts := look(path)) is None or facts.is_part) else None
 
 
 def iterate_shard_paths(path: str) -> Iterator[str]:
@@ -98,45 +126,59 @@ def is_projector(path: str) -> bool:
     return name.endswith(".gguf") and "mmproj" in name
 
 
-def is_gguf_model(path: str) -> bool:
-    """Tell whether a path names a GGUF that can be served (no projector, draft, adapter …)."""
+def is_gguf_model(path: str, look: Look = NAMES_ONLY) -> bool:
+    """Tell whether a path names a GGUF that can be served (no projector, draft, adapter …).
+
+    Of those called `imatrix`, the models made with one have a quantization in their names, too.
+    """
     name = PurePosixPath(path).name.lower()
     if not name.endswith(".gguf") or name.startswith(_DRAFTS):
+        return False
+    if "imatrix" in name and not (facts.is_model if (facts := look(path)) else find_quant(name)):
         return False
     return not any(word in name for word in _NO_MODEL) and _LORA.search(name[:-5]) is None
 
 
-def group_ggufs(paths: Iterable[str]) -> tuple[GgufGroup, ...]:
+def group_ggufs(
+    paths: Iterable[str], look: Look = NAMES_ONLY, *, published: bool = True
+) -> tuple[GgufGroup, ...]:
     """Group GGUF files into complete models, in the order of their paths.
 
-    At one quantisation a single file comes before a split one. Shards with a part missing are
-    left out. Each group gets the projector that suits it best, if there is any.
+    At one quantization a single file comes before a split one. Shards with a part missing are
+    left out. Each group gets the projector that belongs to it, if there is any. `published`: the
+    files are one repository, and not somebody's collection.
     """
     present = sorted(set(paths))
     known = set(present)
-    projectors = [path for path in present if is_projector(path)]
+    projectors = [path for path in present if is_projector(path) and show_path(path) == path]
     sets: list[tuple[str, ...]] = []
     for path in present:
-        shard = parse_shard(path)
-        if not is_gguf_model(path) or (shard is not None and shard[1] != 1):
+        if not is_gguf_model(path, look):
             continue
-        if all(
-            part in known for part in iterate_shard_paths(path)
-        ):  # none is made after one that is missing
+        shard = _find_shard(path, look)
+        if shard is None:
+            sets.append((path,))
+        elif shard[1] == 1 and all(part in known for part in iterate_shard_paths(path)):
+            # none is made after one that is missing
             sets.append(tuple(iterate_shard_paths(path)))
+    is_only_one = published and len({_list_words(files[0]) for files in sets}) == 1
     groups: list[GgufGroup] = []
     labels: set[str] = set()
     for files in sorted(sets, key=lambda files: len(files) > 1):
         quant = find_quant(files[0])
         label = quant or DEFAULT_LABEL
-        label = label if label not in labels else get_stem(files[0])
+        if label in labels:  # as a tag may be written
+            label = re.sub(r"[^A-Za-z0-9_.-]+", "-", get_stem(files[0])).lstrip("-.")
         labels.add(label)
-        projector = choose_projector(files[0], projectors)
-        groups.append(GgufGroup(label=label, quant=quant, paths=files, projector=projector))
+        own = choose_projector(files[0], projectors, look, is_only_one=is_only_one)
+        folder = PurePosixPath(files[0]).parent
+        unfit = next((p for p in projectors if not own and PurePosixPath(p).parent == folder), None)
+        group = GgufGroup(label=label, quant=quant, paths=files, projector=own, unfit=unfit)
+        groups.append(group)
     return tuple(sorted(groups, key=lambda group: group.paths[0]))
 
 
-def explain_left_out(paths: Iterable[str]) -> dict[str, str]:
+def explain_left_out(paths: Iterable[str], look: Look = NAMES_ONLY) -> dict[str, str]:
     """Return the GGUF files that cannot be served although their names look like it, with why.
 
     One entry for each set of shards that is not complete, and for each file cut in pieces that
@@ -151,8 +193,8 @@ def explain_left_out(paths: Iterable[str]) -> dict[str, str]:
             whole = path[: match.start()] + ".gguf"
             reasons.setdefault(whole, "it is cut into pieces that have to be joined first")
             continue
-        shard = parse_shard(path)
-        if shard is None or not is_gguf_model(path) or shard[0] in seen:
+        shard = _find_shard(path, look)
+        if shard is None or not is_gguf_model(path, look) or shard[0] in seen:
             continue
         seen.add(shard[0])
         missing = [part for part in iterate_shard_paths(path) if part not in known]
@@ -174,7 +216,7 @@ def get_stem(path: str) -> str:
 def choose_group(groups: Sequence[GgufGroup], tag: str | None) -> GgufGroup | None:
     """Choose as llama.cpp does: by tag, or without one Q4_K_M, then Q8_0, then the first.
 
-    A tag is a quantisation, a file's name, or a piece of a path followed by `-` or `.`; case
+    A tag is a quantization, a file's name, or a piece of a path followed by `-` or `.`; case
     does not matter. With a tag there is no second choice: None.
     """
     if tag is None:
@@ -205,29 +247,51 @@ def _by_piece(groups: Sequence[GgufGroup], piece: str) -> GgufGroup | None:
     return next((g for g in groups if pattern.search(g.paths[0].lower())), None)
 
 
-def choose_projector(model: str, projectors: Sequence[str]) -> str | None:
-    """Choose the projector with the deepest common folder.
+def _list_words(path: str) -> frozenset[str]:
+    """Return the words of a file's name that name the model."""
+    words = re.findall(r"[a-z0-9]+(?:\.\d+)*", strip_quant(get_stem(path)).replace("mmproj", " "))
+    return frozenset(words) - _NO_NAME
+
+
+def _belongs(model: str, projector: str, look: Look, *, is_only_one: bool) -> bool:
+    """Tell whether a projector is a model's own: by its name, else by the width of its output.
+
+    A name that says less (`mmproj-F16.gguf`) belongs to models in its folder and below; in a
+    repository with one model, its projector may have another name (ggml-org's ultravox).
+    """
+    ours, theirs = _list_words(model), _list_words(projector)
+    if theirs and theirs == ours:
+        return True
+    is_near = PurePosixPath(model).is_relative_to(PurePosixPath(projector).parent)
+    if not (is_only_one or (is_near and theirs <= ours)):
+        return False
+    facts, wanted = look(projector), look(model)
+    if facts and facts.widths and wanted and wanted.width:
+        return wanted.width in facts.widths
+    return True
+
+
+def choose_projector(
+    model: str, projectors: Sequence[str], look: Look = NAMES_ONLY, *, is_only_one: bool = False
+) -> str | None:
+    """Choose the projector that belongs to a model: by its name, then in the deepest folder.
 
     Of several there, that in F16, BF16 or F32 (projectors are small, and lose most by rounding),
     else that of the nearest bit width.
     """
     bits = get_bit_width(find_quant(model))
+    own = [p for p in projectors if _belongs(model, p, look, is_only_one=is_only_one)]
 
-    def rank(projector: str) -> tuple[int, int, int, str]:
-        pairs = zip(
-            PurePosixPath(model).parent.parts, PurePosixPath(projector).parent.parts, strict=False
-        )
-        common = 0
-        for ours, theirs in pairs:
-            if ours != theirs:
-                break
-            common += 1
+    def rank(projector: str) -> tuple[int, int, int, int, str]:
+        known_by = len(_list_words(projector) & _list_words(model))
+        folder = PurePosixPath(projector).parent
+        depth = len(folder.parts) if PurePosixPath(model).is_relative_to(folder) else -1
         quant = find_quant(projector)
         known = [n for n, q in enumerate(_PROJECTOR_QUANTS) if is_same_quant(quant, q)]
         order = known[0] if known else len(_PROJECTOR_QUANTS)
-        return -common, order, abs(get_bit_width(quant) - bits), projector
+        return -known_by, -depth, order, abs(get_bit_width(quant) - bits), projector
 
-    return min(projectors, key=rank, default=None)
+    return min(own, key=rank, default=None)
 
 
 def choose_safetensors_files(paths: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
+import logging
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ from urllib.parse import urlsplit
 
 from vllama.base import private
 from vllama.base.errors import BadRequest, ConfigError, InvalidModelRef, VllamaError
+from vllama.base.left_out import note, show_path
 from vllama.models.disk import BlobStorage, remove_empty, remove_older, write_shared
 from vllama.models.names.ref import DEFAULT_HOST, Kind, ModelRef
 from vllama.models.ollama.manifest import find_digests
+from vllama.models.watch import rest_on
 
 LOCK_LIMIT_S = 30.0
 ABANDONED_S = 14 * 24 * 3600.0
@@ -88,18 +91,24 @@ class OllamaModels(BlobStorage):
 
     # -- manifests ----------------------------------------------------------------------------
 
-    def names(self) -> Iterator[ModelRef]:
-        """Yield the full names of all manifests, in order, spelled as in their paths."""
-        for path in self._list_manifests():
-            with contextlib.suppress(InvalidModelRef):  # not a manifest
+    def names(self, model: str = "*") -> Iterator[ModelRef]:
+        """Yield the full names of all manifests, or of `model`'s, in order, spelled as in paths."""
+        any_case = "".join(f"[{c}{c.swapcase()}]" if c.isalpha() else c for c in model)
+        for path in self._list_manifests(any_case):
+            try:
                 yield ModelRef.of_parts(*path.relative_to(self._manifests).parts)
+            except InvalidModelRef:
+                note(show_path(path), "its path is no model's name", logging.INFO)
 
-    def _list_manifests(self) -> Iterator[Path]:
-        for path in sorted(self._manifests.glob("*/*/*/*")):
+    def _list_manifests(self, model: str = "*") -> Iterator[Path]:
+        rest_on(self._manifests)
+        for pattern in ("*", "*/*", f"*/*/{model}"):
+            rest_on(*self._manifests.glob(pattern))
+        for path in sorted(self._manifests.glob(f"*/*/{model}/*")):
             if not any(part.startswith(".") for part in path.relative_to(self._manifests).parts):
                 yield path
 
-    def spelled(self, name: ModelRef) -> ModelRef:
+    def match_spelling(self, name: ModelRef) -> ModelRef:
         """Return a name in the spelling on disk, which may have another case."""
         if self.manifest(name).exists():
             return name
@@ -202,7 +211,7 @@ def find_target(
         return None
     host = ref.parts[0]
     if registry is not None and host.lower() == DEFAULT_HOST:
-        return RegistryTarget(name=ref, address=_normalise_address(registry), asked=asked)
+        return RegistryTarget(name=ref, address=_normalize_address(registry), asked=asked)
     if text.startswith("http://") and not (insecure or _is_this_machine(host)):
         raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
     plain = insecure or (_is_this_machine(host) and not text.startswith("https://"))
@@ -210,7 +219,7 @@ def find_target(
     return RegistryTarget(name=ref, address=address, asked=asked)
 
 
-def _normalise_address(registry: str) -> str:
+def _normalize_address(registry: str) -> str:
     if "://" not in registry:
         registry = f"{'http' if _is_this_machine(registry) else 'https'}://{registry}"
     parts = urlsplit(registry.rstrip("/"))

@@ -73,7 +73,7 @@ def parse_manifest(content: bytes) -> Manifest:
     """Parse a manifest. Raises ValueError with the reason."""
     try:
         document = msgspec.json.decode(content, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"its manifest is damaged ({error})") from None
     if document.manifests and not document.layers:
         raise ValueError("its manifest is a list of manifests, as for container images")

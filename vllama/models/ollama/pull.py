@@ -70,7 +70,7 @@ def pull_model(
     """Download `target` into `models`, or update it; return its name there.
 
     `progress` may be called from several threads. Raises ModelNotFound, NoPlan (for a format that
-    no engine reads), AuthRequired, Cancelled, ChecksumMismatch, DiskFull, Offline, SourceError.
+    no engine reads), AuthRequired, Canceled, ChecksumMismatch, DiskFull, Offline, SourceError.
     """
     what = target.name.display
     with (
@@ -91,7 +91,7 @@ def pull_model(
             for blob in manifest.blobs
         ]
         models.prepare()
-        name = models.spelled(target.name)
+        name = models.match_spelling(target.name)
         for _ in range(ATTEMPTS):
             check_space(models, files, what)
             fetch_files(
@@ -121,7 +121,7 @@ def _fetch_manifest(
             return registry.manifest()
         except Transient as error:
             if cancel.wait(settings.backoff_s * 2**pause):
-                raise Cancelled("cannot continue: cancelled", hint=error.message) from error
+                raise Cancelled("cannot continue: canceled", hint=error.message) from error
     return registry.manifest()
 
 

@@ -1,4 +1,4 @@
-"""Candidates for a model: a repository's own variants, and its quantised forms by others.
+"""Candidates for a model: a repository's own variants, and its quantized forms by others.
 
 Also why a repository of the hub cannot be served here, and what to take in its place. The names of
 its files tell most of it. For the rest two small JSON files are read from the hub: `config.json`
@@ -30,7 +30,7 @@ from vllama.models.resolve.matching import (
     SCHEMES,
     explain_name_mismatch,
     get_scheme,
-    guess_quantised_names,
+    guess_quantized_names,
     rank_publisher,
 )
 from vllama.models.types import Bundle, Format, Listed, Repository, Transient, Variant
@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def quant(self) -> str | None:
-        """How it is quantised, where it could be served."""
+        """Quantization, if it can be served."""
         return self.variant.quant if self.variant else None
 
     @property
@@ -93,8 +93,8 @@ def explain_missing_variant(repository: Repository, tag: str | None) -> str:
     return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
 
 
-def find_quantised_safetensors(hub: HuggingFace, repository: Repository) -> tuple[Candidate, ...]:
-    """Return quantised safetensors of a model, best first, and what was not fit for it.
+def find_quantized_safetensors(hub: HuggingFace, repository: Repository) -> tuple[Candidate, ...]:
+    """Return quantized safetensors of a model, best first, and what was not fit for it.
 
     The maker's own first, then known packers; of each FP8, then INT8, AWQ, GPTQ, NVFP4 …
     Those that can be served have sizes. Whether one fits is decided elsewhere.
@@ -108,7 +108,7 @@ def find_quantised_safetensors(hub: HuggingFace, repository: Repository) -> tupl
             continue  # GGUF and others: not meant here
         reason = explain_name_mismatch(base, child.hub_id) or (child.disabled and DISABLED) or None
         if reason is None and get_scheme(child.hub_id) is None:
-            reason = "its name does not say how it is quantised"
+            reason = "its name does not say how it is quantized"
         if reason is None:
             fit.append(child)
         else:
@@ -123,7 +123,7 @@ def find_quantised_safetensors(hub: HuggingFace, repository: Repository) -> tupl
     # those that are opened count: each costs a request
     names = [(child.hub_id, LISTED) for child in fit[:TRIES]]
     if not fit:
-        names = [(name, "by its name") for name in guess_quantised_names(base)]
+        names = [(name, "by its name") for name in guess_quantized_names(base)]
     usable: list[Candidate] = []
     for name, found in names:
         try:
@@ -158,7 +158,7 @@ def suggest_conversion(name: str) -> str:
 
 
 def suggest_conversion_of(bundle: Bundle) -> str | None:
-    """Return what can be done with a model whose safetensors nothing here serves."""
+    """Return the remedy for a model whose safetensors nothing here serves."""
     is_mistral = is_mistral_format(path.name for path in bundle.files)
     if bundle.format is not Format.SAFETENSORS or is_mistral:
         return None
@@ -232,7 +232,7 @@ def _make_no_weights_error(repository: Repository, read: ReadJson) -> NoPlan:
     return NoPlan(
         f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
         f"{' that can be used' if problems else ''}, only {what or _list_kinds(sorted(names))}",
-        hint="look for a quantised repository of the model on the hub",
+        hint="look for a quantized repository of the model on the hub",
     )
 
 
@@ -267,7 +267,7 @@ def _make_format_error(repository: Repository, formats: Sequence[Format], read: 
     scheme = read_scheme(read("config.json")) if Format.SAFETENSORS in found else None
     have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
     is_mlx = scheme is not None and scheme.startswith("MLX")
-    packed = " packed for Apple's MLX" if is_mlx else f" quantised with {scheme}" if scheme else ""
+    packed = " packed for Apple's MLX" if is_mlx else f" quantized with {scheme}" if scheme else ""
     error = NoPlan(
         f"cannot serve '{hub_id}' here: it holds {have}{packed} only, and {want} is wanted"
     )

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from vllama.models.names.quant import strip_quant
 
-# trusted quantisers, after the maker of the model; others follow by downloads
-QUANTISERS = (
+# trusted quantizers, after the maker of the model; others follow by downloads
+QUANTIZERS = (
     *("ggml-org", "unsloth", "bartowski", "lmstudio-community", "MaziyarPanahi"),
     *("QuantFactory", "mradermacher", "TheBloke"),
 )
-# publishers of quantised safetensors
+# publishers of quantized safetensors
 PACKERS = ("RedHatAI", "nvidia", "unsloth", "cpatonn", "QuantTrio")
 
 _WORD = re.compile(r"[^a-z0-9]+")
@@ -36,7 +36,7 @@ def explain_name_mismatch(base: str, child: str) -> str | None:
     """Return why `child` (`org/name`) is not a form of `base`; None if its name says that it is.
 
     The child's name must contain the base's words in one piece; other words may only name a format,
-    a quantisation or one of the two organisations.
+    a quantization or one of the two organizations.
     """
     base_org, _, base_name = base.rpartition("/")
     child_org, _, child_name = child.rpartition("/")
@@ -49,7 +49,7 @@ def explain_name_mismatch(base: str, child: str) -> str | None:
     if at is None:
         return f"its name is not that of {base_name}"
     others = theirs[:at] + theirs[at + len(ours) :]
-    # after the name, an organisation's word may be part of another model's name
+    # after the name, an organization's word may be part of another model's name
     allowed = [w for w in theirs[:at] if w in org_words]
     extra = [w for w in others if w not in _FORM and w not in allowed]
     if extra:
@@ -73,8 +73,8 @@ def explain_size_mismatch(
     return f"it has {child / 1e9:.2f} B parameters, {named} has {base / 1e9:.2f} B"
 
 
-def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTISERS) -> int:
-    """Return a child's rank: 0 for the base's own organisation, then the known quantisers."""
+def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTIZERS) -> int:
+    """Return a child's rank: 0 for the base's own organization, then the known quantizers."""
     org = child.rpartition("/")[0].lower()
     if org == base.rpartition("/")[0].lower():
         return 0
@@ -87,15 +87,15 @@ def guess_gguf_names(base: str) -> tuple[str, ...]:
     org, _, name = base.rpartition("/")
     stem = re.sub(r"-hf$", "", name)
     names = [f"{org}/{name}-GGUF" if org else f"{name}-GGUF"]
-    for who in QUANTISERS:
+    for who in QUANTIZERS:
         if who == "bartowski" and org:
             names.append(f"{who}/{org}_{stem}-GGUF")  # so since 2025
         names.append(f"{who}/{stem}-GGUF")
     return tuple(names)
 
 
-def guess_quantised_names(base: str) -> tuple[str, ...]:
-    """Return the ids that quantised safetensors of `base` usually have, the maker's own first."""
+def guess_quantized_names(base: str) -> tuple[str, ...]:
+    """Return the ids that quantized safetensors of `base` usually have, the maker's own first."""
     name = base.rpartition("/")[2]
     own = (f"{base}{suffix}" for suffix in ("-FP8", "-AWQ", "-GPTQ-Int4"))
     others = (f"RedHatAI/{name}{suffix}" for suffix in ("-FP8-dynamic", "-quantized.w4a16"))
@@ -103,7 +103,7 @@ def guess_quantised_names(base: str) -> tuple[str, ...]:
 
 
 def get_scheme(child: str) -> str | None:
-    """Return how a repository of safetensors is quantised, by its name: `FP8`, `AWQ` …"""
+    """Return how a repository of safetensors is quantized, by its name: `FP8`, `AWQ` …"""
     words = _words(child.rpartition("/")[2])
     for name, marks in _SCHEMES:
         if any(mark in words for mark in marks):

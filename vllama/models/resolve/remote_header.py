@@ -56,12 +56,12 @@ def read_remote_info(
     """
     with open_client(settings) as client:
 
-        def opened(file: SourceFile) -> _Remote:
+        def reach(file: SourceFile) -> _Remote:
             return _Remote(client, source.locate(repository, file), file)
 
         if variant.format is Format.GGUF:
-            return _gguf(opened, variant, settings.download_connections)
-        return _safetensors(opened, variant, settings.download_connections)
+            return _gguf(reach, variant, settings.download_connections)
+        return _safetensors(reach, variant, settings.download_connections)
 
 
 class _Remote:
@@ -114,8 +114,8 @@ class _Remote:
         return body
 
 
-def _gguf(opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int) -> ModelInfo:
-    headers = in_parallel(lambda file: _gguf_header(opened(file)), variant.files, threads)
+def _gguf(reach: Callable[[SourceFile], _Remote], variant: Variant, threads: int) -> ModelInfo:
+    headers = in_parallel(lambda file: _gguf_header(reach(file)), variant.files, threads)
     pairs = list(zip(variant.files, headers, strict=True))
     info = combine_headers(
         [header for file, header in pairs if not is_projector(file.path)],
@@ -141,7 +141,7 @@ def _gguf_header(remote: _Remote) -> GgufHeader:
 
 
 def _safetensors(
-    opened: Callable[[SourceFile], _Remote], variant: Variant, threads: int
+    reach: Callable[[SourceFile], _Remote], variant: Variant, threads: int
 ) -> ModelInfo:
     """Rebuild the folder without the tensors' data, and read it like a local one."""
     with tempfile.TemporaryDirectory() as name:
@@ -152,7 +152,7 @@ def _safetensors(
             if not (file.path in _ABOUT or file.path.endswith(_WEIGHTS)):
                 place.touch()  # its name is enough: it says what kind of tokenizer there is
                 return
-            remote = opened(file)
+            remote = reach(file)
             if not file.path.endswith(".safetensors"):
                 place.write_bytes(remote.grow(min(remote.size_bytes, _SMALL)))
                 return

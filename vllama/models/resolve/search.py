@@ -1,9 +1,9 @@
 """Searches the hub for a model: from a name to the repository and the files to fetch.
 
 1. Formats are tried in the engines' order of preference. A repository's own files come first.
-2. For GGUF, quantisations by others come next: the hub's list of children, filtered by name and
-   size (`matching`), the maker's own first, then those of known quantisers. Usual names that the
-   list lacks are tried as well. A quantisation that the user named must be there.
+2. For GGUF, quantizations by others come next: the hub's list of children, filtered by name and
+   size (`matching`), the maker's own first, then those of known quantizers. Usual names that the
+   list lacks are tried as well. A quantization that the user named must be there.
 3. A gated repository is taken only if this user may fetch it.
 4. If nothing suits, the error says what there is and what would help.
 
@@ -37,7 +37,7 @@ from vllama.models.resolve.candidates import (
     Candidate,
     explain_missing_variant,
     explain_missing_weights,
-    find_quantised_safetensors,
+    find_quantized_safetensors,
     find_variant,
     make_no_variant_error,
     read_or_nothing,
@@ -60,7 +60,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The result of a search. `notes` tell the user whose files these are, and under which licence.
+    """The result of a search. `notes` tell the user whose files these are, and under which license.
 
     `shortage` is set if the variant does not fit into this machine's memory.
     """
@@ -89,7 +89,6 @@ class Fits(Protocol):
         self, search: Iterator[Resolution], read: ReadInfo, family: ListFamily, *, named: bool
     ) -> Resolution:
         """Choose among what `search` yields, see there."""
-        ...
 
 
 def iterate_resolutions(
@@ -139,7 +138,7 @@ class _Search:
             if own is None and (self._closed is not None or not has_gguf):
                 yield from self._iterate_children(base)
         elif own is not None and base is not None and get_scheme(base.hub_id) is None:
-            for candidate in find_quantised_safetensors(self._hub, base):
+            for candidate in find_quantized_safetensors(self._hub, base):
                 self._seen.append(candidate)
                 if candidate.variant is not None:
                     yield candidate
@@ -283,8 +282,8 @@ class _Search:
             if base is not None and base.gated and not taken.repository.gated:
                 name = f" ({base.license})" if base.license else ""
                 notes.append(
-                    f"licence: {base.hub_id} is gated, {taken.hub_id} is not; "
-                    f"the model's licence{name} applies all the same: "
+                    f"license: {base.hub_id} is gated, {taken.hub_id} is not; "
+                    f"the model's license{name} applies all the same: "
                     f"{HUB_ADDRESS}/{base.hub_id}"
                 )
         return Resolution(

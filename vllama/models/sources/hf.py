@@ -22,8 +22,8 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hub_answers import (
     GO_ONLINE,
     AnswerCache,
+    HubRefusal,
     KeptAnswer,
-    Refused,
     make_disabled_error,
     translate_errors,
 )
@@ -91,7 +91,7 @@ class HuggingFace:
         return repository
 
     def children(self, hub_id: str, label: str | None = None) -> tuple[Listed, ...]:
-        """List the quantisations of `hub_id` (exact case), most downloaded first, at most 100.
+        """List the quantizations of `hub_id` (exact case), most downloaded first, at most 100.
 
         `label` limits them to repositories with that tag, such as `gguf`.
         """
@@ -164,7 +164,7 @@ class HuggingFace:
             with self._connections.ask(url, asked, method="HEAD", follow=False) as response:
                 place = response.headers.get("location", "")
                 if response.status >= 400:
-                    raise Refused(response)
+                    raise HubRefusal(response)
             if response.status not in REDIRECTS or not place or urlsplit(place).netloc:
                 return response
             url = urljoin(url, place)
@@ -226,7 +226,7 @@ class HuggingFace:
             requested_s = parse_wait_s(response.headers)
             transient = response.status == 429 or response.status >= 500
             if not transient or pause_s is None or requested_s > _MAX_WAIT_S:
-                raise Refused(response)
+                raise HubRefusal(response)
             time.sleep(max(pause_s, requested_s))
         raise AssertionError  # the last try returns or raises
 
@@ -244,7 +244,9 @@ class HuggingFace:
         # /api/agent-harnesses, which takes 3 s where a firewall drops packets.
         constants.HF_HUB_DISABLE_TELEMETRY = True
         return utils.build_hf_headers(  # type: ignore[attr-defined]  # documented
-            token=self._token, library_name="vllama", library_version=__version__
+            token=False if self._token == "" else self._token,
+            library_name="vllama",
+            library_version=__version__,
         )
 
     @property

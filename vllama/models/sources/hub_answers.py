@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from vllama.base import private
 from vllama.base.errors import (
     AuthRequired,
     ModelNotFound,
@@ -23,7 +24,6 @@ from vllama.base.errors import (
     SourceError,
     describe_connection_error,
 )
-from vllama.models.disk import write_whole
 from vllama.models.settings import HUB_ADDRESS
 from vllama.models.sources.hub_json import parse_wait_s
 from vllama.models.types import Transient
@@ -34,7 +34,7 @@ GO_ONLINE = "turn hf_offline off ('vllama config' shows where it is set)"
 _LOG_IN = "set HF_TOKEN or run: hf auth login"
 
 
-class Refused(Exception):
+class HubRefusal(Exception):
     """The hub answered with the status of an error."""
 
     def __init__(self, answer: StreamedResponse) -> None:
@@ -64,7 +64,7 @@ def translate_errors(
     host = urlsplit(endpoint).netloc
     try:
         yield
-    except Refused as refused:
+    except HubRefusal as refused:
         raise _make_refused_error(host, hub_id, refused, file, revision) from refused
     except (ConnectionBroken, OSError) as error:
         raise Offline(
@@ -74,7 +74,7 @@ def translate_errors(
     except BadAddress as error:
         raise SourceError(
             f"cannot read '{hub_id}' from {host or endpoint}: {error}",
-            hint="check HF_ENDPOINT",
+            hint="check HF_ENDPOINT and HF_TOKEN",
         ) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # not an answer of a hub
         raise SourceError(
@@ -86,10 +86,10 @@ def translate_errors(
 def _make_gated_error(hub_id: str, status: int) -> AuthRequired:
     page = f"{HUB_ADDRESS}/{hub_id}"
     if status == 401:
-        hint = f"accept its licence at {page}, then {_LOG_IN}"
+        hint = f"accept its license at {page}, then {_LOG_IN}"
     else:
-        hint = f"your token has no access: accept the licence at {page} with its account"
-    return AuthRequired(f"cannot fetch '{hub_id}': its licence must be accepted", hint=hint)
+        hint = f"your token has no access: accept the license at {page} with its account"
+    return AuthRequired(f"cannot fetch '{hub_id}': its license must be accepted", hint=hint)
 
 
 def make_disabled_error(host: str, hub_id: str) -> SourceError:
@@ -101,7 +101,7 @@ def make_disabled_error(host: str, hub_id: str) -> SourceError:
 
 
 def _make_refused_error(
-    host: str, hub_id: str, refused: Refused, file: str | None, revision: str | None
+    host: str, hub_id: str, refused: HubRefusal, file: str | None, revision: str | None
 ) -> SourceError | ModelNotFound:
     """Return the error for an answer; what is wrong stands in its headers, as a code."""
     match refused.code:
@@ -184,7 +184,7 @@ class AnswerCache:
         """Cache an answer, if the folder can be written."""
         with contextlib.suppress(OSError):
             # private: answers may list private repositories
-            write_whole(self._place(url, token), msgspec.msgpack.encode(answer))
+            private.replace(self._place(url, token), msgspec.msgpack.encode(answer), sync=True)
             self._prune()
 
     def _place(self, url: str, token: str | None) -> Path:

@@ -44,7 +44,7 @@ def read_repository(
         hub_id=hub_id,
         commit=commit,
         branch=revision or "main",
-        gated=_gated(about),
+        gated=_read_gate(about),
         variants=build_variants(files),
         files=files,
         license=read_license(about),
@@ -59,17 +59,17 @@ def read_listed(page: object) -> list[Listed]:
     """Parse one page of a list; rows without a repository are skipped. Raises NotTheHub."""
     if not isinstance(page, list):
         raise NotTheHub("it lists no repositories")
-    return [listed for row in page if (listed := _listed(_object(row))) is not None]
+    return [listed for row in page if (listed := _read_listed(_object(row))) is not None]
 
 
-def _listed(about: Mapping[str, Any]) -> Listed | None:
+def _read_listed(about: Mapping[str, Any]) -> Listed | None:
     hub_id = _text(about.get("id"))
     if hub_id is None or not _is_id(hub_id):
         return None
     names = (_text(_name(item)) for item in _list(about.get("siblings")))
     return Listed(
         hub_id=hub_id,
-        gated=_gated(about),
+        gated=_read_gate(about),
         disabled=bool(about.get("disabled") or about.get("private")),
         parameter_count=_gguf_total(about),
         paths=tuple(name for name in names if name is not None),
@@ -121,17 +121,17 @@ def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
 
 
 def read_license(about: Mapping[str, Any]) -> str | None:
-    """Return the name of the licence, from the card or else from the tag `license:…`."""
+    """Return the name of the license, from the card or else from the tag `license:…`."""
     card = _object(about.get("cardData"))
     name = card.get("license_name") or card.get("license")
     named = next(iter(_texts(name)), None)
-    return named or next(_tagged(about, "license:"), None)
+    return named or next(_find_tag(about, "license:"), None)
 
 
 def read_bases(about: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the repositories that one was made from, from its tags or else its card."""
     for relation in ("quantized", "adapter"):
-        if tagged := tuple(_tagged(about, f"base_model:{relation}:")):
+        if tagged := tuple(_find_tag(about, f"base_model:{relation}:")):
             return tagged
     return _texts(_object(about.get("cardData")).get("base_model"))
 
@@ -167,7 +167,7 @@ def build_variants(files: tuple[SourceFile, ...]) -> tuple[Variant, ...]:
     return tuple(variants)
 
 
-def _gated(about: Mapping[str, Any]) -> str | None:
+def _read_gate(about: Mapping[str, Any]) -> str | None:
     gated = about.get("gated")
     return gated if isinstance(gated, str) and gated else "auto" if gated is True else None
 
@@ -177,7 +177,7 @@ def _gguf_total(about: Mapping[str, Any]) -> int | None:
     return _count(_object(about.get("gguf")).get("total"))
 
 
-def _tagged(about: Mapping[str, Any], prefix: str) -> Any:
+def _find_tag(about: Mapping[str, Any], prefix: str) -> Any:
     return (t.removeprefix(prefix) for t in _texts(about.get("tags")) if t.startswith(prefix))
 
 

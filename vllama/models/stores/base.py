@@ -1,14 +1,18 @@
-"""What a store of models is, and the digest that stores give a model."""
+"""Interface of a store of models, and the digest that stores give a model."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from vllama.base.errors import VllamaError
+from vllama.base.left_out import FAULTS, explain, note, show_path
 from vllama.models.names.ref import ModelRef
 from vllama.models.types import Bundle, Skipped
 
@@ -19,10 +23,46 @@ class Store(ABC):
     name: str
     """As in `Bundle.store`."""
     is_elsewhere = False
+    roots: Sequence[Path] = ()
+    """The folders that may be missing, but not unreadable."""
 
     @abstractmethod
+    def read_all(self) -> Iterable[Bundle | Skipped]:
+        """Yield all models; one that cannot be served is `Skipped`, and costs no other."""
+
+    def _read_safely(self) -> Iterator[Bundle | Skipped]:
+        for root in self.roots:
+            yield from self.attempt(root.name, root, partial(_enter, root))
+        try:
+            yield from self.read_all()
+        except OSError as error:  # of a drive that fails
+            yield self.skip(self.name, Path(error.filename or self.name), explain(error))
+
     def list(self) -> list[Bundle]:
-        """Return all complete models; none if the place cannot be read."""
+        """Return all complete models, of equal names the first; log once what is left out."""
+        found: dict[str, Bundle] = {}
+        for each in self._read_safely():
+            if isinstance(each, Bundle):
+                found.setdefault(each.name, each)
+            else:  # no warning: many are another program's business
+                note(f"{each.name} ({each.store}, {each.path})", each.reason, logging.INFO)
+        return [*found.values()]
+
+    def attempt(
+        self, name: str, path: Path, read: Callable[[], Bundle | None]
+    ) -> Iterator[Bundle | Skipped]:
+        """Yield the model that `read` returns, or why there is none though its `path` is there."""
+        try:
+            if (bundle := read()) is not None:
+                yield bundle
+        except FAULTS as error:
+            if os.path.lexists(path):
+                yield self.skip(name, path, explain(error))
+
+    def skip(self, name: str, path: Path, reason: str) -> Skipped:
+        """Return a model as left out, with a name and path that can be shown."""
+        shown = Path(show_path(path))
+        return Skipped(name=show_path(name), store=self.name, path=shown, reason=reason)
 
     @abstractmethod
     def find(self, ref: ModelRef) -> Bundle | None:
@@ -32,13 +72,17 @@ class Store(ABC):
         """Return the model of a link to a server that the user named, None if it is none."""
         return None
 
-    def skipped(self) -> tuple[Skipped, ...]:
+    def list_skipped(self) -> tuple[Skipped, ...]:
         """Return the models that cannot be served and are not listed, with the reasons."""
-        return ()
+        return tuple(each for each in self._read_safely() if isinstance(each, Skipped))
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
         """Return (why vllama does not delete a model, what the user can do); None if it does."""
         return None
+
+
+def _enter(folder: Path) -> None:
+    os.scandir(folder).close()
 
 
 class RemovingStore(Store):
@@ -57,14 +101,6 @@ def map_removal_errors(bundle: Bundle, hint: str | None = None) -> Iterator[None
     except OSError as error:
         text = f"cannot remove '{bundle.name}': {error.strerror or error}"
         raise VllamaError(text, hint=hint) from error
-
-
-def keep_first(bundles: Iterable[Bundle]) -> list[Bundle]:
-    """Return models; of several with one name the first."""
-    found: dict[str, Bundle] = {}
-    for bundle in bundles:
-        found.setdefault(bundle.name, bundle)
-    return list(found.values())
 
 
 def compute_digest(lines: Iterable[tuple[str, str, int]]) -> str:

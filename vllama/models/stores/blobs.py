@@ -1,4 +1,4 @@
-"""Uploaded files, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
+"""Files, uploaded or of paths, by their checksum: `<data_dir>/blobs/sha256-<64 hex digits>`.
 
 The layout and the messages are Ollama's. A file gets its final name only when it is complete and
 its checksum is correct. Blocking; safe for use by many threads and processes.
@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import BinaryIO
 
 from vllama.base import private
 from vllama.base.errors import BadRequest, DiskFull, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.models.disk import get_free_bytes, remove_older
+from vllama.models.disk import RESERVE_BYTES, get_free_bytes, remove_older
+from vllama.models.types import Progress, PullEvent
 
 ORPHAN_S = 3600.0
 """How long an unreferenced blob is kept, because its model may be created soon."""
-RESERVE_BYTES = 256 * 1024 * 1024
-_CHECK_INTERVAL_BYTES = 64 * 1024 * 1024
+FICLONE = 0x40049409  # linux/fs.h
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 
 
@@ -61,6 +64,31 @@ class BlobStore:
         except OSError as error:
             raise _make_write_error(path, error) from error
 
+    def bring(self, source: Path, tell: Progress, *, link: bool = False) -> Path:
+        """Store a file by its checksum, as a reflink, copy, or hard `link`; return its place.
+
+        That is its own if it cannot be linked. Raises BadRequest, DiskFull, OSError.
+        """
+        with source.open("rb") as file:
+            tell(PullEvent(status=f"reading {source.name}"))
+            content = hashlib.file_digest(file, "sha256")
+            path = self.folder / f"sha256-{content.hexdigest()}"
+            if self.has(path.name):
+                return path
+            writer = self.writer(path.name, None)
+            try:
+                if not writer.share(file, content, link=link):
+                    if link:
+                        return source
+                    self._check_room(file.seek(0, os.SEEK_END))
+                    tell(PullEvent(status=f"copying {source.name}"))
+                    file.seek(0)
+                    shutil.copyfileobj(file, writer)
+                writer.finish()
+            finally:
+                writer.discard()
+        return path
+
     def prune(self, used: Collection[Path], doomed: Collection[Path] = ()) -> int:
         """Delete `doomed` and old blobs that are not `used`; return the freed bytes."""
         freed = 0
@@ -71,7 +99,7 @@ class BlobStore:
                 status = path.stat()
                 if path in doomed or time.time() - status.st_mtime > ORPHAN_S:
                     path.unlink()
-                    freed += status.st_size
+                    freed += status.st_size if status.st_nlink == 1 else 0
         return freed
 
     def _check_room(self, wanted_bytes: int) -> None:
@@ -98,7 +126,6 @@ class BlobWriter:
         self._path = path
         self._digest = digest  # as the client wrote it
         self._check_room = check_room
-        self._unchecked = 0
         self._hash = hashlib.sha256()
         handle, name = tempfile.mkstemp(prefix=".upload-", dir=path.parent)
         self._file = os.fdopen(handle, "wb", buffering=0)
@@ -106,10 +133,7 @@ class BlobWriter:
 
     def write(self, data: bytes) -> None:
         """Append a part. Raises DiskFull."""
-        self._unchecked += len(data)
-        if self._unchecked >= _CHECK_INTERVAL_BYTES:  # the announced size may be missing
-            self._unchecked = 0
-            self._check_room(0)
+        self._check_room(0)  # the announced size may be missing, and others write, too
         self._hash.update(data)
         try:
             rest = memoryview(data)
@@ -117,6 +141,18 @@ class BlobWriter:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise _make_write_error(self._path, error) from error
+
+    def share(self, file: BinaryIO, content: hashlib._Hash, *, link: bool) -> bool:
+        """Use the blocks of a file with this checksum; False if the file system cannot."""
+        with contextlib.suppress(OSError):
+            if link:
+                self._temporary.unlink()
+                self._temporary.hardlink_to(Path(file.name).resolve())
+            else:
+                fcntl.ioctl(self._file, FICLONE, file.fileno())
+            self._hash = content
+            return True
+        return False
 
     def finish(self) -> None:
         """Verify the checksum and give the file its name. Raises BadRequest."""

@@ -6,32 +6,38 @@ Nothing is written there, and only LM Studio's files are deleted, with `--force`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from vllama.base.errors import InvalidModelRef
-from vllama.models.disk import list_files_below, remove_empty
+from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef
+from vllama.base.left_out import explain, show_path
+from vllama.models.disk import is_file, list_files_below, remove_empty
+from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import is_mlx, is_model_folder
+from vllama.models.names.quant import strip_quant
 from vllama.models.names.ref import Kind, ModelRef, path_stem
 from vllama.models.names.variants import (
     DEFAULT_LABEL,
     GgufGroup,
     choose_group,
+    explain_left_out,
     get_stem,
     group_ggufs,
-    iterate_shard_paths,
     parse_shard,
 )
 from vllama.models.stores.base import (
     RemovingStore,
     Store,
     compute_digest,
-    keep_first,
     map_removal_errors,
     sum_real_sizes,
 )
 from vllama.models.types import Bundle, Format, Skipped
+from vllama.models.watch import rest_on
+
+_Found = Bundle | Skipped
 
 
 class FolderStore(Store):
@@ -42,14 +48,36 @@ class FolderStore(Store):
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders = tuple(folders)
 
-    def list(self) -> list[Bundle]:
-        """Return the models in the folders and files that are named in the settings."""
-        return keep_first(bundle for folder in self._folders for bundle in _list_models(folder))
+    def read_all(self) -> Iterator[Bundle | Skipped]:
+        """Yield the models in the folders and files that are named in the settings."""
+        for folder in self._folders:
+            if is_file(folder):
+                yield from self.attempt(folder.name, folder, partial(_find_at_path, folder))
+                continue
+            yield from (each for _, each in self._read_folder(folder, published=False))
+            for inner in (folder, *_list_folders(folder)):
+                yield from self.attempt(inner.name, inner, partial(_find_safetensors, inner))
+
+    def _read_folder(self, folder: Path, *, published: bool) -> Iterator[tuple[str, _Found]]:
+        """Yield the GGUF models in a folder and below it by their labels, and why others are not.
+
+        `published` is that of `group_ggufs`.
+        """
+        faults, look = list[OSError](), look_below(folder)
+        names, bad = _list_ggufs(list_files_below(folder, faults.append), folder)
+        for group in group_ggufs(names, look, published=published):
+            path, read = folder / group.paths[0], partial(make_gguf_bundle, folder, group)
+            yield from ((group.label, each) for each in self.attempt(path.name, path, read))
+        left_out = [(folder / name, why) for name, why in explain_left_out(names, look).items()]
+        left_out += [(Path(error.filename), explain(error)) for error in faults]
+        left_out += [(folder / name, "it is no readable file") for name in bad]
+        yield from ((DEFAULT_LABEL, self.skip(path.name, path, why)) for path, why in left_out)
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model at a path, or the listed model with that name."""
         if ref.kind is not Kind.PATH:
-            return next((b for b in self.list() if ref.means(b.name)), None)
+            listed = self.list() if len(ref.candidates) > 1 or ref.kind is not Kind.HUB else ()
+            return next((b for b in listed if ref.means(b.name)), None)
         assert ref.path is not None  # by kind
         try:
             return _find_at_path(ref.path)
@@ -65,45 +93,43 @@ class FolderStore(Store):
 
 
 def _find_at_path(path: Path) -> Bundle | None:
+    rest_on(path, path.parent)
     if path.is_file():
         if path.suffix == ".safetensors" and is_model_folder(path.parent):
             return make_safetensors_bundle(path.parent)
-        siblings = [p.name for p in path.parent.iterdir() if p.suffix.lower() == ".gguf"]
-        wanted = tuple(iterate_shard_paths(path.name))
-        for group in group_ggufs(siblings):
-            if group.paths == wanted:
+        names, look = _list_ggufs(path.parent.iterdir(), path.parent)[0], look_below(path.parent)
+        for group in group_ggufs(names, look, published=False):
+            if path.name in group.paths:
                 return make_gguf_bundle(path.parent, group)
-        if parse_shard(path.name) is not None:
-            return None  # a shard is missing
+        if shard := parse_shard(path.name):
+            reason = explain_left_out(names, look).get(shard[0], "its first part is missing")
+            raise BadModelFile(f"cannot use '{path}': {reason}", hint="fetch all of its parts")
         return make_gguf_bundle(path.parent, GgufGroup(paths=(path.name,)))
     if not path.is_dir():
         return None
     if is_model_folder(path):
         return make_safetensors_bundle(path)
-    chosen = choose_group(find_gguf_groups(path, deep=False), None)
+    # not below it: a client could name "/"
+    names, _ = _list_ggufs(path.iterdir(), path)
+    groups = group_ggufs(names, look_below(path), published=False)
+    if len({strip_quant(get_stem(group.paths[0])) for group in groups}) > 1:
+        here = ", ".join(group.paths[0] for group in groups)
+        raise BadRequest(f"cannot choose a model in '{path}': it has several", hint=f"name {here}")
+    chosen = choose_group(groups, None)
     return make_gguf_bundle(path, chosen) if chosen else None
 
 
-def _list_models(folder: Path) -> list[Bundle]:
-    try:
-        if folder.is_file():
-            bundle = _find_at_path(folder)
-            return [bundle] if bundle else []
-        groups = find_gguf_groups(folder)
-        bundles = [make_gguf_bundle(folder, group) for group in groups]
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())
-        bundles += [make_safetensors_bundle(p) for p in (folder, *inner) if is_model_folder(p)]
-    except OSError:
-        return []
-    return bundles
+def _find_safetensors(folder: Path) -> Bundle | None:
+    return make_safetensors_bundle(folder) if is_model_folder(folder) else None
 
 
-def find_gguf_groups(folder: Path, *, deep: bool = True) -> tuple[GgufGroup, ...]:
-    """Return the GGUF models of a folder; `deep` includes its subfolders. Raises OSError."""
-    # not deep for folders that a client names, because it could name "/"
-    paths = list_files_below(folder) if deep else folder.iterdir()
-    files = (p for p in paths if p.suffix.lower() == ".gguf" and p.is_file())
-    return group_ggufs(p.relative_to(folder).as_posix() for p in files)
+def _list_ggufs(paths: Iterable[Path], folder: Path) -> tuple[list[str], list[str]]:
+    """Return the GGUF files in a folder, and what has such a name, but is a link to nowhere."""
+    found: tuple[list[str], list[str]] = [], []
+    for path in paths:
+        if path.suffix.lower() == ".gguf":
+            found[not is_file(path)].append(path.relative_to(folder).as_posix())
+    return found
 
 
 def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
@@ -111,7 +137,8 @@ def make_gguf_bundle(folder: Path, group: GgufGroup) -> Bundle:
     files = tuple(folder / path for path in group.all_paths)
     projector = files[-1] if group.projector else None
     name = path_stem(Path(get_stem(group.paths[0]) if files[0].suffix else group.paths[0]))
-    return _make_bundle(Format.GGUF, f"{name}:latest", files[0], files, group.quant, projector)
+    bundle = _make_bundle(Format.GGUF, f"{name}:latest", files[0], files, group.quant, projector)
+    return replace(bundle, unfit_projector=folder / group.unfit) if group.unfit else bundle
 
 
 def make_safetensors_bundle(folder: Path, files: Sequence[Path] = ()) -> Bundle:
@@ -119,7 +146,7 @@ def make_safetensors_bundle(folder: Path, files: Sequence[Path] = ()) -> Bundle:
 
     Raises OSError.
     """
-    files = files or sorted(path for path in folder.iterdir() if path.is_file())
+    files = files or sorted(filter(is_file, folder.iterdir()))
     name = f"{path_stem(folder)}:latest"
     return _make_bundle(Format.SAFETENSORS, name, folder, tuple(files), None, None)
 
@@ -132,6 +159,10 @@ def _make_bundle(
     quant: str | None,
     projector: Path | None,
 ) -> Bundle:
+    if str(path) != show_path(path):
+        reason = "its name is not UTF-8"
+        raise BadModelFile(f"cannot use '{show_path(path)}': {reason}", hint="rename it")
+    files = tuple(file for file in files if str(file) == show_path(file))  # others can do without
     statuses = [(file, file.stat()) for file in files]
     return Bundle(
         name=name,
@@ -151,50 +182,35 @@ def _make_bundle(
 MLX = "it is in MLX's format, which only Apple's MLX engine reads"
 
 
-class LMStudioStore(RemovingStore):
+class LMStudioStore(FolderStore, RemovingStore):
     """The models in LM Studio's folders; of equal names, the one in the first folder counts."""
 
     name = "lmstudio"
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = tuple(folders)
+        super().__init__(folders)
+        self.roots = folders
 
-    def list(self) -> list[Bundle]:
-        """Return all complete models that can be served."""
-        return keep_first(
-            bundle for folder in self._list_repositories() for bundle in self._list_models(folder)
-        )
-
-    def skipped(self) -> tuple[Skipped, ...]:
-        """Return the repositories that are not listed, with the reason."""
-        return tuple(
-            Skipped(
-                name=ModelRef.of_hub(_make_hub_id(folder)).display,
-                store=self.name,
-                path=folder,
-                reason=reason,
-            )
-            for folder in self._list_repositories()
-            if (reason := _explain_skip(folder))
-        )
+    def read_all(self) -> Iterator[Bundle | Skipped]:
+        """Yield the models of all repositories."""
+        for folder in self._list_repositories():
+            yield from self._read(folder)
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model; if `ref` names no quantisation, the preferred one."""
+        """Return the model; if `ref` names no quantization, the preferred one."""
         if ref.hub_id is None:
             return None
         wanted = ref.hub_id.lower()
         for folder in self._list_repositories():
             if _make_hub_id(folder).lower() != wanted:
                 continue
-            try:
-                group = choose_group(find_gguf_groups(folder), ref.tag if ref.has_tag else None)
-                if group is not None:
-                    return self._rename(folder, make_gguf_bundle(folder, group), group.label)
-            except OSError:
-                continue
-            for bundle in self._list_models(folder):
-                if ref.means(bundle.name):
-                    return bundle
+            names, _ = _list_ggufs(list_files_below(folder), folder)
+            tag = ref.tag if ref.has_tag else None
+            group = choose_group(group_ggufs(names, look_below(folder)), tag)
+            meant = ModelRef.of_hub(_make_hub_id(folder), group.label) if group else ref
+            for each in self._read(folder):
+                if isinstance(each, Bundle) and meant.means(each.name):
+                    return each
         return None
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
@@ -206,8 +222,8 @@ class LMStudioStore(RemovingStore):
     def remove(self, bundle: Bundle) -> int:
         """Delete the files of a model, except those that another model uses (a projector)."""
         folder = next(f for f in self._list_repositories() if bundle.path.is_relative_to(f))
-        others = (other for other in self._list_models(folder) if other.name != bundle.name)
-        kept = {file for other in others for file in other.files}
+        others = (other for other in self._read(folder) if other.name != bundle.name)
+        kept = {file for other in others if isinstance(other, Bundle) for file in other.files}
         freed = 0
         with map_removal_errors(bundle):
             for file in bundle.files:
@@ -229,41 +245,34 @@ class LMStudioStore(RemovingStore):
                     except InvalidModelRef:  # not a folder of LM Studio's layout
                         continue
 
-    def _list_models(self, folder: Path) -> tuple[Bundle, ...]:
-        try:
-            bundles = [
-                self._rename(folder, make_gguf_bundle(folder, group), group.label)
-                for group in find_gguf_groups(folder)
-            ]
-            if is_model_folder(folder) and not is_mlx(folder):
-                bundles.append(self._rename(folder, make_safetensors_bundle(folder), DEFAULT_LABEL))
-        except OSError:
-            return ()
-        return tuple(bundles)
+    def _read(self, folder: Path) -> Iterator[Bundle | Skipped]:
+        for label, each in self._read_folder(folder, published=True):
+            yield self._rename(folder, each, label)
+        for each in self.attempt(folder.name, folder, partial(_find_readable, folder)):
+            yield self._rename(folder, each, DEFAULT_LABEL)
 
-    def _rename(self, folder: Path, bundle: Bundle, label: str) -> Bundle:
+    def _rename(self, folder: Path, found: _Found, label: str) -> _Found:
         hub_id = _make_hub_id(folder)
         name = ModelRef.of_hub(hub_id, label).display
-        return replace(bundle, name=name, store=self.name, hub_id=hub_id)
+        if isinstance(found, Skipped):
+            return replace(found, name=name)
+        return replace(found, name=name, store=self.name, hub_id=hub_id)
 
 
 def _make_hub_id(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
 
 
-def _explain_skip(folder: Path) -> str | None:
-    """Return why the folder of a repository has no model to list, None if it has one."""
-    try:
-        if find_gguf_groups(folder):
-            return None
-        if any(path.suffix == ".gguf" for path in list_files_below(folder)):
-            return "its GGUF files are not a complete model: a shard is missing"
-        return MLX if is_model_folder(folder) and is_mlx(folder) else None
-    except OSError as error:
-        return f"it cannot be read ({error.strerror or error})"
+def _find_readable(folder: Path) -> Bundle | None:
+    """Return the model that a folder is. Raises ValueError if no engine here reads it."""
+    bundle = _find_safetensors(folder)
+    if bundle and is_mlx(folder):
+        raise ValueError(MLX)
+    return bundle
 
 
 def _list_folders(folder: Path) -> list[Path]:
+    rest_on(folder)
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
     except OSError:

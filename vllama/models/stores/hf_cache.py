@@ -10,10 +10,12 @@ import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from vllama.base.errors import Busy
-from vllama.models.disk import list_files_below
+from vllama.models.disk import is_file, list_files_below
+from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
 from vllama.models.names.ref import Kind, ModelRef
@@ -25,14 +27,9 @@ from vllama.models.names.variants import (
     find_missing_shards,
     group_ggufs,
 )
-from vllama.models.stores.base import (
-    RemovingStore,
-    compute_digest,
-    keep_first,
-    map_removal_errors,
-)
+from vllama.models.stores.base import RemovingStore, compute_digest, map_removal_errors
 from vllama.models.stores.folder import make_gguf_bundle, make_safetensors_bundle
-from vllama.models.types import Bundle
+from vllama.models.types import Bundle, Skipped
 
 
 class HfCacheStore(RemovingStore):
@@ -41,24 +38,37 @@ class HfCacheStore(RemovingStore):
     name = "hub"
 
     def __init__(self, cache_dir: Path) -> None:
-        self._cache_dir = cache_dir
+        self._cache_dir, self.roots = cache_dir, (cache_dir,)
 
-    def list(self) -> list[Bundle]:
-        """Return all complete models of `main`, and of the revisions that were pulled by name."""
-        return [
-            bundle for repo in iterate_repositories(self._cache_dir) for bundle in _bundles(repo)
-        ]
+    def read_all(self) -> Iterator[Bundle | Skipped]:
+        """Yield the models of `main`, and of the revisions that were pulled by name."""
+        for repo in iterate_repositories(self._cache_dir):
+            yield from self._read(repo)
+
+    def _read(self, repo: HubRepo) -> Iterator[Bundle | Skipped]:
+        named = (None, *sorted(repo.revisions().keys() - {MAIN}))
+        places = [_Revision(repo, path, name) for name in named for path in repo.snapshots_of(name)]
+        for revision in places:
+            snapshot, paths = revision.snapshot, _files(revision.snapshot)
+            for group in group_ggufs(paths, look_below(snapshot)):
+                path, read = snapshot / group.paths[0], partial(_gguf, revision, group)
+                yield from self.attempt(repo.hub_id, path, read)
+            whole = partial(_safetensors, revision, paths)
+            yield from self.attempt(repo.hub_id, snapshot, whole)
 
     def in_repository(self, hub_id: str) -> tuple[Bundle, ...]:
         """Return the complete models of one repository."""
-        return tuple(_bundles(HubRepo(self._cache_dir, hub_id)))
+        found = self._read(HubRepo(self._cache_dir, hub_id))
+        return tuple(each for each in found if isinstance(each, Bundle))
 
     def find(self, ref: ModelRef) -> Bundle | None:
-        """Return the model; if `ref` names no quantisation, the preferred one."""
+        """Return the model; if `ref` names no quantization, the preferred one."""
         if ref.kind is Kind.PATH:
             return None
-        if ref.hub_id is None:  # an old repository without an organisation: `gpt2`
-            return next((b for b in self.list() if ref.means(b.name)), None)
+        if ref.hub_id is None:  # an old repository without an organization: `gpt2`
+            ids = (repo.hub_id for repo in iterate_repositories(self._cache_dir))
+            old = (b for hub_id in ids if "/" not in hub_id for b in self.in_repository(hub_id))
+            return next((b for b in old if ref.means(b.name)), None)
         repo = find_repository(self._cache_dir, ref.hub_id)
         if repo is None:
             return None
@@ -71,7 +81,7 @@ class HfCacheStore(RemovingStore):
         return None
 
     def remove(self, bundle: Bundle) -> int:
-        """Delete one model, except files that other quantisations and revisions share.
+        """Delete one model, except files that other quantizations and revisions share.
 
         Returns the bytes that were actually freed.
         """
@@ -89,7 +99,7 @@ class HfCacheStore(RemovingStore):
     def _delete(self, repo: HubRepo, bundle: Bundle) -> None:
         from huggingface_hub import scan_cache_dir
 
-        others = [other for other in _bundles(repo) if other.name != bundle.name]
+        others = [x for x in self.in_repository(repo.hub_id) if x.name != bundle.name]
         kept = {path for other in others for path in other.files}
         doomed = {path for path in bundle.files if path not in kept}
         # also delete the model in older snapshots, or it would be listed again from there
@@ -119,25 +129,9 @@ class _Revision:
     name: str | None
 
 
-def _bundles(repo: HubRepo) -> list[Bundle]:
-    names = (None, *sorted(repo.revisions().keys() - {MAIN}))
-    revisions = (_Revision(repo, path, name) for name in names for path in repo.snapshots_of(name))
-    return keep_first(bundle for revision in revisions for bundle in _in_snapshot(revision))
-
-
-def _in_snapshot(revision: _Revision) -> Iterator[Bundle]:
-    with suppress(OSError):  # another process removes it at this moment
-        paths = _files(revision.snapshot)
-        for group in group_ggufs(paths):
-            yield _gguf(revision, group)
-        whole = _safetensors(revision, paths)
-        if whole is not None:
-            yield whole
-
-
 def _choose(revision: _Revision, tag: str | None) -> Bundle | None:
     paths = _files(revision.snapshot)
-    group = choose_group(group_ggufs(paths), tag)
+    group = choose_group(group_ggufs(paths, look_below(revision.snapshot)), tag)
     if group is not None:
         return _gguf(revision, group)
     return _safetensors(revision, paths) if tag is None else None
@@ -145,7 +139,7 @@ def _choose(revision: _Revision, tag: str | None) -> Bundle | None:
 
 def _files(snapshot: Path) -> list[str]:
     """Return the relative paths of the files in a snapshot, except links to missing blobs."""
-    files = (path for path in list_files_below(snapshot) if path.is_file())
+    files = (path for path in list_files_below(snapshot) if is_file(path))
     return [path.relative_to(snapshot).as_posix() for path in files]
 
 
@@ -170,10 +164,12 @@ def _safetensors(revision: _Revision, paths: list[str]) -> Bundle | None:
 def _rename(revision: _Revision, bundle: Bundle, label: str) -> Bundle:
     """Return a model in a snapshot under its name on the hub, with its checksums as identity."""
     snapshot, hub_id = revision.snapshot, revision.repo.hub_id
+    name = ModelRef.of_hub(hub_id, label, revision.name).display
+    ModelRef.parse(name)  # raises InvalidModelRef for a folder that nobody could name
     lines = [(f.relative_to(snapshot).as_posix(), _etag(f), f.stat().st_size) for f in bundle.files]
     return replace(
         bundle,
-        name=ModelRef.of_hub(hub_id, label, revision.name).display,
+        name=name,
         store=HfCacheStore.name,
         digest=compute_digest(lines),
         modified_s=max(file.lstat().st_mtime for file in bundle.files),

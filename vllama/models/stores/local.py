@@ -3,10 +3,10 @@
 Layout below the data folder::
 
     models/<host>/<namespace>/<model>/<tag>.json     lower case; the file has the name as typed
-    blobs/sha256-<hex>                               uploaded files (see `blobs`)
+    blobs/sha256-<hex>                               files, uploaded or of paths (see `blobs`)
 
-The files of a base are never copied. A base that has moved to another path (a newer revision in the
-hub's cache) is found again by its name. Paths below the data folder are stored relative to it.
+The files of a base in a store are not copied. A base that has moved (a newer revision in the hub's
+cache) is found again by its name. Paths below the data folder are stored relative to it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from vllama.base import private
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, VllamaError
 from vllama.models.disk import (
     list_files_below,
@@ -27,12 +29,12 @@ from vllama.models.disk import (
     lock_data,
     remove_empty,
     remove_older,
-    write_whole,
 )
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
-from vllama.models.types import Bundle, Definition, Format
+from vllama.models.types import Bundle, Definition, Format, Skipped
+from vllama.models.watch import rest_on
 
 
 class LocalStore(RemovingStore):
@@ -47,6 +49,7 @@ class LocalStore(RemovingStore):
     ) -> None:
         self._root = data_dir
         self._folder = data_dir / "models"
+        self.roots = (self._folder,)
         self._bases = tuple(bases)
         self.blobs = BlobStore(data_dir / "blobs")
 
@@ -55,10 +58,11 @@ class LocalStore(RemovingStore):
         """The data folder."""
         return self._root
 
-    def list(self) -> list[Bundle]:
-        """Return all models, even those whose base is missing, so that they can be removed."""
-        bundles = (self._load(path) for path in sorted(_list_records(self._folder)))
-        return [bundle for bundle in bundles if bundle is not None]
+    def read_all(self) -> Iterator[Bundle | Skipped]:
+        """Yield all models, even those whose base is missing, so that they can be removed."""
+        for path in sorted(_list_records(self._folder)):
+            name = f"{path.parent.name}:{path.stem}"
+            yield from self.attempt(name, path, partial(self._read, path))
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with that name, ignoring case."""
@@ -69,7 +73,7 @@ class LocalStore(RemovingStore):
         return exact or self._find_converted(ref)
 
     def _find_converted(self, ref: ModelRef) -> Bundle | None:
-        """Return the latest conversion of a hub model that is named without a quantisation.
+        """Return the latest conversion of a hub model that is named without a quantization.
 
         Only converted models of this store have names of the hub.
         """
@@ -91,7 +95,8 @@ class LocalStore(RemovingStore):
             self._check_blobs(bundle)
             name = old.name if old is not None else bundle.name
             try:
-                write_whole(path, _make_record(bundle, name, digest).encode(self._root))
+                record = _make_record(bundle, name, digest).encode(self._root)
+                private.replace(path, record, sync=True)
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
             self._prune(old)
@@ -144,14 +149,17 @@ class LocalStore(RemovingStore):
 
     def _load(self, path: Path) -> Bundle | None:
         """Read one file; None if it is missing or damaged."""
-        try:
-            content = path.read_bytes()
-            modified_s = path.stat().st_mtime
-            record = Record.decode(content, self._root)
-        except (OSError, ValueError):
-            return None
+        with contextlib.suppress(OSError, ValueError):
+            return self._read(path)
+        return None
+
+    def _read(self, path: Path) -> Bundle:
+        """Read one file. Raises OSError, ValueError."""
+        rest_on(path)
+        content, modified_s = path.read_bytes(), path.stat().st_mtime
+        record = Record.decode(content, self._root)
         base = self._load_base(record.base)
-        files = (*base.files, *record.adapters, *list_model_files(record.draft))
+        files = (*base.files, *list_model_files(*record.adapters, record.draft))
         return replace(
             base,
             name=record.name,
@@ -261,7 +269,7 @@ class Record(Definition):
 
 
 def _make_record(bundle: Bundle, name: str, digest: str | None) -> Record:
-    own = {*bundle.adapters, *list_model_files(bundle.draft)}
+    own = set(list_model_files(*bundle.adapters, bundle.draft))
     base = Base(
         format=bundle.format,
         path=bundle.path,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from vllama.models.ollama.manifest import (
     find_digests,
     parse_manifest,
 )
-from vllama.models.stores.base import RemovingStore, keep_first, map_removal_errors
+from vllama.models.stores.base import RemovingStore, map_removal_errors
 from vllama.models.types import Bundle, Format, Skipped
+from vllama.models.watch import rest_on
 
-_MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licences and messages
+_MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licenses and messages
 
 
 class OllamaStore(RemovingStore):
@@ -37,33 +39,20 @@ class OllamaStore(RemovingStore):
     name = "ollama"
 
     def __init__(self, folders: Sequence[Path]) -> None:
+        self.roots = folders
         self._places = tuple(OllamaModels(folder) for folder in folders)
 
-    def list(self) -> list[Bundle]:
-        """Return all complete models that can be served."""
-        return keep_first(each for each in self._read_all() if isinstance(each, Bundle))
-
-    def skipped(self) -> tuple[Skipped, ...]:
-        """Return the models that are not listed, with the reason."""
-        return tuple(each for each in self._read_all() if isinstance(each, Skipped))
-
-    def _read_all(self) -> Iterator[Bundle | Skipped]:
+    def read_all(self) -> Iterator[Bundle | Skipped]:
+        """Yield the models of all manifests."""
         for models, name in self._list_names():
-            try:
-                yield _read_bundle(models, name)
-                continue
-            except OSError as error:
-                reason = f"it cannot be read ({error.strerror or error})"
-            except ValueError as error:
-                reason = str(error)
-            path = models.manifest(name)
-            yield Skipped(name=name.display, store=self.name, path=path, reason=reason)
+            path, read = models.manifest(name), partial(_read_bundle, models, name)
+            yield from self.attempt(name.display, path, read)
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with that name, ignoring case."""
         if ref.kind is Kind.PATH:
             return None
-        for models, name in self._list_names():
+        for models, name in self._list_names(ref.model):
             if name.canonical in ref.candidates:
                 try:
                     return _read_bundle(models, name)
@@ -88,8 +77,8 @@ class OllamaStore(RemovingStore):
         with map_removal_errors(bundle, hint), models.locked():
             return models.delete_manifest(name) + models.prune(find_digests(content))
 
-    def _list_names(self) -> Iterator[tuple[OllamaModels, ModelRef]]:
-        return ((models, name) for models in self._places for name in models.names())
+    def _list_names(self, model: str = "*") -> Iterator[tuple[OllamaModels, ModelRef]]:
+        return ((models, name) for models in self._places for name in models.names(model))
 
     def _find_manifest(self, bundle: Bundle) -> tuple[OllamaModels, ModelRef, bytes]:
         """Return the manifest that a bundle was made from, which has its digest."""
@@ -107,6 +96,7 @@ class OllamaStore(RemovingStore):
 def _read_bundle(models: OllamaModels, name: ModelRef) -> Bundle:
     """Read one model's manifest and small layers. Raises OSError, ValueError with a reason."""
     path = models.manifest(name)
+    rest_on(path)
     content, modified_s = path.read_bytes(), path.stat().st_mtime
     manifest = parse_manifest(content)
     config = _read_config(models, manifest)
@@ -167,7 +157,7 @@ def _read_json(models: OllamaModels, layer: Layer | None) -> object:
     text = _read_text(models, layer)
     try:
         return msgspec.json.decode(text) if text else None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         assert layer is not None  # since it has text
         raise ValueError(f"its {layer.kind} are not JSON ({error})") from None
 

@@ -52,7 +52,7 @@ class PackagedStore(Store):
         self._directories = [str(path) for path in paths if str(path)]
         self._table = tuple(table)
 
-    def list(self) -> list[Bundle]:
+    def read_all(self) -> list[Bundle]:
         """Return the models of the installed packages."""
         return [bundle for row in self._table if (bundle := self._read(row)) is not None]
 

@@ -50,7 +50,7 @@ class UpstreamStore(Store):
         self._lock = threading.Lock()
         self._kept: tuple[float, _Found] = (0.0, {})
 
-    def list(self) -> list[Bundle]:
+    def read_all(self) -> list[Bundle]:
         """Return the models of all servers that answer; equal names are one model.
 
         What was known before, while another thread asks them: they may be slow to answer. Of a
@@ -138,7 +138,7 @@ class UpstreamStore(Store):
 
 
 class _Server:
-    """What is known of one server, and since when. May be used by many threads."""
+    """Cached facts about one server, with their time. Usable from many threads."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.settings = settings
@@ -153,7 +153,7 @@ class _Server:
 
     @property
     def takes_precedence(self) -> bool:
-        """Whether its models come before those on this disk.
+        """True if its models come before those on this disk.
 
         Those of a server that was given by its address do while it answers: it may have loaded the
         very files that are in the hub's cache here. A named one's are reached as `NAME:MODEL`.
@@ -170,7 +170,7 @@ class _Server:
         return list(rows or ()) if self._answers else ()
 
     def find_id(self, name: str) -> str | None:
-        """Return what the model called `name` here is called there; None if it lacks it."""
+        """Return the name there of the model called `name` here; None if it lacks it."""
         if self.settings.models is not None:
             return self.settings.models.get(name)
         return name if self._rows is None or name in self._rows else None

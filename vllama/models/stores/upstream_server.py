@@ -1,4 +1,4 @@
-"""What is known of a server that somebody else runs, and of a model on it.
+"""Facts about a server that somebody else runs, and about a model on it.
 
 OpenAI's API has no route for this. Therefore the routes of known servers are tried: `/props`
 (llama.cpp), `/server_info` (SGLang), `/api/show` (Ollama, and vllama itself). None of them makes

@@ -1,13 +1,16 @@
 """The budget of bytes for all connections: requests that wait, and answers that are not taken.
 
 The first `GRANTED_BYTES` of a connection are counted but never refused, so that ordinary requests
-are served while others use up the budget.
+are served while others use up the budget. One API key gets a part of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from vllama.base.errors import Busy
 
+OWNERS_SHARE = 0.5
 GRANTED_BYTES = 64 * 1024
 RETRY_AFTER_S = 10  # by then the connections that make no progress are closed: `Server._sweep`
 
@@ -29,10 +32,18 @@ class Budget:
     def __init__(self, limit_bytes: float) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self._of_owners = Counter[str]()
         self.is_short = False  # something has been refused since the last sweep
 
-    def fits(self, size_bytes: int = 0) -> bool:
+    def count(self, size_bytes: int, owner: str) -> None:
+        """Count bytes that are held, or, below 0, no longer are; `owner` "": without a key."""
+        self.used_bytes += size_bytes
+        self._of_owners[owner] += size_bytes
+
+    def fits(self, size_bytes: int, owner: str) -> bool:
         """Return whether `size_bytes` more are allowed."""
         fits = self.used_bytes + size_bytes <= self.limit_bytes
+        most_of_owner = self.limit_bytes * (OWNERS_SHARE if owner else 1)
+        fits &= self._of_owners[owner] + size_bytes <= most_of_owner
         self.is_short |= not fits
         return fits

@@ -12,14 +12,16 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import httptools
 
-from vllama.net.http.budget import GRANTED_BYTES, RETRY_AFTER_S, BuffersFull
+from vllama.net.http.budget import GRANTED_BYTES, RETRY_AFTER_S, Budget, BuffersFull
+from vllama.net.http.content_encoding import MAX_BODY_BYTES
 from vllama.net.http.heads import (
     MAX_HEADERS,
     NO_HTTP,
+    NO_PATH,
     NO_ROOM,
     SINGLE,
     TOO_LARGE,
@@ -29,10 +31,8 @@ from vllama.net.http.heads import (
     find_refusal,
     read_target,
 )
-from vllama.net.http.request import MAX_BODY_BYTES, Request
-
-if TYPE_CHECKING:
-    from vllama.net.http.server import Server
+from vllama.net.http.listener import Certificate
+from vllama.net.http.request import Request
 
 MAX_HEAD_BYTES = 1024 * 1024  # the limit of Go's net/http
 LINGER_S = 0.5  # time for a client to read why it is refused, as in Go's net/http
@@ -41,18 +41,33 @@ _WITHOUT_BODY = ("GET", "HEAD")
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 
+class Acceptor(Protocol):
+    """What has accepted a connection: what it uses of a `server.Server`."""
+
+    budget: Budget
+    certificate: Certificate | None
+    draining: bool
+    clients: dict[Client, None]
+
+    def admit(self, client: Client) -> None: ...
+    def run(self, request: Request) -> None: ...
+    def is_running(self, request: Request) -> bool: ...
+    def note_refusal(self, refusal: Refusal, host: str) -> None: ...
+    def date(self) -> bytes: ...
+
+
 class Client(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
         "_body_bytes", "_body_follows", "_body_parts", "_closing", "_headers",
-        "_held_bytes", "_ignoring", "_in_head", "_mark", "_overhead_bytes", "_parser",
+        "_held_bytes", "_ignoring", "_in_head", "_mark", "_overhead_bytes", "_owner", "_parser",
         "_received_bytes", "_receiving", "_refusal", "_requests", "_resuming", "_server",
         "_stopped", "_transport", "_twice", "_url", "host", "in_request_head", "paused",
         "quiet_since_s", "write",
     )  # fmt: skip
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Acceptor) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._requests: deque[Request] = deque()  # the first one is being answered
@@ -66,7 +81,7 @@ class Client(asyncio.Protocol):
         self._resuming = False
         self._overhead_bytes = 0  # read since the last end of a head or byte of a body
         self._received_bytes = self._body_bytes = 0  # ever, and of bodies that are still held
-        self._held_bytes = 0  # its part of the budget
+        self._held_bytes, self._owner = 0, ""  # its part of the budget, and the key it counts for
         self._mark = (0, 0)
         self._url = b""
         self._twice = False  # a header of `SINGLE` has occurred twice
@@ -165,9 +180,15 @@ class Client(asyncio.Protocol):
         if self.paused:
             held_bytes += self._transport.get_write_buffer_size()
         budget = self._server.budget
-        budget.used_bytes += held_bytes - self._held_bytes
+        budget.count(held_bytes - self._held_bytes, self._owner)
         self._held_bytes = held_bytes
-        return held_bytes <= GRANTED_BYTES or budget.fits()
+        return held_bytes <= GRANTED_BYTES or budget.fits(0, self._owner)
+
+    def charge(self, owner: str) -> None:
+        """Count what is held as that of an API key from now on."""
+        self._server.budget.count(-self._held_bytes, self._owner)
+        self._server.budget.count(self._held_bytes, owner)
+        self._owner = owner
 
     def hold(self, body_bytes: int) -> bool:
         """Count bytes of a body until `let_go`; return False if they do not fit."""
@@ -182,7 +203,7 @@ class Client(asyncio.Protocol):
 
     def check_room(self, size_bytes: int) -> None:
         """Raise BuffersFull if a body or an answer of this size does not fit."""
-        if size_bytes > GRANTED_BYTES and not self._server.budget.fits(size_bytes):
+        if size_bytes > GRANTED_BYTES and not self._server.budget.fits(size_bytes, self._owner):
             raise BuffersFull
 
     def drop_if_stalled(self) -> None:
@@ -270,12 +291,16 @@ class Client(asyncio.Protocol):
             if self._closing and self._overhead_bytes > 0:
                 self.abort()
             return
+        rest: bytes | memoryview = data
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # unsupported, so the header is ignored, as RFC 9110, section 7.8 allows
-            self._resume(data[upgrade.args[0] :])
-            return
+            while rest:
+                try:
+                    self._parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    # unsupported, so the header is ignored, as RFC 9110, section 7.8 allows
+                    rest = memoryview(rest)[upgrade.args[0] :]
+                    self._resume()
         except httptools.HttpParserError:
             self.refuse(NO_HTTP)
             return
@@ -289,7 +314,7 @@ class Client(asyncio.Protocol):
         elif self.in_request_head and not self.count():
             self.refuse(NO_ROOM)
 
-    def _resume(self, rest: bytes) -> None:
+    def _resume(self) -> None:
         """Continue after a request that asks for another protocol.
 
         The parser considers everything that follows as that protocol, even the body of the request
@@ -303,9 +328,7 @@ class Client(asyncio.Protocol):
                 b"%b: %b\r\n" % (name, self._headers[name])
                 for name in _FRAMING & self._headers.keys()
             )
-            rest = b"POST / HTTP/1.1\r\n%b\r\n%b" % (framing, rest)
-        if rest and not self._closing:
-            self.data_received(rest)
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
 
     def refuse(self, refusal: Refusal) -> None:
         """Send a refusal after the answers to earlier requests, then close.
@@ -315,6 +338,7 @@ class Client(asyncio.Protocol):
         if self._closing or self._ignoring:
             return
         self._ignoring = True
+        self._server.note_refusal(refusal, self.host)
         broken, self._receiving = self._receiving, None
         if self._requests and self._requests[0] is not broken:
             self._refusal = refusal
@@ -390,10 +414,14 @@ class Client(asyncio.Protocol):
             self.refuse(refusal)
             return
         path, authority, query = read_target(self._url)
+        method = self._parser.get_method().decode()
+        if method == "CONNECT" or not path.startswith("/"):
+            self.refuse(NO_PATH)
+            return
         if authority:
             self._headers[b"host"] = authority
         head = Head(
-            self._parser.get_method().decode(),
+            method,
             path,
             version,
             version != "1.0" and self._parser.should_keep_alive(),

@@ -1,19 +1,27 @@
-"""Bodies that a client has compressed: zstd and gzip, bounded in memory and in time."""
+"""Bodies that a client has compressed: zstd, gzip and deflate, bounded in memory and in time."""
 
 from __future__ import annotations
 
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from vllama.base.errors import BadRequest
-from vllama.net.http.request import MAX_BODY_BYTES, BodyTooLarge
 
+MAX_BODY_BYTES = 48 * 1024 * 1024
+"""36 MB of images; decoding takes twice as much memory again."""
 MAX_FRAMES = 1000
 """Of zstd, or members of gzip, in one body; programs that compress in parallel make some."""
 _READ_BYTES = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
+
+
+class BodyTooLarge(BadRequest):
+    """The request's body exceeds the limit."""
+
+    status = 413
 
 
 class UnknownEncoding(BadRequest):
@@ -23,7 +31,7 @@ class UnknownEncoding(BadRequest):
 
 
 def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return a body as it was before its `Content-Encoding`: zstd (Codex), gzip or none.
+    """Return a body as it was before its `Content-Encoding`: zstd (Codex), gzip, deflate or none.
 
     Frames in a row are joined (RFC 8878 §3, RFC 1952 §2.2). Raises UnknownEncoding, BodyTooLarge
     beyond `limit_bytes`, BadRequest for what is broken or has more than `MAX_FRAMES`.
@@ -31,10 +39,19 @@ def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) ->
     match encoding.strip().lower():
         case "" | "identity":
             return body
-        case "zstd" | "gzip" as known:
-            make, broken = _zstd() if known == "zstd" else (_Gunzip, zlib.error)
+        case "zstd" as known:
+            make, broken = _zstd()
+        case "gzip" | "x-gzip" as known:
+            make, broken = _Inflate, zlib.error
+        case "deflate" as known:  # in zlib's format; some clients leave its head out
+            is_whole = len(body) > 1 and body[0] & 15 == 8 and not (body[0] * 256 + body[1]) % 31
+            wbits = zlib.MAX_WBITS if is_whole else -zlib.MAX_WBITS
+            make, broken = partial(_Inflate, wbits), zlib.error
         case other:
-            raise UnknownEncoding(f"cannot read the request: unknown encoding '{other[:80]}'")
+            raise UnknownEncoding(
+                f"cannot read the request: unknown encoding '{other[:80]}', "
+                "not gzip, deflate or zstd"
+            )
     try:
         return _joined(body, make, limit_bytes)
     except broken:
@@ -56,11 +73,11 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-class _Gunzip:
-    """The same for gzip: zlib gives back the input that it has not used."""
+class _Inflate:
+    """The same for gzip and deflate: zlib gives back the input that it has not used."""
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    def __init__(self, wbits: int = 16 + zlib.MAX_WBITS) -> None:
+        self._member = zlib.decompressobj(wbits=wbits)
 
     @property
     def eof(self) -> bool:

@@ -40,16 +40,17 @@ TOO_LARGE = Refusal(
 TOO_SLOW = Refusal(b"408 Request Timeout", b"The rest of the request did not arrive.")
 NO_ROOM = Refusal(b"503 Service Unavailable", b"Other requests fill the buffers; try again soon.")
 TOO_MANY_CLIENTS = Refusal(b"503 Service Unavailable", b"Too many connections; try again later.")
-_TWICE = Refusal(
-    b"400 Bad Request", b"The request has several Host, Origin or Transfer-Encoding headers."
-)
-_NO_HOST = Refusal(b"400 Bad Request", b"The request has no Host header.")
+NO_PATH = Refusal(b"400 Bad Request", b"The target of the request is not a path on this server.")
+_TWICE = Refusal(b"400 Bad Request", b"A header that may occur only once occurs twice.")
+_NO_HOST = Refusal(b"400 Bad Request", b"The request has no Host header, or an empty one.")
 _VERSION = Refusal(b"505 HTTP Version Not Supported", b"The supported version of HTTP is 1.1.")
 _CODING = Refusal(b"501 Not Implemented", b"The only supported transfer coding is chunked.")
 _EXPECT = Refusal(b"417 Expectation Failed", b"The only supported expectation is 100-continue.")
-SINGLE = frozenset((b"host", b"origin", b"transfer-encoding"))
-"""Headers that decide about access or framing. Two of them could mean one thing to a proxy, and
-another to this server.
+SINGLE = frozenset(
+    (b"host", b"origin", b"transfer-encoding", b"authorization", b"x-api-key", b"content-type")
+)
+"""Headers that decide about access, framing or the form of a body. Two of them could mean one thing
+to a proxy, and another to this server.
 """
 
 
@@ -62,7 +63,7 @@ def find_refusal(version: str, headers: dict[bytes, bytes], *, twice: bool) -> R
         return _VERSION  # RFC 9110, section 15.6.6
     if twice:
         return _TWICE  # RFC 9112, section 3.2 for Host
-    if b"host" not in headers and version == "1.1":
+    if not headers.get(b"host", b"" if version == "1.1" else b"-"):
         return _NO_HOST  # RFC 9112, section 3.2
     if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
         return _CODING  # RFC 9112, section 6.1

@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import msgspec
 from msgspec import Struct
 
+from vllama.base import executors
 from vllama.base.clock import now_ns
-from vllama.base.errors import BadRequest, VllamaError
+from vllama.base.errors import VllamaError
 from vllama.base.log_context import is_usable_id
 from vllama.net.http.budget import BuffersFull
+from vllama.net.http.content_encoding import MAX_BODY_BYTES, BodyTooLarge, decompress
 from vllama.net.http.framing import FRAME, make_first_lines
 from vllama.net.http.heads import Head
 
-if TYPE_CHECKING:
-    from vllama.net.http.connection import Client
-
-MAX_BODY_BYTES = 48 * 1024 * 1024  # 36 MB of images; decoding takes twice as much memory again
 BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then reading stops
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
@@ -39,12 +37,6 @@ HALF_CLOSED = (
     "cannot continue: the client has closed its side of the connection, which cancels its request; "
     "keep it open until the answer is complete"
 )
-
-
-class BodyTooLarge(BadRequest):
-    """The request's body exceeds the limit."""
-
-    status = 413
 
 
 def _check_size(size_bytes: int, limit_bytes: int | None) -> None:
@@ -59,13 +51,15 @@ class ClientGone(Exception):
 class Writes(Protocol):
     """A writer that is notified when its client does not keep up."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a response that has begun waits for an engine."""
+
     def pause(self) -> None:
         """Stop writing for now."""
-        ...
 
     def resume(self) -> None:
         """Write again."""
-        ...
 
 
 class Recorder(Protocol):
@@ -73,15 +67,30 @@ class Recorder(Protocol):
 
     def take_head(self, content_type: bytes) -> None:
         """Note the head of the answer; its status is that of the request."""
-        ...
 
     def take_part(self, part: bytes) -> None:
         """Note a part of the body, without the frames of HTTP."""
-        ...
 
     def take_chunk(self, chunk: bytes) -> None:
         """Note a part of the body, framed as a chunk."""
-        ...
+
+
+class Socket(Protocol):
+    """The connection that a request came on: what it uses of a `connection.Client`."""
+
+    write: Callable[[bytes], None]
+    paused: bool
+
+    @property
+    def persists(self) -> bool: ...
+    def date(self) -> bytes: ...
+    def resume_reading(self) -> None: ...
+    def answered(self, request: Request) -> None: ...
+    def abort(self) -> None: ...
+    def charge(self, owner: str) -> None: ...
+    def hold(self, body_bytes: int) -> bool: ...
+    def let_go(self) -> None: ...
+    def check_room(self, size_bytes: int) -> None: ...
 
 
 class Request:
@@ -89,12 +98,12 @@ class Request:
 
     __slots__ = (
         "_chunked", "_client", "_continues", "_head", "_leaving", "_more", "_parts", "_refused",
-        "_size", "_waiter", "before_end", "client_host", "disconnected", "done", "endless",
+        "_size", "_waiter", "_wrap", "before_end", "client_host", "disconnected", "done", "endless",
         "extra", "failure", "headers", "id", "keep_alive", "mask", "method", "number", "path",
         "query", "queue_position", "recorder", "sink", "started_ns", "status", "version", "writes",
     )  # fmt: skip
 
-    def __init__(self, client: Client | None, head: Head, host: str = "") -> None:
+    def __init__(self, client: Socket | None, head: Head, host: str = "") -> None:
         """`host` is the address of the client, or of the last proxy before us."""
         self._client = client
         self.sink = bytearray()  # the body of the answer, where there is no socket
@@ -107,9 +116,7 @@ class Request:
         self.queue_position = 0  # the initial position in a model's queue; 0: it did not wait
         self.extra: list[tuple[bytes, bytes]] = []  # additional headers of the answer
         self.done = False  # the answer has ended
-        self.failure: VllamaError | None = (
-            None  # the error of the answer, even after a status of 200
-        )
+        self.failure: VllamaError | None = None  # of the answer, even after a status of 200
         self.disconnected = False  # the client has disconnected
         self.endless = False  # the answer ends only when the client disconnects
         self.writes: Writes | None = None
@@ -119,6 +126,8 @@ class Request:
         self.mask: Callable[[bytes], bytes] = bytes
         self._head = b""
         self._chunked = False
+        # after a sign of life: makes an error's body an event of the stream
+        self._wrap: Callable[[bytes], bytes] | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._more = True
@@ -134,10 +143,7 @@ class Request:
         `sink` takes the body of the response; its status and headers are in `status` and `extra`.
         `host` stands in lists where other requests have the address of their client.
         """
-        headers = {
-            b"content-type": b"application/json",
-            b"content-length": b"%d" % len(body),
-        }
+        headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
         request = cls(None, Head("POST", path, "1.1", True, headers), host)
         request.put_back(body)
         request.complete()
@@ -162,12 +168,27 @@ class Request:
 
     # -- the body -----------------------------------------------------------------------------
 
+    def charge(self, owner: str) -> None:
+        """Count what is held for the connection as an API key's, too."""
+        if self._client is not None:
+            self._client.charge(owner)
+
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """Read the whole body. Raises BodyTooLarge, ClientGone."""
+        """Read the whole body; it is decompressed from then on.
+
+        Raises BodyTooLarge, ClientGone, and what `decompress` does.
+        """
+        body = await self._read_body(limit_bytes)
+        if encoding := self.headers.pop(b"content-encoding", b"").decode("latin-1"):
+            body = await executors.codec.run(decompress, body, encoding, limit_bytes)
+            self.headers[b"content-length"] = b"%d" % len(body)
+        return body
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         if not self._more and len(self._parts) == 1 and self._size < min(limit_bytes, BUFFER_BYTES):
             return self._parts.pop()  # it arrived together with the head, as most bodies do
         body = bytearray()  # many pieces would leave holes in memory
-        async for piece in self.pieces(limit_bytes):
+        async for piece in self._pieces(limit_bytes):
             body += piece
         return bytes(body)
 
@@ -176,11 +197,20 @@ class Request:
         self._parts, self._size = [body] if body else [], len(body)
 
     async def pieces(self, limit_bytes: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. Raises BodyTooLarge, BuffersFull, ClientGone.
+        """Yield the body as it arrives; one with a limit whole, if it is compressed.
+
+        Raises BodyTooLarge, BuffersFull, ClientGone.
 
         A body with a limit counts as held until the answer begins, one without until its next
         piece is wanted.
         """
+        if limit_bytes is not None and b"content-encoding" in self.headers:
+            yield await self.body(limit_bytes)
+            return
+        async for piece in self._pieces(limit_bytes):
+            yield piece
+
+    async def _pieces(self, limit_bytes: int | None) -> AsyncIterator[bytes]:
         announced = self.header(b"content-length")
         if announced.isdigit() and limit_bytes is not None:
             _check_size(int(announced), limit_bytes)
@@ -301,8 +331,8 @@ class Request:
         if self.recorder is not None:
             self.recorder.take_head(content_type)
         client = self._client
-        if client is None:
-            return  # a sink takes the body alone
+        if client is None or self._wrap is not None:
+            return  # a sink takes the body alone; the head of a stream may be out
         client.let_go()
         first_lines = make_first_lines(status, content_type)
         lines = [first_lines, client.date(), b"x-request-id: %b\r\n" % self.id.encode()]
@@ -334,11 +364,10 @@ class Request:
 
     def get_chunk_writer(self) -> Callable[[bytes], None] | None:
         """Return what writes framed chunks of the body; None if it is not being sent in chunks."""
-        if not self._chunked or self._head or self.done or self.method == "HEAD":
+        client, ends_here = self._client, self.done or self.method == "HEAD"
+        if client is None or not self._chunked or self._head or ends_here:
             return None
-        if self._client is None:
-            return None
-        write, recorder = self._client.write, self.recorder
+        write, recorder = client.write, self.recorder
         if recorder is None:
             return write
 
@@ -359,19 +388,37 @@ class Request:
         if self._client is None:
             self.sink.extend(body)
             return
+        self._send(self._client, body)
+
+    def _send(self, client: Socket, body: bytes) -> None:
         head, self._head = self._head, b""
         if self._chunked:
             body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
         elif head:
             body = head + body
-        self._client.write(body)
+        client.write(body)
+
+    def show_life(self, content_type: bytes, sign: bytes, wrap: Callable[[bytes], bytes]) -> None:
+        """Send a sign of a stream that waits, with the head before the first.
+
+        Until the stream begins, `status` stays 0; the body of an error is then sent as `wrap` makes
+        it.
+        """
+        if self._client is None or self.done or self.paused:
+            return
+        if not (self.status or self._wrap):
+            recorder, self.recorder = self.recorder, None  # the response itself is recorded
+            self.start(200, content_type)
+            self.status, self.recorder, self._wrap = 0, recorder, wrap
+        self._send(self._client, sign)
 
     def end(self, body: bytes = b"") -> None:
         """Write the last part of the body, and end the answer."""
         if self.done:
             return
-        if self.before_end is not None:
-            self.before_end()
+        if self._wrap is not None and self.status >= 400:
+            body = self._wrap(body)
+        self._note_end()
         if self.recorder is not None and body:
             self.recorder.take_part(body)
         head, self._head = self._head, b""
@@ -391,9 +438,15 @@ class Request:
         self._client.write(body)
         self._client.answered(self)
 
+    def _note_end(self) -> None:
+        """Call `before_end`, once."""
+        if self.before_end is not None:
+            note, self.before_end = self.before_end, None
+            note()
+
     def fail(self) -> None:
         """End an answer that its handler has not ended; a partial body must not look complete."""
-        if self.status:
+        if self.status or self._wrap:
             if self._client is not None:
                 self._client.abort()
             return
@@ -413,6 +466,8 @@ class Request:
         """Send a complete answer; for HEAD only its head. Raises BuffersFull."""
         if self._client is not None:
             self._client.check_room(len(body))
+        self.status = status
+        self._note_end()  # which may set headers
         self.start(status, content_type, len(body), headers)
         self.end(body)
 

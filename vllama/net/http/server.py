@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vllama.base.clock import wait_for
 from vllama.net.http.budget import Budget
 from vllama.net.http.connection import Client
-from vllama.net.http.heads import TOO_MANY_CLIENTS, TOO_SLOW
+from vllama.net.http.heads import TOO_MANY_CLIENTS, TOO_SLOW, Refusal
 from vllama.net.http.listener import refuse_new_connections
 from vllama.net.http.request import Request
+from vllama.observe.metrics.server_metrics import Metrics
 
 if TYPE_CHECKING:
-    from vllama.net.http.certificate import Certificate
+    from vllama.net.http.listener import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ MAX_CLIENTS = 10_000  # or what the files that the process may open allow, if th
 OWN_FILES = 32  # of logs, databases and engines; each client may need another one for its engine
 SPARE_CLIENTS = 8  # beyond the most, so that they can be told
 SWEEP_S = 5.0
+REFUSALS_LOGGED_S = 1.0  # at most one line in this time: whoever floods the server floods no log
 # A stop closes idle connections only after this time, because a proxy may be sending a request on
 # one of them: it cannot know of the stop before the next answer on that connection says so.
 LAST_REQUESTS_S = 0.2
@@ -71,9 +73,12 @@ class Server:
         drain_s: float,
         certificate: Certificate | None = None,
         buffer_bytes: float = math.inf,
+        metrics: Metrics | None = None,
     ) -> None:
         """Prepare; with a `certificate` the server speaks https."""
         self._app = app
+        self._refusals = (metrics or Metrics()).http_refusals
+        self._unlogged, self._log_again_s = 0, 0.0
         self.budget = Budget(buffer_bytes)
         self.certificate = certificate
         self._drain_s = drain_s
@@ -190,6 +195,18 @@ class Server:
             self._full_until_s = now_s + 1.0
             log.warning("%d connections are open, and all are busy", self._max_clients)
         client.refuse(TOO_MANY_CLIENTS)
+
+    def note_refusal(self, refusal: Refusal, host: str) -> None:
+        """Count a request that no handler sees, and log it, unless another one has just been."""
+        status, reason = refusal.status.decode(), refusal.reason.decode()
+        self._refusals.add((status[:3],))
+        self._unlogged += 1
+        now_s = time.monotonic()
+        if now_s >= self._log_again_s:
+            plural = "s" if self._unlogged > 1 else ""
+            text = "%d request%s refused before routing; the last from %s: %s: %s"
+            log.warning(text, self._unlogged, plural, host or "a socket", status, reason)
+            self._unlogged, self._log_again_s = 0, now_s + REFUSALS_LOGGED_S
 
     def run(self, request: Request) -> None:
         """Start the task that answers a request."""

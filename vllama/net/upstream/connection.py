@@ -11,19 +11,19 @@ import math
 import select
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import httptools
 
 from vllama.base.errors import EngineCrashed, EngineError, UpstreamError
 from vllama.net.http.framing import split_whole_chunks
-
-if TYPE_CHECKING:
-    from vllama.net.upstream.pool import Upstream
+from vllama.supervise.spec import Endpoint
 
 # The spelling of engines. With any other spelling the parser sees all bytes, which is only slower.
 CHUNKED = b"ncoding: chunked\r\n"
 MUCH_BYTES = 64 * 1024  # in one read: others have a turn before the next
+MAX_OVERHEAD_BYTES = 1024 * 1024
+"""Read in a row without a byte of a body: of heads, extensions of chunks, and trailers."""
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """Of an answer that is not streamed."""
 AGAIN = "try again: if the engine has ended, it is being restarted"
@@ -59,32 +59,25 @@ class Sink(Protocol):
     @property
     def has_begun(self) -> bool:
         """Whether a token has come."""
-        ...
 
     @property
     def wants_headers(self) -> bool:
         """Whether it is given the headers of every answer, and not of failures only."""
-        ...
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """Handle the status and the headers, in lower case."""
-        ...
 
     def on_data(self, data: bytes) -> None:
         """Handle all body bytes of one read."""
-        ...
 
     def on_last(self, data: bytes) -> None:
         """Handle the body bytes of the read that ends the answer; `on_end` follows."""
-        ...
 
     def on_end(self) -> None:
         """Handle the end of a complete answer."""
-        ...
 
     def on_lost(self, error: EngineError) -> None:
         """Handle the loss of the connection, or a refusal of the answer, before the end."""
-        ...
 
 
 class FastPath(asyncio.Protocol):
@@ -115,21 +108,43 @@ class Progress:
     has_tokens: bool = False
 
 
+class Pool:
+    """The connections to one endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.idle: list[Connection] = []
+        self.live: set[Connection] = set()
+        self.stopping = False
+
+    def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
+        """Return the error of a lost connection; a stop of the server is given as the reason."""
+        if self.stopping:
+            return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
+        return ConnectionLost(f"cannot go on: {reason}", unsent=unsent, hint=self.hint)
+
+    @property
+    def hint(self) -> str:
+        """What to do about a lost connection."""
+        return AGAIN_ELSEWHERE if self.endpoint.is_elsewhere else AGAIN
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection; one answer at a time."""
 
     __slots__ = (
-        "_answered", "_between_chunks", "_complete", "_headers", "_held", "_keep", "_parser",
-        "_parts", "_pool", "_reads", "_reused", "_room_bytes", "_sink", "_transport", "_unread",
-        "closed", "fast_path",
+        "_answered", "_between_chunks", "_complete", "_headers", "_held", "_keep",
+        "_overhead_bytes", "_parser", "_parts", "_pool", "_reads", "_reused", "_room_bytes",
+        "_sink", "_transport", "_unread", "closed", "fast_path",
     )  # fmt: skip
 
-    def __init__(self, pool: Upstream) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.fast_path: FastPath | None = None
         self._headers: dict[str, str] = {}
         self._reads = 0
         self._room_bytes = math.inf  # for the rest of the answer
+        self._overhead_bytes = 0
         self._held = False
         self._transport: asyncio.Transport | None = None
         self._unread: select.poll | None = None
@@ -149,6 +164,7 @@ class Connection(asyncio.Protocol):
         """Send a request, and pass its answer to `sink`, unless it has more than `most_bytes`."""
         self._sink, self._room_bytes = sink, most_bytes
         self._reads, self._held, self._headers = 0, False, {}
+        self._overhead_bytes = 0
         self._reused = self._parser is not None
         self._answered = self._complete = self._keep = self._between_chunks = False
         if self._parser is None:
@@ -254,6 +270,7 @@ class Connection(asyncio.Protocol):
         if self._between_chunks and sink is not None:
             bodies, rest = split_whole_chunks(data)
             if not rest:
+                self._overhead_bytes = 0
                 sink.on_data(bodies[0] if len(bodies) == 1 else b"".join(bodies))
                 return
             self._parts += bodies
@@ -276,6 +293,10 @@ class Connection(asyncio.Protocol):
         if data and not data.endswith(b"\r\n"):
             self._between_chunks = False  # the read ends within a chunk or its size
         parts = self._parts
+        self._overhead_bytes = 0 if parts else self._overhead_bytes + len(data)
+        if self._overhead_bytes > MAX_OVERHEAD_BYTES and not self._complete:
+            self._lose(f"{self._pool.endpoint.title} sent too much that is no part of its answer")
+            return
         # a call of the sink may abort the connection, which removes the sink
         if parts and self._sink is not None:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -333,7 +354,7 @@ class Connection(asyncio.Protocol):
         """Keep the headers that the sink wants."""
         if self._parser is None or self._sink is None:
             return
-        if self._sink.wants_headers or self._parser.get_status_code() >= 400:
+        if self._sink.wants_headers or self._parser.get_status_code() >= 300:
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:

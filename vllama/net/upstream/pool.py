@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
@@ -21,11 +22,10 @@ from vllama.chat.filters import CallSource
 from vllama.chat.reply import JSON
 from vllama.chat.request import Call
 from vllama.net.upstream.connection import (
-    AGAIN,
-    AGAIN_ELSEWHERE,
     MAX_ANSWER_BYTES,
     Connection,
     ConnectionLost,
+    Pool,
     Progress,
 )
 from vllama.observe.tracing import setup
@@ -43,11 +43,9 @@ class CrashReports(Protocol):
 
     def explain(self, error: VllamaError) -> VllamaError:
         """Replace an engine's error by the cause of its crash, if it has crashed."""
-        ...
 
     def begin(self) -> Callable[[], bool]:
         """Note the time before a request is sent; return whether the engine was dead by then."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,8 @@ class _Collector:
             self.done.set_exception(error)
 
 
-class Upstream:
-    """The connections to one endpoint."""
+class Upstream(Pool):
+    """The client of one endpoint, with what is known of the engine there."""
 
     def __init__(
         self,
@@ -108,27 +106,17 @@ class Upstream:
 
         Whole answers have `most_answer_bytes` at most, streams any number.
         """
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self.call_sources = {} if call_sources is None else call_sources
         self.most_answer_bytes = most_answer_bytes
         self.request_id_header: str | None = None  # from the engine's traits
         self.crashes: CrashReports | None = None
+        self.grammars: Any = None  # of `routes.inference.engine_log`
+        self.adapters: dict[Path, str] = {}  # those that the engine has loaded, by its names
         self.tells_counts = True  # False once an answer had none
         self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
-        self.idle: list[Connection] = []
-        self.live: set[Connection] = set()
         self.users = 0  # requests that have or will have an answer from it
-        self.stopping = False
-
-    def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
-        """Return the error of a lost connection; a stop of the server is given as the reason."""
-        if self.stopping:
-            return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
-        return ConnectionLost(f"cannot go on: {reason}", unsent=unsent, hint=self._hint)
-
-    @property
-    def _hint(self) -> str:
-        return AGAIN_ELSEWHERE if self.endpoint.is_elsewhere else AGAIN
+        self.check: asyncio.Task[None] | None = None  # whether it still works for nobody
 
     async def connect(self) -> Connection:
         """Return an idle connection or a new one. Raises ConnectionLost."""
@@ -140,11 +128,12 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
-                make = partial(loop.create_connection, lambda: Connection(self))
-                _, connection = await reach(self.endpoint, make)
+                is_unix = self.endpoint.socket
+                make = loop.create_unix_connection if is_unix else loop.create_connection
+                _, connection = await reach(self.endpoint, partial(make, lambda: Connection(self)))
         except (OSError, TimeoutError) as error:
             text = f"cannot reach {self.endpoint.title}: {describe_connection_error(error)}"
-            raise ConnectionLost(text, unsent=True, hint=self._hint) from error
+            raise ConnectionLost(text, unsent=True, hint=self.hint) from error
         return connection
 
     def hide_key(self, text: bytes) -> bytes:
@@ -162,7 +151,7 @@ class Upstream:
     def encode(self, call: Call, span: CallSpan | None = None) -> bytes:
         """Return the bytes of a POST, with the id of the client's request that causes it.
 
-        `span` names the trace that the call belongs to.
+        `span` names the trace that the call belongs to. Raises BadRequest, see `Call.encode`.
         """
         head = self._heads.get(call.path) if call.content_type == JSON else self._head(call)
         if head is None:
@@ -171,10 +160,9 @@ class Upstream:
         request = trace.get() if header else None
         request_id = f"{header}: {request.next_call()}\r\n".encode("latin-1") if request else b""
         tracing = span.headers if span is not None else b""
-        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
-            *(head, request_id, tracing),
-            *(len(call.body), call.body),
-        )
+        body = call.encode()
+        parts = (head, request_id, tracing, len(body), body)
+        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % parts
 
     def _head(self, call: Call) -> bytes:
         """Return the part of the head that all such calls share."""

@@ -176,6 +176,8 @@ class Connections:
                     raise ConnectionBroken(_reason(error)) from error
             except (OSError, HTTPError) as error:
                 raise ConnectionBroken(_reason(error)) from error
+            except ValueError as error:  # it may quote a secret
+                raise BadAddress("a header, such as a token or key, cannot be sent") from error
         raise AssertionError  # the last try returns or raises
 
     def _manager(self, url: Url) -> PoolManager:

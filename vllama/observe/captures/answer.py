@@ -4,16 +4,27 @@ Engines write tokens as pieces of text, and not all alike. A character may be se
 engine names them in one entry, another writes the first ones as empty and the last as the whole
 character, a third writes all as empty and leaves the character out of the text too. So tokens are
 placed by the bytes of the answer that they make.
+
+An answer that is no text has numbers, vectors and scores, apart from what is beside them.
 """
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are no whole character."""
+VOLATILE = frozenset(
+    {
+        "id", "model", "created", "created_at", "completed_at", "system_fingerprint",
+        "total_duration", "load_duration", "prompt_eval_duration", "eval_duration", "usage",
+    }
+)  # fmt: skip
+"""Fields that are different each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +42,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Response:
     """An answer; `tokens` None: the engine tells none, or tells them so that they have no place.
 
     `cut`: it ended at the limit of tokens, not by itself.
@@ -55,7 +66,7 @@ def lacks_text(choice: Mapping[str, Any]) -> bool:
     return any(_data(piece) is None for piece in _logprobs(choice).get("tokens") or ())
 
 
-def read_answer(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> Answer:
+def read_answer(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> Response:
     """Read a choice of `/v1/completions`; `whole` is the same one asked for without logprobs."""
     source, given = whole or choice, _logprobs(choice)
     cut = source.get("finish_reason") == "length"
@@ -68,15 +79,15 @@ def read_answer(choice: Mapping[str, Any], whole: Mapping[str, Any] | None = Non
         _Entry(data=_data(piece), logprob=logprob, top=_top(top))
         for piece, logprob, top in zip(
             pieces,
-            _padded(given.get("token_logprobs"), size),
-            _padded(given.get("top_logprobs"), size),
+            _pad(given.get("token_logprobs"), size),
+            _pad(given.get("top_logprobs"), size),
             strict=True,
         )
     ]
     return _place(text.encode(errors="replace"), entries, cut=cut)
 
 
-def make_answer(text: str, *, cut: bool, entries: Sequence[Mapping[str, Any]] = ()) -> Answer:
+def make_answer(text: str, *, cut: bool, entries: Sequence[Mapping[str, Any]] = ()) -> Response:
     """Make the answer of a chat; `entries` are its log probabilities in the form of OpenAI's chats.
 
     That is a token each, with `bytes`, `logprob` and `top_logprobs` of the same form.
@@ -99,18 +110,18 @@ def make_answer(text: str, *, cut: bool, entries: Sequence[Mapping[str, Any]] = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """What an engine tells of a token; `data` None: its bytes are unknown."""
+    """Data of an engine about a token; `data` None: its bytes are unknown."""
 
     data: bytes | None
     logprob: float | None
     top: dict[bytes, float]
 
 
-def _place(data: bytes, entries: Sequence[_Entry], *, cut: bool) -> Answer:
+def _place(data: bytes, entries: Sequence[_Entry], *, cut: bool) -> Response:
     """Return an answer with its tokens in their places."""
     spans = locate_tokens(data, [entry.data for entry in entries]) if entries else None
     if spans is None:
-        return Answer(text=data, cut=cut)
+        return Response(text=data, cut=cut)
     tokens = []
     for span in spans:
         logprob, top = None, {}
@@ -119,7 +130,7 @@ def _place(data: bytes, entries: Sequence[_Entry], *, cut: bool) -> Answer:
         if top and logprob is not None:  # a rarer token with the same text may stand for it
             top[data[span.start : span.end]] = logprob
         tokens.append(Token(start=span.start, end=span.end, logprob=logprob, top=top))
-    return Answer(text=data, cut=cut, tokens=tuple(tokens))
+    return Response(text=data, cut=cut, tokens=tuple(tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +228,44 @@ def _entry_data(entry: Mapping[str, Any]) -> bytes | None:
     return bytes(given) if given else _data(entry.get("token"))
 
 
-def _padded(values: object, size: int) -> list[Any]:
+def _pad(values: object, size: int) -> list[Any]:
     given = values[:size] if isinstance(values, list) else []
     return given + [None] * (size - len(given))
 
 
 def _top(source: Mapping[str, float] | None) -> dict[bytes, float]:
     return {data: value for name, value in (source or {}).items() if (data := _data(name))}
+
+
+def split_numbers(value: Any, place: str, numbers: dict[str, list[float]]) -> Any:
+    """Move fractions, and lists of numbers, to `numbers`; return the rest without what varies.
+
+    `place` is where `value` is in the answer, such as `data[0].embedding`.
+    """
+    if place.endswith(".embedding") and isinstance(value, str):
+        value = _decode_vector(value)
+    if isinstance(value, float):
+        numbers[place] = [value]
+        return "…"
+    if isinstance(value, list):
+        if value and all(isinstance(one, int | float) for one in value):
+            numbers[place] = [float(one) for one in value]
+            return f"{len(value)} numbers"
+        parts = enumerate(value)
+        return [split_numbers(one, f"{place}[{index}]", numbers) for index, one in parts]
+    if isinstance(value, dict):
+        return {
+            name: split_numbers(one, f"{place}.{name}" if place else name, numbers)
+            for name, one in value.items()
+            if name not in VOLATILE
+        }
+    return value
+
+
+def _decode_vector(text: str) -> object:
+    """Return the vector of `encoding_format` "base64"; the text itself if it is none."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        return list(struct.unpack(f"<{len(data) // 4}f", data))
+    except (ValueError, struct.error):
+        return text

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from vllama.base import private
 from vllama.base.errors import ConfigError
+from vllama.base.left_out import read_each
 from vllama.observe.captures.format import (
     Capture,
     Summary,
@@ -34,23 +36,17 @@ def make_name(capture: Summary) -> str:
 def list_files(folder: Path) -> list[Path]:
     """Return the files of captures, the oldest first; none if there is no such folder."""
     try:
-        return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
+        found = (path for path in folder.iterdir() if NAME.fullmatch(path.name))
+        return sorted(path for path in found if not path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def list_summaries(folder: Path, most: int | None = None) -> Iterator[Summary]:
     """Yield captures without their bodies, the newest first; damaged ones are skipped."""
-    for path in reversed(list_files(folder)):
-        if most is not None and most <= 0:
-            return
-        try:
-            summary = read_summary(path.read_bytes(), path.name)
-        except (OSError, ConfigError):  # it was just removed, or is from another version
-            continue
-        yield summary
-        if most is not None:
-            most -= 1
+    paths = reversed(list_files(folder))
+    found = read_each(paths, lambda path: read_summary(path.read_bytes(), path.name))
+    return islice(found, most if most is None else max(0, most))
 
 
 def find_capture(folder: Path, id_: str) -> Capture | None:
@@ -101,7 +97,8 @@ class CaptureFolder:
         """
         private.make_folder(self.path)
         if self._files is None:
-            self._files = deque((path, path.stat().st_size) for path in list_files(self.path))
+            sizes = read_each(list_files(self.path), lambda path: (path, path.stat().st_size))
+            self._files = deque(sizes)
             self._size_bytes = sum(size for _, size in self._files)
             if self._most is not None:  # a server that keeps fewer deletes none of an earlier one's
                 self._most = max(self._most, len(self._files))
@@ -111,11 +108,7 @@ class CaptureFolder:
         if refused and self._most is not None and len(self._refused) >= max(1, self._most // 2):
             self._remove(files, next(one for one in files if one[0] in self._refused))
         self._make_room(files, len(content))
-        try:
-            private.replace(path, content)
-        except OSError:
-            path.with_suffix(".new").unlink(missing_ok=True)
-            raise
+        private.replace(path, content)
         files.append((path, len(content)))
         self._size_bytes += len(content)
         if refused:

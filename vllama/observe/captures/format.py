@@ -45,7 +45,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What lists show of a request. `model` is the name that it asked for, "" if none is known."""
+    """Summary of a request for lists. `model` is the requested name, "" if none is known."""
 
     method: str
     path: str
@@ -62,7 +62,7 @@ class CapturedRequest(RequestHead, frozen=True, kw_only=True):
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What lists show of an answer."""
+    """Summary of a response for lists."""
 
     status: Annotated[int, says("the HTTP status; 0 if the client left before there was one")]
     content_type: Annotated[str, says("the type of the body")]
@@ -85,7 +85,7 @@ class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
 
     @property
     def is_stream(self) -> bool:
-        """Whether it came as a stream of events or lines."""
+        """True if it came as a stream of events or lines."""
         return self.content_type.startswith(("text/event-stream", "application/x-ndjson"))
 
     @property
@@ -126,7 +126,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a request took, from when it had been received."""
+    """Durations of a request, from its receipt."""
 
     queued_s: Annotated[float, says("the wait for a slot, in seconds")] = 0.0
     load_s: Annotated[float, says("the part of the wait in which a model loaded")] = 0.0
@@ -236,7 +236,7 @@ def read_summary(content: bytes, name: str) -> Summary:
 def _read(content: bytes, name: str, kind: type[T]) -> T:
     try:
         found = msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise _make_error(name, str(error)) from None
     if found.format != VERSION:
         raise _make_error(name, f"its form is {found.format}, and this vllama reads {VERSION}")

@@ -1,4 +1,4 @@
-"""What an answer of any dialect says: its texts, numbers and tokens, whole or streamed.
+"""Reader of any dialect's responses: texts, numbers and tokens, whole or streamed.
 
 A reading has only what should be the same when the request is sent again: no ids, no times.
 """
@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from vllama.chat.logprobs import convert_logprobs
-from vllama.observe.captures.answer import Answer, make_answer
+from vllama.observe.captures.answer import Response, make_answer, split_numbers
 from vllama.observe.captures.format import AnswerText, Capture, CapturedAnswer, ReadCapture
-from vllama.observe.captures.numbers import split_numbers
 
 TEXT, THINKING, CALLS, ERROR, REST = "text", "thinking", "tool calls", "error", "answer"
 OLLAMA = ("/api/chat", "/api/generate")
@@ -34,7 +33,7 @@ class Said:
 
 @dataclass(slots=True)
 class Reading:
-    """What an answer says.
+    """Content of a response.
 
     `texts` by what they are (`text`, `thinking`, `tool calls`, …; with a number where an answer has
     several choices), `numbers` likewise (vectors, scores). Counts of tokens are None if unknown;
@@ -44,7 +43,7 @@ class Reading:
     """
 
     status: int
-    texts: dict[str, Answer] = field(default_factory=dict)
+    texts: dict[str, Response] = field(default_factory=dict)
     numbers: dict[str, list[float]] = field(default_factory=dict)
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
@@ -55,7 +54,7 @@ class Reading:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast the tokens after the first one came; else, as the answer itself says."""
+        """Speed of the tokens after the first one; else the response's own figure."""
         if self.generated_tokens is None:
             return None
         if self.first_s is not None and self.last_s is not None and self.last_s > self.first_s:

@@ -1,4 +1,4 @@
-"""What scrapers read: our metrics, and those of the engines with a label that names the model.
+"""Exposition for scrapers: our metrics, and the engines' with a label that names the model.
 
 Every engine has its own `/metrics` in the text format of Prometheus. In one exposition each family
 may have only one HELP and one TYPE, and all its series must stand together, so texts cannot simply

@@ -1,4 +1,4 @@
-"""What one server counts; no decision depends on it."""
+"""Metrics of one server; no decision depends on them."""
 
 from __future__ import annotations
 
@@ -111,6 +111,12 @@ class Metrics:
             "vllama_request_errors",
             "Requests that ended with an error, by its reason.",
             ("model", "route", "status", "reason"),
+        )
+        self.http_refusals = Counter(
+            "vllama_http_refusals",
+            "Requests that were refused before their route was known: malformed, too large, too "
+            "slow, or beyond the limit of connections.",
+            ("status",),
         )
         self.queue_refusals = Counter(
             "vllama_queue_refusals",
@@ -229,6 +235,13 @@ class Metrics:
         """Return all of them, in the order in which they are shown."""
         return list(vars(self).values())
 
+    def forget(self, model: str) -> None:
+        """Drop the series of a removed model: names that come and go would fill `MAX_SERIES`."""
+        for one in self.list_instruments():
+            found = [x for x in one.values if ("model", model) in zip(one.labels, x, strict=True)]
+            for labels in found:
+                del one.values[labels]
+
     def count_request(
         self,
         *,
@@ -302,7 +315,7 @@ class Metrics:
             counted.add(labels)
 
     def expect_troubles(self, model: str) -> None:
-        """Let the series of a model's troubles exist, so that their first increase is not missed.
+        """Create the series of a model's troubles, so that their first increase is not missed.
 
         It is there from the beginning of a load: queues are full above all while a model loads.
         """

@@ -55,7 +55,7 @@ class RequestTrace:
             name,
             self._remote,
             SpanKind.SERVER,
-            attributes=_known(attributes),
+            attributes=_drop_unknown(attributes),
             start_time=started_ns,
         )
         self._context = set_span_in_context(self._root, self._remote)
@@ -82,7 +82,7 @@ class RequestTrace:
     def end_stage(self, attributes: Attributes | None = None) -> None:
         """End the present stage, if there is one."""
         if self._stage is not None:
-            self._stage.set_attributes(_known(attributes or {}))
+            self._stage.set_attributes(_drop_unknown(attributes or {}))
             self._stage.end(now_ns())
             self._stage = None
 
@@ -90,7 +90,7 @@ class RequestTrace:
         """Add the span of a load that is already over to the present stage."""
         context = set_span_in_context(self._stage, self._remote) if self._stage else self._context
         span = self._tracer.start_span(
-            "load", context, attributes=_known(attributes), start_time=start_ns
+            "load", context, attributes=_drop_unknown(attributes), start_time=start_ns
         )
         span.end(end_ns)
 
@@ -124,7 +124,7 @@ class RequestTrace:
         """End the trace; `failed`: the error is the server's, not the client's."""
         self.end_stage()
         self._root.update_name(name)
-        self._root.set_attributes(_known(attributes))
+        self._root.set_attributes(_drop_unknown(attributes))
         if error is not None:
             self._root.set_attribute("error.type", error.kind)
             self._root.set_attribute("exception.message", error.message)
@@ -152,7 +152,7 @@ class CallSpan:
             "http.response.status_code": status or None,
             "gen_ai.response.time_to_first_chunk": first_token_s,
         }
-        self._span.set_attributes(_known(attributes))
+        self._span.set_attributes(_drop_unknown(attributes))
         if status >= 400 or error is not None:
             self._span.set_status(Status(StatusCode.ERROR, error.message if error else None))
             self._span.set_attribute("error.type", error.kind if error else str(status))
@@ -179,5 +179,5 @@ class CallSpan:
         self._span.end(now_ns())
 
 
-def _known(attributes: Attributes) -> dict[str, str | int | float | bool | list[str]]:
+def _drop_unknown(attributes: Attributes) -> dict[str, str | int | float | bool | list[str]]:
     return {name: value for name, value in attributes.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Where traces are sent: an OTLP collector, over HTTP.
+"""Setup of tracing: an OTLP collector, over HTTP.
 
 Everything else is configured by OpenTelemetry's own variables, which its library reads: headers,
 time-outs, batches, sampling (`OTEL_TRACES_SAMPLER`), the name of the service, and so on.
@@ -80,7 +80,7 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send what waits to be sent; blocks for at most `CLOSE_LIMIT_S`.
+        """Send the pending spans; blocks for at most `CLOSE_LIMIT_S`.
 
         The library would try again and again to reach a collector that does not answer, so it is
         left to a thread that ends with the process.

@@ -5,16 +5,16 @@ An answer is on the disk before it counts, as usage is (docs/decisions/0028).
 
 from __future__ import annotations
 
-import os
 from codecs import BOM_UTF8
 from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_hex
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
 
-from vllama.base import private
+from vllama.base import journal, private
 from vllama.dialects.openai.batch_types import RowError
 
 MAX_ROWS = 50_000
@@ -23,19 +23,19 @@ MAX_ERRORS = 100
 
 
 class Place(NamedTuple):
-    """Where a row is in its file, and its `custom_id`."""
+    """Where a row is in its file, its `custom_id` and its model."""
 
     custom_id: str
     start: int
     length: int
-
-
-class Row(NamedTuple):
-    """A row as it runs."""
-
-    place: Place
     model: str
-    body: bytes
+
+
+class _Ended(msgspec.Struct):
+    custom_id: str
+
+
+_read_ended = msgspec.json.Decoder(_Ended).decode
 
 
 class _Line(msgspec.Struct):
@@ -64,7 +64,8 @@ def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
                     found.line = number
                     errors.append(found)
                 else:
-                    places.append(Place(found, start, len(line)))
+                    model = intern(found.body["model"])  # most rows have the same
+                    places.append(Place(found.custom_id, start, len(line), model))
             start += len(line)
             if len(errors) >= MAX_ERRORS or len(places) > MAX_ROWS:
                 break
@@ -77,8 +78,8 @@ def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
     return places, errors
 
 
-def _check_line(line: bytes, endpoint: str, seen: set[str]) -> str | RowError:
-    """Return the `custom_id` of a line, or what is wrong with it."""
+def _check_line(line: bytes, endpoint: str, seen: set[str]) -> _Line | RowError:
+    """Return a line as it was read, or what is wrong with it."""
     if len(line) > MAX_ROW_BYTES:
         return RowError(
             code="row_too_large", message=f"a row may have at most {MAX_ROW_BYTES >> 20} MiB"
@@ -103,15 +104,15 @@ def _check_line(line: bytes, endpoint: str, seen: set[str]) -> str | RowError:
     if row.body.get("stream"):
         message = "an answer of a batch is not streamed"
         return RowError(code="invalid_request", message=message, param="body.stream")
-    return row.custom_id
+    return row
 
 
-def read_row(path: Path, place: Place) -> Row:
-    """Return a row that was checked. Blocks. Raises OSError."""
+def read_row(path: Path, place: Place) -> bytes:
+    """Return the body of a row that was checked. Blocks. Raises OSError."""
     with path.open("rb") as file:
         file.seek(place.start)
         line = msgspec.json.decode(file.read(place.length), type=_Line)
-    return Row(place, line.body["model"], msgspec.json.encode(line.body))
+    return msgspec.json.encode(line.body)
 
 
 def write_line(custom_id: str, status: int, body: bytes) -> bytes:
@@ -128,25 +129,22 @@ def write_line(custom_id: str, status: int, body: bytes) -> bytes:
 
 def add_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Add answers to a file, and wait for the disk. Blocks. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, private.FILE)
-    with os.fdopen(descriptor, "ab") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fdatasync(descriptor)
+    journal.append_to(path, b"".join(lines))
 
 
 def read_ended(path: Path) -> set[str]:
     """Return the `custom_id`s of a file's answers. Blocks. Raises OSError.
 
-    A line that was not written whole is taken away.
+    A line that cannot be read, such as one that a crash has cut, is put aside: its row runs again.
     """
-    ended: set[str] = set()
-    if path.exists():
-        whole = 0
-        with path.open("r+b") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    ended.add(msgspec.json.decode(line)["custom_id"])
-                    whole += len(line)
-            file.truncate(whole)
-    return ended
+    if not path.exists():
+        return set()
+    with path.open("rb") as file:
+        ended, unreadable = journal.read_lines(file, _read_ended)
+    if unreadable:
+        journal.put_aside(path, unreadable, path.with_suffix(".unreadable"))
+        whole, bad = path.with_suffix(".whole"), set(unreadable)
+        with path.open("rb") as old, private.create(whole) as new:
+            new.writelines(line for line in old if line.removesuffix(b"\n") not in bad)
+        whole.replace(path)
+    return {each.custom_id for each in ended}

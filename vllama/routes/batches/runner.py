@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from vllama.accounts.keys.key import Key
+from vllama.accounts.keys.key import ApiKey
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base import executors
 from vllama.base.errors import EngineCrashed, Unauthorized, VllamaError
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.batch_types import OVER, Batch, BatchStatus, RequestCounts, RowError
 from vllama.net.http.request import RESUMED_HEADER, Request
-from vllama.routes.batches.lane import LOOK_S, Lane, is_row
+from vllama.routes.batches.lane import LOOK_S, Lane, is_last_attempt
 from vllama.routes.batches.rows import (
     Place,
-    Row,
     add_lines,
     check_rows,
     read_ended,
@@ -32,27 +32,28 @@ from vllama.routes.batches.rows import (
 )
 from vllama.routes.batches.store import ERROR, LOCKED_S, OUTPUT, BatchStore, Conflict, StoredBatch
 from vllama.routes.catalog import Catalog
-from vllama.scheduler.scheduler import Scheduler
+from vllama.routes.recording.running import is_row
 
 log = logging.getLogger(__name__)
 
 BUSY = (429, 503)
 LEAST_REST_S, MOST_REST_S = 2.0, 60.0
-MOST_DEATHS = 2
+MOST_DEATHS, MOST_RESTARTS = 2, 2
+MOST_MODELS = 16  # whose next rows are looked at for one that may run
 LOOK_AGAIN_S = 60.0
 """For files that have expired, and for batches that an error of the disk has stopped."""
 CLIENT = "batch"
 """Stands in lists where other requests have the address of their client."""
 
 
-class Host(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
     """The parts of the server that a batch needs."""
 
-    answer: Callable[[Request, Key | None], Awaitable[None]]
+    answer: Callable[[Request, ApiKey | None], Awaitable[None]]
     keys: KeyRing
     lane: Lane
     catalog: Catalog
-    scheduler: Scheduler
 
 
 class Line(NamedTuple):
@@ -148,8 +149,9 @@ class Batches:
                     return "cancelled", []
                 if time.time() > shown.expires_at:
                     return "expired", []
-                if row := await self._take_next(rows, path, is_alone=not active):
-                    active.add(asyncio.create_task(self._ask(stored, rows, row)))
+                if place := await self._take_next(rows, is_alone=not active):
+                    body = await executors.storage.run(read_row, path, place)
+                    active.add(asyncio.create_task(self._ask(stored, rows, place, body)))
                     await asyncio.sleep(0)  # so that it is in the lane before the next one
                 elif active:
                     await asyncio.wait(active, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -163,42 +165,45 @@ class Batches:
                 task.cancel()
         return "completed", []
 
-    async def _take_next(self, rows: _Rows, path: Path, *, is_alone: bool) -> Row | None:
-        """Take out the next row if it may run now; one without a model may, and gets its error."""
-        place = rows.take(is_alone=is_alone)
-        if place is None:
-            return None
-        row = await executors.storage.run(read_row, path, place)
-        host = self._host
-        try:
-            entry = await host.catalog.look_up(row.model)
-        except VllamaError:
-            return row
-        if host.lane.may_start(entry.bundle, host.scheduler):
-            return row
-        rows.give_back(place)
+    async def _take_next(self, rows: _Rows, *, is_alone: bool) -> Place | None:
+        """Take out a row that may run now; None if none may."""
+        for place in rows.list_next(is_alone=is_alone):
+            if await self._may_start(place.model):
+                rows.take(place)
+                return place
         return None
 
-    async def _ask(self, stored: StoredBatch, rows: _Rows, row: Row) -> Line | None:
+    async def _may_start(self, model: str) -> bool:
+        """Return whether a row may start; one without a model may, and gets its error."""
+        try:
+            entry = await self._host.catalog.look_up(model)
+        except VllamaError:
+            return True
+        return self._host.lane.may_start(entry.bundle)
+
+    async def _ask(
+        self, stored: StoredBatch, rows: _Rows, place: Place, body: bytes
+    ) -> Line | None:
         """Return the answer of a row; None if it has none, and goes back to the others."""
         is_row.set(True)
-        host, custom_id = self._host, row.place.custom_id
+        host, custom_id = self._host, place.custom_id
+        is_last_attempt.set(rows.restarts[custom_id] >= MOST_RESTARTS)
         key = host.keys.find_owner(stored.owner, stored.key_name)
         if key is None and host.keys.is_required:
             error = Unauthorized("unauthorized: the key of this batch is gone")
             text = msgspec.json.encode(make_openai_error(error))
             return Line(False, write_line(custom_id, error.status, text))
-        request = Request.without_socket(stored.shown.endpoint, row.body, CLIENT)
+        request = Request.without_socket(stored.shown.endpoint, body, CLIENT)
         await host.answer(request, key)
         if request.disconnected or not request.done:  # another request came
-            rows.give_back(row.place)
+            rows.begin_again(place)
             return None
         if request.status in BUSY:
-            rows.rest(row.place)
+            rows.rest(place)
             return None
         was_resumed = any(name == RESUMED_HEADER.encode() for name, _ in request.extra)
         died = isinstance(request.failure, EngineCrashed) and not was_resumed
-        if died and rows.repeat(row.place):
+        if died and rows.repeat(place):
             return None
         rows.rest_s = LEAST_REST_S
         return Line(
@@ -218,15 +223,19 @@ class Batches:
 
 
 class _Rows:
-    """The rows of a batch that are still to run, in order.
+    """The rows of a batch that are still to run, in order within each model.
 
-    After a refusal they rest, each time longer. A row whose engine has died may be the cause: it
-    runs again after all others, alone, so that it cannot do them harm.
+    After a refusal they rest, each time longer. A row that was stopped and has to begin again does
+    so behind the others. A row whose engine has died may be the cause: it runs again after all
+    others, alone, so that it cannot do them harm.
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
-        self._new, self._again = deque(places), deque[Place]()
-        self._deaths: Counter[str] = Counter()
+        self._new: defaultdict[str, deque[Place]] = defaultdict(deque)  # by model
+        for place in places:
+            self._new[place.model].append(place)
+        self._again = deque[Place]()
+        self._deaths, self.restarts = Counter[str](), Counter[str]()
         self.rest_s = LEAST_REST_S  # the next rest
         self._rests_until_s = 0.0
 
@@ -235,20 +244,31 @@ class _Rows:
         """Whether any is still to run."""
         return bool(self._new or self._again)
 
-    def take(self, *, is_alone: bool) -> Place | None:
-        """Take out the row that may run next, None while none may; `is_alone`: no other runs."""
+    def list_next(self, *, is_alone: bool) -> list[Place]:
+        """Return those of which one may run next; `is_alone`: no other runs."""
         if time.monotonic() < self._rests_until_s:
-            return None
-        queue = self._new or (self._again if is_alone else None)
-        return queue.popleft() if queue else None
+            return []
+        first = [rows[0] for rows in islice(self._new.values(), MOST_MODELS)]
+        return first or (list(self._again)[:1] if is_alone else [])
 
-    def give_back(self, place: Place) -> None:
-        """Have a row that was taken out run next."""
-        (self._again if place.custom_id in self._deaths else self._new).appendleft(place)
+    def take(self, place: Place) -> None:
+        """Take out a row, which runs."""
+        rows = self._find(place)
+        rows.remove(place)
+        if not rows:
+            self._new.pop(place.model, None)
+
+    def _find(self, place: Place) -> deque[Place]:
+        return self._again if place.custom_id in self._deaths else self._new[place.model]
+
+    def begin_again(self, place: Place) -> None:
+        """Have a row that was taken out run from its beginning after the others."""
+        self.restarts[place.custom_id] += 1
+        self._find(place).append(place)
 
     def rest(self, place: Place) -> None:
         """Have a row that was refused run next, after a rest of all."""
-        self.give_back(place)
+        self._find(place).appendleft(place)
         if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
             self._rests_until_s = time.monotonic() + self.rest_s
             self.rest_s = min(2 * self.rest_s, MOST_REST_S)

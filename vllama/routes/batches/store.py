@@ -6,19 +6,20 @@ ends; until then they are its journal (`rows.add_lines`).
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from vllama.base import private
-from vllama.base.errors import BadRequest, Busy, NotFound, VllamaError
+from vllama.base.errors import BadRequest, Busy, LimitReached, NotFound, VllamaError
+from vllama.base.left_out import read_each
 from vllama.base.units import format_bytes_decimal
 from vllama.dialects.openai.batch_types import (
     KEPT_S,
@@ -30,10 +31,18 @@ from vllama.dialects.openai.batch_types import (
     RowError,
     RowErrors,
 )
+from vllama.models.disk import find_room
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 200 * 1000 * 1000
 KEYS_SHARE = 4
 """A key may take this part of the whole, and no more."""
+MOST_FILES, MOST_BATCHES, MOST_RUNNING = 10_000, 1000, 100
+"""Of one key; of more batches, the oldest that have ended are removed with their answers."""
 LOCKED_S = 5.0
 """Between two looks at a folder that another server has."""
 OUTPUT, ERROR = "output", "error"
@@ -84,73 +93,99 @@ class BatchStore:
         """`most_bytes` of all files together."""
         self.folder = folder
         self._most = most_bytes
-        self._lock: BinaryIO | None = None
+        self._lock: FileLock | None = None
         self.obstacle = ""  # why `open` was refused
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, StoredBatch] = {}
+        self._uploads: dict[Path, tuple[str, int]] = {}  # owner and bytes
         self._writing = threading.Lock()
 
     def open(self) -> bool:
-        """Lock the folder until `close`, and read it; return whether this server has it. Blocks."""
+        """Lock the folder until `close`, and read it; return whether this server has it. Blocks.
+
+        A folder that was removed meanwhile is made again.
+        """
+        from filelock import FileLock, Timeout  # keeps the start of the server fast
+
+        if self._lock is not None and not self.folder.exists():
+            log.warning("the folder of batches '%s' was removed: a new one begins", self.folder)
+            self.close()
         if self._lock is None:
+            lock = FileLock(self.folder / "lock", mode=private.FILE, thread_local=False)
             try:
-                lock = lock_folder(self.folder)
-            except BlockingIOError:
+                private.make_folder(self.folder)
+                lock.acquire(timeout=0)
+            except Timeout:
                 self.obstacle = "another server runs those of this data folder; ask that one"
             except OSError as error:
                 self.obstacle = f"cannot write their folder: {error.strerror or error}"
             else:
                 self._files = {each.shown.id: each for each in self._read("file-", StoredFile)}
                 self._batches = {each.shown.id: each for each in self._read("batch_", StoredBatch)}
-                for path in self.folder.glob("new-*"):  # uploads that a kill has ended
-                    path.unlink(missing_ok=True)
+                for path in self.folder.glob("*new*"):  # what a kill has kept from its end
+                    with suppress(OSError):
+                        path.unlink()
                 self._lock = lock  # now that all is read
         return self._lock is not None
 
     def check_open(self) -> None:
         """Raise Busy unless this server has the folder."""
-        if self._lock is None:
+        if self._lock is None or not (self.folder.exists() or self.open()):
             reason = f"cannot use files and batches: {self.obstacle}"
             raise Busy(reason, retry_after_s=LOCKED_S)
 
     def close(self) -> None:
         """Let another server have the folder."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def begin_file(self) -> Path:
         """Return where to write a new file."""
         return self.folder / f"new-{token_hex(8)}"
 
-    def check_room(self, owner: str, size_bytes: int) -> None:
-        """Raise NoRoom if a file of this size cannot be kept."""
-        check_size(size_bytes)
-        files = list(self._files.values())
-        everything = sum(each.shown.bytes for each in files)
-        own = sum(each.shown.bytes for each in files if each.owner == owner)
+    def reserve(self, new: Path, owner: str, size_bytes: int) -> None:
+        """Count an upload to `new` as a file of this size, until `release`. Raises NoRoom."""
+        with self._writing:
+            self.check_room(owner, size_bytes, new)
+            self._uploads[new] = owner, size_bytes
+
+    def release(self, new: Path) -> None:
+        """Remove what an upload has left, and count it no longer."""
+        new.unlink(missing_ok=True)
+        self._uploads.pop(new, None)
+
+    def check_room(self, owner: str, size_bytes: int, new: Path | None = None) -> None:
+        """Raise NoRoom if a file of this size cannot be kept beside the others and the uploads."""
+        uploads = [each for path, each in list(self._uploads.items()) if path != new]
+        sizes = [(each.owner, each.shown.bytes) for each in list(self._files.values())] + uploads
+        everything = sum(size for _, size in sizes)
+        owns = [size for whose, size in sizes if whose == owner]
         most_of_owner = self._most // KEYS_SHARE if owner else self._most
-        if size_bytes > most_of_owner:
-            most = format_bytes_decimal(most_of_owner)
-            raise NoRoom(f"the file is too large: {most} at most here")
-        if everything + size_bytes > self._most or own + size_bytes > most_of_owner:
+        if size_bytes > (most_of_one := min(MAX_FILE_BYTES, most_of_owner)):
+            raise NoRoom(f"the file is too large: {format_bytes_decimal(most_of_one)} at most")
+        is_full = everything + size_bytes > self._most or sum(owns) + size_bytes > most_of_owner
+        if is_full or len(owns) >= MOST_FILES:
             raise NoRoom(
                 "cannot keep the file: there are too many others", hint="delete some of them"
             )
+        if size_bytes + sum(size for _, size in uploads) > find_room(self.folder):
+            raise NoRoom("cannot keep the file: the disk is full", hint="free some space")
 
     def keep_file(self, new: Path, filename: str, owner: str, kept_s: int = KEPT_S) -> FileObject:
         """Keep a file for a batch, which was written. Raises OSError."""
         identity = make_id("file-")
+        shown = self._add_file(identity, new, filename, PURPOSE, owner, kept_s)
         new.rename(self.content(identity))
-        return self._add_file(identity, filename, PURPOSE, owner, kept_s)
+        return shown
 
     def _add_file(
-        self, identity: str, filename: str, purpose: str, owner: str, kept_s: int
+        self, identity: str, path: Path, filename: str, purpose: str, owner: str, kept_s: int
     ) -> FileObject:
         now_s = int(time.time())
         shown = FileObject(
             id=identity,
-            bytes=self.content(identity).stat().st_size,
+            bytes=path.stat().st_size,
             created_at=now_s,
             expires_at=now_s + kept_s,
             filename=filename[:200],
@@ -185,6 +220,18 @@ class BatchStore:
                     hint="cancel that batch first",
                 )
         self._remove(identity)
+
+    def add_batch(self, stored: StoredBatch) -> None:
+        """Write a new batch; the oldest make room. Raises LimitReached, OSError."""
+        own = [each.shown for each in self.list_batches() if each.owner == stored.owner]
+        if sum(each.status not in OVER for each in own) >= MOST_RUNNING:
+            reason = f"cannot add a batch: {MOST_RUNNING} have not ended yet"
+            raise LimitReached(reason, retry_after_s=60.0, hint="wait, or cancel some of them")
+        for old in own[MOST_BATCHES - 1 :]:
+            if old.status in OVER:
+                for identity in filter(None, (old.output_file_id, old.error_file_id, old.id)):
+                    self._remove(identity)
+        self.save_batch(stored)
 
     def save_batch(self, stored: StoredBatch) -> None:
         """Write the state of a batch. Raises OSError."""
@@ -232,16 +279,16 @@ class BatchStore:
         if not path.exists() or not path.stat().st_size:
             return None
         name = f"{batch}_{kind}.jsonl"
-        return self._add_file(path.stem, name, "batch_output", stored.owner, stored.kept_s).id
+        fields = path, name, "batch_output", stored.owner, stored.kept_s
+        return self._add_file(path.stem, *fields).id
 
     def output(self, batch: str, kind: str) -> Path:
         """Return where a batch writes the lines of a kind: `OUTPUT` or `ERROR`."""
         return self.content(f"file-{batch.removeprefix('batch_')}-{kind}")
 
     def _read(self, prefix: str, kind: type[Stored]) -> Iterator[Stored]:
-        for path in self.folder.glob(f"{prefix}*.json"):
-            with suppress(OSError, ValueError):
-                yield msgspec.json.decode(path.read_bytes(), type=kind)
+        paths = self.folder.glob(f"{prefix}*.json")
+        return read_each(paths, lambda path: msgspec.json.decode(path.read_bytes(), type=kind))
 
     def _write(self, identity: str, stored: StoredFile | StoredBatch) -> None:
         with self._writing:  # so that the newer state is written last
@@ -261,27 +308,6 @@ def _find(known: Mapping[str, Stored], identity: str, owner: str, word: str) -> 
     return found
 
 
-def lock_folder(folder: Path) -> BinaryIO:
-    """Make a folder, and keep other servers from using it; return the file to close after it.
-
-    Raises OSError: BlockingIOError if another server uses it.
-    """
-    private.make_folder(folder)
-    lock = private.create(folder / "lock")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise
-    return lock
-
-
 def make_id(prefix: str) -> str:
     """Return a new id; later ones sort after earlier ones."""
     return f"{prefix}{time.time_ns() // 1000:014x}{token_hex(5)}"
-
-
-def check_size(size_bytes: int) -> None:
-    """Raise NoRoom for a file that is larger than any may be."""
-    if size_bytes > MAX_FILE_BYTES:
-        raise NoRoom(f"the file is too large: {format_bytes_decimal(MAX_FILE_BYTES)} at most")

@@ -1,1 +1,1 @@
-"""What `/openapi.json` says of the routes: their fields and what these mean, and the document."""
+"""Description of the routes for `/openapi.json`: fields, their meanings, and the document."""

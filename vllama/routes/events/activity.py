@@ -1,4 +1,4 @@
-"""What requests do: tokens, times to the first token, and the latest requests that have ended.
+"""Activity of requests: tokens, times to the first token, and the latest that have ended.
 
 `Activity` is the only part of the events that costs something for each request, whoever listens.
 `History` has the samples of the last hour: rates, requests and memory, for graphs.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +18,11 @@ from vllama.base.clock import now_ns
 from vllama.dialects.events import EndedRow, GpuUse, MachineUse, Pool, Sample
 from vllama.machine.detect import read_cpu_use, read_gpu_uses
 from vllama.machine.types import Platform, Vendor, name_pool
-from vllama.plan.resources import list_usable
+from vllama.plan.distribution import list_usable
+from vllama.plan.types import RAM
 from vllama.routes.recording.running import RunningRequest, RunningRequests
+from vllama.routes.recording.stage import Stage
 from vllama.routes.route import RouteKind
-from vllama.scheduler.memory import RAM
 from vllama.scheduler.scheduler import Scheduler
 from vllama.scheduler.views import sum_pools
 
@@ -31,15 +33,14 @@ CHANGES = (RouteKind.MODEL, RouteKind.WRITES, RouteKind.SETS)
 """The routes whose refusals are kept: what was to be done is not. Others only tell something."""
 
 
-class Activity:
+class Activity(Stage):
     """Counts for the samples, and the requests that have ended lately.
 
     Requests to models are kept; of all others those that were to change something and did not, and
     faults of the server.
     """
 
-    def __init__(self, running: RunningRequests) -> None:
-        self._running = running
+    def __init__(self) -> None:
         self._ended: deque[EndedRow] = deque(maxlen=MAX_ENDED)
         self.count = 0  # of all that have ever been kept
         self._tokens = 0  # of requests that have ended
@@ -48,7 +49,7 @@ class Activity:
         self._first_tokens = 0  # how many came since the last sample
         self._first_tokens_s = 0.0
 
-    def note_end(self, running: RunningRequest, row: EndedRow) -> None:
+    def ended(self, running: RunningRequest, row: EndedRow) -> None:
         """Take note of a request that has ended."""
         failed = running.route.kind in CHANGES or row.status >= 500
         if not row.model and (row.error is None or not failed):
@@ -78,12 +79,11 @@ class Activity:
         new = self.count - count
         return list(self._ended)[-new:] if new > 0 else []
 
-    def take_rates(self) -> tuple[float, float | None]:
+    def take_rates(self, running: Collection[RunningRequest]) -> tuple[float, float | None]:
         """Return tokens per second and the mean time to the first token since the last call.
 
         The second is None if no answer has begun since.
         """
-        running = self._running.list_requests()
         for one in running:
             self._count_first_token(one)
         tokens = self._tokens + sum(one.generated_tokens for one in running)
@@ -114,15 +114,21 @@ MEASURE_S = 30.0
 class History:
     """A ring with the samples of the last hour; a sample that repeats the last one is left out."""
 
-    def __init__(self, scheduler: Scheduler, activity: Activity, platform: Platform) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        running: RunningRequests,
+        activity: Activity,
+        platform: Platform,
+    ) -> None:
         self._scheduler = scheduler
+        self._running = running
         self._activity = activity
         # by pool: all of it, and what was free when the server started
         self._pools = {RAM: (platform.ram_total_bytes, platform.ram_available_bytes)} | {
             name_pool(gpu.index): (gpu.total_bytes, gpu.free_bytes) for gpu in list_usable(platform)
         }
         self._gpus = [gpu.index for gpu in list_usable(platform) if gpu.vendor is Vendor.NVIDIA]
-        read_cpu_use()  # it tells what was in use since the call before
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
 
@@ -169,7 +175,7 @@ class History:
         planned = sum_pools(view.planned for view in views)
         measured = sum_pools(view.measured for view in views)
         free = self._scheduler.free
-        tokens_per_s, first_token_s = self._activity.take_rates()
+        tokens_per_s, first_token_s = self._activity.take_rates(self._running.list_requests())
         return Sample(
             time=round(time.time(), 3),
             tokens_per_s=tokens_per_s,
@@ -214,7 +220,7 @@ class AccessLine(NamedTuple):
 
     @property
     def fields(self) -> dict[str, object]:
-        """What a line of JSON has besides; what is not known is left out."""
+        """Further fields of a line of JSON, without unknown ones."""
         row = self.row
         counted = bool(row.prompt_tokens or row.generated_tokens)
         fields = {

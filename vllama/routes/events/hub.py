@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -28,16 +29,17 @@ from vllama.dialects.events import (
     RequestRow,
     Snapshot,
 )
+from vllama.machine.detect import read_cpu_use
 from vllama.net.http.request import Request
 from vllama.routes.catalog import Catalog
 from vllama.routes.events.activity import HOUR_S, INTERVAL_S, Activity, History
-from vllama.routes.events.rows import make_rows
+from vllama.routes.events.rows import add_conversations, make_rows
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.running import RunningRequests
 from vllama.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from vllama.scheduler.slot_cache.store import SlotStore
+    from vllama.scheduler.slot_cache.cache import SlotCache
 
 log = logging.getLogger(__name__)
 
@@ -55,31 +57,26 @@ TOPICS = ("models", "requests", "pulls", "samples", "marks")
 """What can be subscribed to: the lists of a snapshot."""
 
 
-class Changes:
-    """What has changed since the last call: rows are compared, so nobody has to report changes."""
+@dataclass(slots=True, eq=False)
+class RowChanges:
+    """Changes since the last call: rows are compared, so nobody has to report changes."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        running: RunningRequests,
-        activity: Activity,
-        pulls: Pulls,
-        history: History,
-        catalog: Catalog,
-        store: SlotStore | None,
-    ) -> None:
-        self._scheduler = scheduler
-        self._running = running
-        self._activity = activity
-        self._pulls = pulls
-        self._history = history
-        self._catalog = catalog
-        self._store = store  # of conversations, where they are kept
-        self._models: Mapping[str, ModelRow] = {}
-        self._requests: Mapping[str, RequestRow] = {}
-        self._shown: set[str] = set()  # requests in the snapshots since the last call
-        self._pulled: Mapping[str, PullRow] = {}
-        self._ended = self._marked = self._sampled = self._listed = 0
+    _scheduler: Scheduler
+    _running: RunningRequests
+    _activity: Activity
+    _pulls: Pulls
+    _history: History
+    _catalog: Catalog
+    _slot_cache: SlotCache | None
+    _models: Mapping[str, ModelRow] = field(default_factory=dict)
+    _requests: Mapping[str, RequestRow] = field(default_factory=dict)
+    # requests in the snapshots since the last call
+    _shown: set[str] = field(default_factory=set)
+    _pulled: Mapping[str, PullRow] = field(default_factory=dict)
+    _ended: int = 0
+    _marked: int = 0
+    _sampled: int = 0
+    _listed: int = 0
 
     def make_snapshot(self, topics: frozenset[str]) -> Snapshot:
         """Return everything about `topics`."""
@@ -129,9 +126,7 @@ class Changes:
 
     def _list_models(self) -> dict[str, ModelRow]:
         rows = make_rows(self._scheduler.list_models(), self._scheduler.list_failures())
-        if self._store is not None:
-            for row in rows.values():
-                row.conversations = self._store.summarise(row.name)
+        add_conversations(rows.values(), self._slot_cache)
         return rows
 
     def _list_requests(self) -> dict[str, RequestRow]:
@@ -174,7 +169,7 @@ class Hub:
 
     def __init__(
         self,
-        changes: Changes,
+        changes: RowChanges,
         history: History,
         catalog: Catalog,
         *,
@@ -218,7 +213,7 @@ class Hub:
             subscriber.end()
 
     async def run(self) -> None:
-        """Publish changes and take samples until cancelled."""
+        """Publish changes and take samples until canceled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish(), name="events")
             group.create_task(self._take_samples(), name="samples")
@@ -238,6 +233,7 @@ class Hub:
                 log.exception("cannot publish events")
 
     async def _take_samples(self) -> None:
+        read_cpu_use()  # it tells what was in use since the call before, of this thread
         while True:
             try:
                 await self._history.take(watched=bool(self._subscribers))

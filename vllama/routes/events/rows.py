@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from vllama.base.units import rfc3339_local
 from vllama.dialects.events import ModelError, ModelRow, PoolUse
-from vllama.dialects.ollama.answer_types import LoadedModel
+from vllama.dialects.ollama.answer_types import KeptConversations, LoadedModel, LoadProgress
 from vllama.models.headers.info import build_details
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.types import Plan
 from vllama.scheduler.views import FailureView, Phase, View
+
+if TYPE_CHECKING:
+    from vllama.scheduler.slot_cache.cache import SlotCache
 
 
 def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
@@ -26,7 +30,7 @@ def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
         details=build_details(view.bundle, view.plan.info),
         expires_at=rfc3339_local(view.expires_s),
         size_vram=view.vram_bytes,
-        context_length=known_context(view.plan),
+        context_length=get_known_context(view.plan),
         state=str(view.state),
         engine=view.plan.engine,
         engine_version=view.plan.installation.version,
@@ -39,11 +43,22 @@ def make_loaded_row(view: View, names: Sequence[str]) -> LoadedModel:
         other_names=list(names[1:]),
         ending=view.ending,
         cause=view.cause,
-        load=view.load,
+        placement=view.placed,
+        load=LoadProgress(rfc3339_local(load.started_s), load.completed_bytes, load.total_bytes)
+        if (load := view.load)
+        else None,
     )
 
 
-def known_context(plan: Plan) -> int:
+def add_conversations(rows: Iterable[LoadedModel], cache: SlotCache | None) -> None:
+    """Add to `rows` what is kept of their models on disk; without a `cache` nothing is."""
+    if cache is not None:
+        for row in rows:
+            count, size_bytes, hits = cache.store.summarise(row.name)
+            row.conversations = KeptConversations(count=count, size=size_bytes, hits=hits)
+
+
+def get_known_context(plan: Plan) -> int:
     """Return the context in tokens; 0 where a server elsewhere does not tell."""
     if plan.bundle.format is Format.REMOTE and not plan.info.context_length:
         return 0

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, json
 
-from vllama.base import executors
 from vllama.base.errors import InvalidModelRef
 from vllama.chat.bodies import decode_object
-from vllama.chat.engine.context import IMAGE_TOKENS, compute_answer_limit
+from vllama.chat.engine.context import IMAGE_TOKENS, bound_traits, compute_answer_limit
 from vllama.chat.request import ChatRequest, count_bytes
 from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
-from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
 from vllama.routes.route import Dialect, Route
 
 if TYPE_CHECKING:
     from vllama.chat.engine.traits import Traits
     from vllama.routes.prompts.prepare import CheckedRequest
+    from vllama.routes.recording.running import Wanted
+    from vllama.scheduler.scheduler import Scheduler
 
 
 UNBOUNDED = 1 << 62
@@ -41,6 +41,14 @@ Size = Callable[["Traits | None"], int]
 def count_nothing(traits: Traits | None) -> int:
     """Return 0: nothing is generated, and what is read does not count."""
     return 0
+
+
+def measure(scheduler: Scheduler, wanted: Wanted, size: Size) -> int:
+    """Return the most tokens that a request can take, as far as its model is known."""
+    traits = scheduler.find_traits(wanted.bundle, wanted.need)
+    if traits is not None and wanted.need.load.num_ctx is not None:
+        traits = bound_traits(traits, wanted.need.load.num_ctx)
+    return size(traits)
 
 
 def size_context(traits: Traits | None) -> int:
@@ -127,13 +135,16 @@ class Asked(Struct):
     input: Any = None
     prompt: Any = None
     previous_response_id: str | None = None
+    stream: Any = None
+
+    def streams(self, dialect: Dialect) -> bool:
+        """Return whether a stream is wanted, which is the default of Ollama's API only."""
+        return bool(self.stream) or (self.stream is None and dialect is Dialect.OLLAMA)
 
 
 async def read_asked(request: Request, route: Route, body: bytes) -> Asked:
     """Read what decides from JSON or a form. Raises VllamaError."""
-    encoding, content_type = map(request.header, (b"content-encoding", b"content-type"))
-    if encoding and route.dialect is Dialect.RESPONSES:  # Codex packs what it sends
-        body = await executors.codec.run(decompress, body, encoding)
+    content_type = request.header(b"content-type")
     if not content_type.lower().startswith("multipart/form-data"):
         asked = read_json(body)
         if route.dialect is not Dialect.RESPONSES:

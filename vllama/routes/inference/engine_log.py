@@ -7,12 +7,16 @@ the engine is restarted, and the clients are told the cause from the log.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
 
-from vllama.base.errors import EngineCrashed, UpstreamError, VllamaError
+from vllama.base.errors import BadRequest, EngineCrashed, UpstreamError, VllamaError
 from vllama.chat.engine.traits import Traits
+from vllama.net.relay import Relay
 from vllama.net.upstream.connection import ConnectionLost
 from vllama.net.upstream.pool import Upstream
 from vllama.scheduler.hooks import Part
@@ -22,13 +26,18 @@ from vllama.supervise.spec import Endpoint
 
 log = logging.getLogger(__name__)
 
+MAX_PROVEN = 1000
 RESTARTED = "try again: it is being restarted"
 
 
-def find_crash_reports(lease: Lease, upstream: Upstream) -> CrashReports | None:
-    """Return what tells the crashes of a lease's engine, whose words are known; None: not ours."""
-    part = lease.instance.find_part(lease.endpoint)
-    return None if part is None else CrashReports(part, lease.endpoint, upstream, lease.traits)
+def watch_engine(lease: Lease, upstream: Upstream) -> None:
+    """Have the engine's answers understood; what its log tells is known only if it is ours."""
+    upstream.request_id_header = lease.traits.request_id_header
+    upstream.tells_counts &= lease.traits.usage_in_stream
+    if upstream.crashes is None and (part := lease.instance.find_part(lease.endpoint)) is not None:
+        upstream.crashes = CrashReports(part, lease.endpoint, upstream, lease.traits)
+        if lease.traits.free_line:
+            upstream.grammars = GrammarTrials(part, lease.traits.free_line)
 
 
 class CrashReports:
@@ -78,6 +87,50 @@ class CrashReports:
             return any(self._dead_line.search(line) for line in earlier)
 
         return was_dead
+
+
+class GrammarTrials:
+    """Grammars that an engine is asked for, of which it may log that it generates without them.
+
+    The line does not name the request, so requests with a new grammar begin one at a time.
+    """
+
+    def __init__(self, part: Part, free_line: str) -> None:
+        self._part, self._free_line = part, re.compile(free_line)
+        self._lock = asyncio.Lock()
+        self._proven: set[bytes] = set()
+
+    @asynccontextmanager
+    async def begin(self, relay: Relay, grammar: bytes) -> AsyncIterator[None]:
+        """Have `relay` fail with BadRequest before its head, if the engine could not make it."""
+        grammar = sha256(grammar).digest()  # of up to 256 KiB each
+        if grammar in self._proven:
+            yield
+            return
+        await self._lock.acquire()
+        ring = read_log(self._part)
+        start = ring.total if ring is not None else 0
+
+        def check() -> None:
+            relay.before_first = None
+            self._lock.release()
+            ring = read_log(self._part)
+            for line in ring.tail(ring.total - start) if ring is not None else ():
+                if found := self._free_line.search(line):
+                    raise BadRequest(
+                        f"cannot keep to the format: the engine says: {found[1][:500]}"
+                    )
+            if len(self._proven) >= MAX_PROVEN:
+                self._proven.clear()
+            self._proven.add(grammar)
+
+        relay.before_first = check
+        try:
+            yield
+        finally:
+            if relay.before_first is not None:
+                relay.before_first = None
+                self._lock.release()
 
 
 def read_log(part: Part) -> LogRing | None:

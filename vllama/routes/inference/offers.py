@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from vllama.base import executors
 from vllama.base.errors import CapabilityMissing, NoPlan, VllamaError
+from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
-from vllama.dialects.errors import clean_engine_error
 from vllama.engines.base import Mode, Settings
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from vllama.base.errors import VllamaError
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call
+from vllama.chat.schema_check import SchemaCheck, find_violations
+from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
@@ -16,6 +23,10 @@ from vllama.observe.tracing.setup import end_stage
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
+
+IGNORED_HEADER, VIOLATES_HEADER = "x-vllama-ignored", "x-vllama-violates"
+MAX_NAMED, MAX_NAME = 10, 80
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 async def run_relay(
@@ -36,31 +47,31 @@ async def run_relay(
     """
     running = gateway.running.of(request)
     running.follow(relay, relay.reply.tally, new_prompt=new_prompt)
-    if running.recorder is not None:
-        running.recorder.call = call
     end_stage()
     tally, resumer = relay.reply.tally, running.resumer
     if (collect := relay.reply.collect) is not None:
         # it tells as much as the prompt, and is of no use to those who read captures
         running.recorder = request.recorder = None
         before_finish = collect if before_finish is None else _both(before_finish, collect)
-    salt_field = running.lease.traits.salt_field if running.lease is not None else None
-    if salt_field is not None and running.access is not None:
-        body = msgspec.json.decode(call.body) | {salt_field: running.access.identity}
-        call = msgspec.structs.replace(call, body=msgspec.json.encode(body))
-    turn = None
-    if gateway.slot_cache is not None and relay.reply.prompt_text is not None:
-        turn = gateway.slot_cache.begin(running, relay.reply.prompt_text)
+    if (check := relay.reply.check) is not None:
+        name = partial(name_violations, gateway.renderer, request, relay.reply, check)
+        before_finish = name if before_finish is None else _both(before_finish, name)
     if resumer is not None:
         relay.reply.make_resumable(resumer.note_progress)
-    elif turn is not None:
-        relay.reply.make_resumable(lambda: None)  # for its text
-    prepare = turn.prepare if turn is not None else None
+    prepare = None
+    if gateway.stages.before_send:
+        prepare = partial(gateway.stages.prepare, running, relay.reply)
+    trials = upstream.grammars if call.grammar else None
     try:
-        await relay.run(upstream, call, before_finish, resumer, prepare)
+        async with AsyncExitStack() as stack:
+            if trials:
+                begin = partial(stack.enter_async_context, trials.begin(relay, call.grammar))
+                if (passes := relay.reply.passes) is not None:
+                    passes.before_second = begin  # others need not wait for the thinking
+                else:
+                    await begin()
+            await relay.run(upstream, call, before_finish, resumer, prepare)
     finally:
-        if turn is not None:
-            turn.end(relay.reply.taken_text, tally.usage)
         count_prompt = relay.reply.count_prompt
         if tally.left and new_prompt and count_prompt and not tally.usage.prompt_tokens:
             tally.prompt_tokens = await count_prompt()
@@ -81,6 +92,27 @@ def _both(first: Finish, second: Finish) -> Finish:
         await second(upstream)
 
     return finish
+
+
+def name_ignored(request: Request, names: Sequence[str], header: str = IGNORED_HEADER) -> None:
+    """Name in a header what had no effect: a few names, with nothing that ends a line."""
+    if names:
+        shown = [_UNSAFE.sub("_", name[:MAX_NAME]) for name in names[:MAX_NAMED]]
+        request.set_header(header, ", ".join(shown))
+
+
+async def name_violations(
+    renderer: Renderer, request: Request, reply: Reply, check: SchemaCheck, _: object
+) -> None:
+    """Name what a response breaks of its schema, at its end; nothing if it costs too much."""
+    key, names = hashlib.blake2b(check.schema.encode()).hexdigest(), list[str]()
+    with suppress(VllamaError):
+        job = partial(find_violations, check.schema, check.texts)
+        names = (await renderer.run_template(key, job)).split()
+    if names and reply.writer.streams:
+        reply.tally.collected["violates"] = names[:MAX_NAMED]
+    elif names:
+        name_ignored(request, names, VIOLATES_HEADER)
 
 
 def count_inputs(gateway: Gateway, request: Request, bundle: Bundle, tokens: int) -> None:

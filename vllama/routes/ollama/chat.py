@@ -23,6 +23,7 @@ from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
+from vllama.routes.inference.adapters import unload
 from vllama.routes.inference.demand import (
     Prefix,
     count_nothing,
@@ -31,7 +32,7 @@ from vllama.routes.inference.demand import (
     size_answers,
 )
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.inference.relay import run_relay
+from vllama.routes.inference.relay import name_ignored, run_relay
 from vllama.routes.prompts.prepare import CheckedRequest, Turn, check_request, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.routes.route import Framing, RouteKind, Stream, Task, ollama_route
@@ -103,7 +104,7 @@ async def answer(
     """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
     kind: Kind = "chat" if make_writer is ChatWriter else "generate"
     if is_unload(asked):  # at once, also if it was not loaded
-        gateway.scheduler.unload(entry.bundle)
+        await unload(gateway, entry.bundle, "a client asked for it")
         gateway.lane.note_unload(entry.bundle.key)
         answer_empty(request, asked.model, kind, "unload")
         return
@@ -127,6 +128,7 @@ async def answer(
             counts=asked.debug_render_only or checked.sampling.max_tokens == 0,
             text_wanted=kind == "generate",  # for `context`
         )
+        name_ignored(request, turn.chat.ignored)
         if asked.debug_render_only:
             answer_rendered(request, asked.model, kind, turn)
             return
@@ -146,8 +148,9 @@ async def answer(
     else:
         size = count_nothing if is_empty else size_answers([checked])
         await with_lease(
-            gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size
-        )
+            gateway, request, entry.bundle, need, asked.keep_alive, use, prefix,
+            size=size, streams=asked.stream and not (is_empty or asked.debug_render_only),
+        )  # fmt: skip
     if is_empty:
         answer_empty(request, asked.model, kind, "load")
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vllama.base.errors import ModelNotFound, VllamaError
+from vllama.base import executors
+from vllama.base.errors import ModelNotFound, NoPlan, VllamaError
 from vllama.dialects.errors import OllamaError
-from vllama.dialects.ollama.answer_types import Cloud, CloudStatus, Progress, Recommendations
+from vllama.dialects.ollama.answer_types import (
+    Cloud,
+    CloudStatus,
+    Progress,
+    Recommendations,
+    RecommendedModel,
+)
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import PushBody
 from vllama.models.names.ref import CloudDisabled, ModelRef
@@ -53,8 +60,25 @@ async def remove_key(gateway: Gateway, request: Request) -> None:
 
 
 async def recommendations(gateway: Gateway, request: Request) -> None:
-    """Recommend models: none."""
-    request.json(200, Recommendations([]))
+    """Recommend models for this machine: those that run well here."""
+    from vllama.plan.recommend import list_recommendations  # few servers are asked
+
+    try:
+        rows = await executors.disk.run(list_recommendations, gateway.facts)
+    except NoPlan:
+        rows = []  # a server that only forwards
+    answer = [
+        RecommendedModel(
+            model=row.model,
+            description=f"{', '.join(row.uses)}; runs on: {row.where}",
+            context_length=row.max_context_length,
+            max_output_tokens=row.max_context_length,
+            vram_bytes=row.gpu_bytes,
+        )
+        for row in rows
+        if row.fit == "fits"
+    ]
+    request.json(200, Recommendations(answer))
 
 
 async def push(gateway: Gateway, request: Request) -> None:

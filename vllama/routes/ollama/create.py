@@ -21,8 +21,9 @@ from vllama.dialects.ollama.answer_types import Progress, Success
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import SHA256, CopyBody, CreateBody
+from vllama.models.convert.adapter import bring_adapters
 from vllama.models.create import (
-    Recipe,
+    NewModel,
     check_copy_name,
     check_new_name,
     make_bundle,
@@ -33,7 +34,8 @@ from vllama.models.create import create as create_model
 from vllama.models.modelfile import KNOWN, LISTS
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef
 from vllama.models.types import Bundle, PullEvent
-from vllama.net.http.request import BodyTooLarge, Request
+from vllama.net.http.content_encoding import BodyTooLarge
+from vllama.net.http.request import Request
 from vllama.routes.ollama.progress import (
     PROGRESS,
     Lines,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 BLOBS = "/api/blobs/"
 PIECE_BYTES = 1024 * 1024
-UNUSED = ("draft_quantize", "info")
+UNUSED = ("info",)
 SUCCESS = "success"
 
 
@@ -75,8 +77,11 @@ async def create(gateway: Gateway, request: Request) -> None:
     try:
         if adapters or not (source or is_folder(files)):
             await lines.send(Progress("parsing GGUF"))
-        beside = await executors.disk.run(get_blobs, gateway, adapters)
+        beside = dict(await executors.disk.run(get_blobs, gateway, adapters))
         draft = await executors.disk.run(get_blobs, gateway, drafts)
+        if draft and (wanted := body.draft_quantize):
+            large = await executors.storage.run(make_bundle, draft)
+            draft = [("", (await check_quant(gateway, request, large, wanted, lines.send)).path)]
         if source:
             base = await find_base(gateway, request, source, lines)
         elif is_folder(files):
@@ -86,11 +91,12 @@ async def create(gateway: Gateway, request: Request) -> None:
             base = await executors.storage.run(lambda: make_bundle(get_blobs(gateway, files)))
         made = await check_quant(gateway, request, base, quantize, lines.send)
         new = made is not base or is_folder(files)
-        recipe = Recipe(
+        given = (gateway.catalog.library, made, ", ".join(beside), beside)
+        recipe = NewModel(
             name=name,
             base=made,
             new_base=new,
-            adapters=tuple(path for _, path in beside),
+            adapters=await executors.storage.run(bring_adapters, *given) if beside else (),
             draft=next((path for _, path in draft), None),
             **settings,
         )
@@ -112,8 +118,8 @@ def find_blob(gateway: Gateway, digest: object) -> Path:
 
 
 def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
-    """Return what a body says beside name and files, as fields of `Recipe`. Raises BadRequest."""
-    parameters, unknown = known_parameters(body.parameters)
+    """Return a body's settings as fields of `NewModel`. Raises BadRequest."""
+    parameters, unknown = split_parameters(body.parameters)
     unused = [name for name in UNUSED if getattr(body, name)]
     notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
     if unknown:
@@ -134,7 +140,7 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     }
 
 
-def known_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+def split_parameters(given: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
     """Split parameters into those that have an effect, and the names of the others.
 
     Raises BadRequest for a value of the wrong type.
@@ -269,6 +275,6 @@ ROUTES = (
         errors=(404, 413, 502, 507),
     ),
     _writes("POST /api/copy", copy, body=CopyBody, errors=(404,)),
-    ollama_route("HEAD /api/blobs/{digest}", head_blob, **_blob, errors=(413, 507)),
+    _writes("HEAD /api/blobs/{digest}", head_blob, **_blob, errors=(413, 507)),
     _writes("POST /api/blobs/{digest}", upload_blob, **_blob, upload=True, errors=(413, 507)),
 )

@@ -35,7 +35,7 @@ from vllama.models.headers.info import (
     describe_template,
 )
 from vllama.models.limits import decode_json
-from vllama.models.modelfile import format_parameters
+from vllama.models.modelfile import format_parameters, list_parameters
 from vllama.models.names.ref import (
     INVALID_NAME,
     CloudDisabled,
@@ -48,7 +48,8 @@ from vllama.models.types import Bundle, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
-from vllama.routes.events.rows import make_loaded_row
+from vllama.routes.events.rows import add_conversations, make_loaded_row
+from vllama.routes.inference.adapters import drop_old_names, see_changes
 from vllama.routes.ollama.progress import (
     PROGRESS,
     join_pull,
@@ -96,6 +97,7 @@ async def tags(gateway: Gateway, request: Request) -> None:
 
 async def ps(gateway: Gateway, request: Request) -> None:
     """List the loaded models."""
+    await drop_old_names(gateway)
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
     views = gateway.scheduler.list_models()
     elsewhere = await asyncio.gather(
@@ -106,9 +108,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
         for view, there in zip(views, elsewhere, strict=True)
         if (names := [name for name in (view.name, *view.other_names) if may_use(name)])
     ]
-    if gateway.slot_cache is not None:
-        for row in rows:
-            row.conversations = gateway.slot_cache.store.summarise(row.name)
+    add_conversations(rows, gateway.slot_cache)
     if gateway.nodes is not None:
         from vllama.routes.nodes import list_loaded_elsewhere
 
@@ -118,7 +118,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
 
 
 async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, int]:
-    """Return what an Ollama or a vllama that has the model tells of it in its own `/api/ps`."""
+    """Return the model's row from an upstream Ollama or vllama in its own `/api/ps`."""
     model = bundle.upstream
     if model is None or model.shown is None:
         return {}
@@ -171,12 +171,12 @@ async def show(gateway: Gateway, request: Request) -> None:
     texts: dict[str, Any] = {
         name: there[name] for name in TEXTS if name in there and not getattr(own, name)
     }
-    bundle = shown_as(replace(own, **texts), body)
+    bundle = apply_body(replace(own, **texts), body)
     reply = await executors.disk.run(lambda: describe_model(bundle, info, verbose=verbose))
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         reply["model_info"]["general.basename"] = name  # the value that Copilot shows
     reply.pop("parameters", None)  # those that the request names are shown in the Modelfile only
-    if parameters := format_parameters(own.parameters) or there.get("parameters"):
+    if parameters := format_parameters(list_parameters(own, info)) or there.get("parameters"):
         reply["parameters"] = parameters
     if projector := there.get("projector_info"):
         reply.setdefault("projector_info", projector)
@@ -199,22 +199,23 @@ def describe_plan(
     it is loaded.
     """
     views = gateway.scheduler.list_views()
-    # by name too: it may be loaded in another quantisation (`plan.quant_fallback`)
+    # by name too: it may be loaded in another quantization (`plan.quant_fallback`)
     same = (bundle.key, bundle.name)
-    running = next((v.plan for v in views if v.bundle.key in same or v.name in same), None)
+    running = next((v for v in views if v.bundle.key in same or v.name in same), None)
     told = report_plan(
         facts or gateway.facts,
         bundle,
         info,
         gateway.environ,
-        running=running if as_it_runs else None,
+        running=running.plan if running and as_it_runs else None,
         forms=list_forms_here(gateway.catalog.library, bundle),
     )
     words = describe_template(bundle, info)
-    return told | {"loaded": running is not None} | ({"template": words} if words else {})
+    told["loaded"], told["placement"] = running is not None, running.placed if running else ""
+    return told | ({"template": words} if words else {})
 
 
-def shown_as(bundle: Bundle, body: ShowBody) -> Bundle:
+def apply_body(bundle: Bundle, body: ShowBody) -> Bundle:
     """Return the model with the system message and the options that a client asks to be shown."""
     system, options = body.system, body.options
     if isinstance(system, str) and system:
@@ -235,16 +236,8 @@ async def delete(gateway: Gateway, request: Request) -> None:
         raise BadRequest(f'name "{name}" is invalid') from error
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
-    await executors.disk.run(gateway.catalog.library.check_removable, name, force=force)
-    models = await executors.disk.run(gateway.catalog.library.list)
-    if not any(other.key == bundle.key and other.name != bundle.name for other in models):
-        # no other name needs the engine
-        gateway.scheduler.unload(bundle, "the model is being removed")
     await executors.storage.run(gateway.catalog.library.remove, name, force=force)
-    gateway.catalog.forget()
-    gateway.scheduler.forget_name(bundle.name)
-    if gateway.slot_cache is not None:
-        await gateway.slot_cache.forget(model=bundle.name)
+    await see_changes(gateway, [bundle.name])
     request.respond(200, b"", b"")
 
 

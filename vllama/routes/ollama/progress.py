@@ -20,8 +20,8 @@ from vllama.base.errors import ModelNotFound, NoPlan, SourceError, VllamaError
 from vllama.dialects.errors import make_ollama_error
 from vllama.dialects.ollama import answer_types
 from vllama.engines.child_env import build_child_env
-from vllama.engines.llamacpp.quantiser import find_quantiser
-from vllama.models.convert.job import convert_uploads, requantise
+from vllama.engines.llamacpp.quantizer import find_quantizer
+from vllama.models.convert.job import convert_uploads, requantize
 from vllama.models.create import choose_quant
 from vllama.models.names.ref import DEFAULT_HOST, HUB_HOSTS, ModelRef
 from vllama.models.types import Bundle, Progress, PullEvent
@@ -106,9 +106,9 @@ Send = Callable[[answer_types.Progress], Awaitable[None]]
 
 
 def _tools(gateway: Gateway) -> dict[str, Any]:
-    """Return what requantising and converting need beside weights."""
+    """Return the tools for requantizing and converting."""
     return {
-        "find_quantiser": lambda: find_quantiser(gateway.facts.found, gateway.environ),
+        "find_quantizer": lambda: find_quantizer(gateway.facts.found, gateway.environ),
         "env": build_child_env(gateway.environ),
     }
 
@@ -116,12 +116,13 @@ def _tools(gateway: Gateway) -> dict[str, Any]:
 async def check_quant(
     gateway: Gateway, request: Request, base: Bundle, wanted: str | None, send: Send
 ) -> Bundle:
-    """Return the base in the wanted quantisation: quantised here if it has another."""
+    """Return the base in the wanted quantization, converted if no engine reads it as it is."""
     library = gateway.catalog.library
-    quant = await executors.storage.run(choose_quant, library, base, wanted)
+    formats = partial(list_loadable_formats, gateway.facts)
+    quant = await executors.storage.run(choose_quant, library, base, wanted, formats)
     if quant is None:
         return base
-    return await told(request, send, partial(requantise, library, base, quant, **_tools(gateway)))
+    return await report(request, send, partial(requantize, library, base, quant, **_tools(gateway)))
 
 
 async def convert_weights(
@@ -135,10 +136,10 @@ async def convert_weights(
     """Return the GGUF that uploaded safetensors become: `files` are (name, where it lies)."""
     library = gateway.catalog.library
     work = partial(convert_uploads, library, name, files, wanted, **_tools(gateway))
-    return await told(request, send, work)
+    return await report(request, send, work)
 
 
-async def told(request: Request, send: Send, work: Callable[..., Awaitable[Bundle]]) -> Bundle:
+async def report(request: Request, send: Send, work: Callable[..., Awaitable[Bundle]]) -> Bundle:
     """Do `work`, which is given a function to `tell` its progress; a client that leaves ends it."""
     events: asyncio.Queue[PullEvent | None] = asyncio.Queue()
 

@@ -27,9 +27,10 @@ from vllama.dialects.openai.batch_types import (
     FileObject,
     Page,
 )
-from vllama.dialects.openai.multipart import FormReader, Part
+from vllama.dialects.openai.multipart import FormPart, FormReader
+from vllama.net.http.content_encoding import MAX_BODY_BYTES
 from vllama.net.http.request import Request
-from vllama.routes.batches.store import StoredBatch, check_size, make_id
+from vllama.routes.batches.store import MOST_FILES, StoredBatch, make_id
 from vllama.routes.route import Parameter, RouteKind, openai_route
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 FILES, CONTENT = "/v1/files/", "/content"
 BATCHES, CANCEL = "/v1/batches/", "/cancel"
-MOST_FILES = 10_000
 MOST_BATCHES, USUAL_BATCHES = 100, 20
 WINDOW_S = 86400
 MOST_DIGITS = 12
@@ -50,27 +50,27 @@ async def upload(gateway: Gateway, request: Request) -> None:
     """Keep a file with the rows of a batch: JSON, one request a line."""
     store, owner = _open(gateway, request).store, gateway.running.of(request).owner
     reader = FormReader(request.header(b"content-type"), keeps_files=False)
-    announced = request.header(b"content-length")
-    store.check_room(owner, int(announced or 0))
+    size, reserved = 0, int(request.header(b"content-length") or 0)
     new = store.begin_file()
-    size = 0
     try:
+        await executors.storage.run(store.reserve, new, owner, reserved)
         file = await executors.storage.run(private.create, new)
         try:
-            async for piece in request.pieces():
+            packed = b"content-encoding" in request.headers  # unpacked in memory
+            async for piece in request.pieces(MAX_BODY_BYTES if packed else None):
                 reader.feed(piece)
                 data = reader.take_file()
                 size += len(data)
-                check_size(size)
+                if size > reserved:  # of a body in chunks
+                    await executors.storage.run(store.reserve, new, owner, size)
                 await executors.storage.run(file.write, data)
         finally:
             await executors.storage.run(file.close)
         form = _read_form(reader.parts())
-        store.check_room(owner, size)
         kept_s = form.expires_after.seconds
         shown = await executors.storage.run(store.keep_file, new, form.file, owner, kept_s)
     finally:
-        await executors.storage.run(lambda: new.unlink(missing_ok=True))
+        await executors.storage.run(store.release, new)
     request.json(200, shown)
 
 
@@ -82,7 +82,7 @@ async def list_files(gateway: Gateway, request: Request) -> None:
 
 
 async def get_file(gateway: Gateway, request: Request) -> None:
-    """Return what is known of a file."""
+    """Return the description of a file."""
     identity, owner = request.path.removeprefix(FILES), gateway.running.of(request).owner
     request.json(200, _get(gateway).store.find_file(identity, owner))
 
@@ -132,13 +132,13 @@ async def create(gateway: Gateway, request: Request) -> None:
     )
     key, kept_s = gateway.running.of(request).key, asked.output_expires_after.seconds
     stored = StoredBatch(owner, key, shown, kept_s)
-    await executors.storage.run(batches.store.save_batch, stored)
+    await executors.storage.run(batches.store.add_batch, stored)
     answer = msgspec.json.encode(shown)  # as it is before it runs
     batches.start(stored)
     request.respond(200, answer)
 
 
-def _read_form(parts: Sequence[Part]) -> FileForm:
+def _read_form(parts: Sequence[FormPart]) -> FileForm:
     """Return the fields of a form, with the file's name; clients write `expires_after[seconds]`."""
     texts = {part.name: part.text for part in parts if part.filename is None}
     files = [part.filename for part in parts if part.name == "file"]
@@ -224,6 +224,7 @@ ROUTES = (
     _api(
         "GET /v1/files",
         list_files,
+        shared=True,
         answer=Page[FileObject],
         parameters=(Parameter("purpose", "only files for this"), *_page(MOST_FILES)),
         errors=(404,),
@@ -233,8 +234,8 @@ ROUTES = (
          media={OCTETS: BINARY}),
     _api(f"DELETE {FILES}{{id}}", delete_file, answer=DeletedFile, parameters=_FILE),
     _api("POST /v1/batches", create, body=BatchBody, answer=Batch, errors=(404,)),
-    _api("GET /v1/batches", list_batches, answer=Page[Batch], parameters=_page(MOST_BATCHES),
-         errors=(404,)),
+    _api("GET /v1/batches", list_batches, shared=True, answer=Page[Batch],
+         parameters=_page(MOST_BATCHES), errors=(404,)),
     _api(f"GET {BATCHES}{{id}}", get_batch, answer=Batch, parameters=_BATCH),
     _api(f"POST {BATCHES}{{id}}{CANCEL}", cancel, answer=Batch, parameters=_BATCH),
 )  # fmt: skip

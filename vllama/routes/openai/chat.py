@@ -12,11 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vllama.base.clock import now_ns
-from vllama.chat.inspect import check_single
+from vllama.base.errors import BadRequest
+from vllama.chat.engine.request import IN_ONE, ask_in_one, make_completion_call
+from vllama.chat.engine.traits import Traits
+from vllama.chat.inspect import WholeReader, check_single
+from vllama.chat.prepare import prepare_chat
 from vllama.chat.reply import EVENT_STREAM
+from vllama.chat.request import guess_tokens
 from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, TextCompletion
-from vllama.dialects.openai.choices import Part, reseed
+from vllama.dialects.openai.choices import NthChoice, reseed
 from vllama.dialects.openai.completions import (
+    CompletionRequest,
     TextWriter,
     answer_without_engine,
     parse_completion,
@@ -26,20 +32,22 @@ from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.dialects.openai.request_types import ChatCompletionBody, CompletionBody
 from vllama.dialects.openai.write import StreamWriter, WholeWriter
 from vllama.net.http.request import JSON, Request
+from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
 from vllama.routes.inference.demand import hash_messages, hash_text, size_answers
 from vllama.routes.inference.lease import with_lease
+from vllama.routes.inference.relay import name_ignored, run_relay
 from vllama.routes.openai.common import (
-    Choice,
+    NextChoice,
     find_text_model,
     find_v1_model,
     make_options,
-    name_ignored,
+    make_raw_reply,
     read_truncate,
     relay_choices,
 )
-from vllama.routes.prompts.prepare import check_request, prepare
+from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
 from vllama.routes.prompts.prompt import Prompt, make_dropped_header
 from vllama.routes.route import Framing, RouteKind, Stream, Task, openai_route
 from vllama.scheduler.instance import Lease
@@ -54,7 +62,7 @@ async def chat(gateway: Gateway, request: Request) -> None:
     Fields that only the engine knows are passed on to it.
     """
     body, extras = take_extras(parse_openai(await request.body(), ChatCompletionBody))
-    asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=True))
+    asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=None))
     check_single(asked.inspect, asked.n)
     entry = await find_v1_model(gateway, asked.model)
     checked = check_request(entry, asked, "chat")
@@ -65,19 +73,24 @@ async def chat(gateway: Gateway, request: Request) -> None:
         traits = lease.traits
         # without sampling they are alike, and engines refuse to make several of them
         together = traits.takes_n and checked.sampling.temperature != 0
+        in_one = None
+        may_be_one = traits.openai_in_full and not (asked.stream or asked.inspect)
+        if may_be_one and any(asked.extra.get(name) for name in IN_ONE):
+            together, in_one = True, WholeReader(upstream.most_answer_bytes)
         turn = await prepare(
             checked, traits, gateway.renderer, upstream, n=asked.n if together else 1
         )
-        call = turn.make_call()
+        call = ask_in_one(turn.make_call()) if in_one else turn.make_call()
         choices = [
-            Choice(
+            NextChoice(
                 call=reseed(call, traits, number),
                 reply=turn.make_reply(
-                    StreamWriter(options, part) if asked.stream else WholeWriter(options)
+                    StreamWriter(options, part) if asked.stream else WholeWriter(options, in_one),
+                    in_one=in_one,
                 ),
                 new_prompt=number == 0,
             )
-            for number, part in enumerate(Part.several([1 if together else asked.n]))
+            for number, part in enumerate(NthChoice.several([1 if together else asked.n]))
         ]
         name_ignored(request, turn.chat.ignored)
         headers = make_dropped_header(turn.prompt)
@@ -87,34 +100,50 @@ async def chat(gateway: Gateway, request: Request) -> None:
         )
 
     prefix, size = hash_messages(asked.messages), size_answers([checked], asked.n)
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
+    await with_lease(
+        gateway, request, entry.bundle, need, asked.keep_alive, use, prefix,
+        size=size, streams=asked.stream,
+    )  # fmt: skip
 
 
 async def completions(gateway: Gateway, request: Request) -> None:
     """Continue prompts.
 
-    A prompt goes through the model's template; with `raw` it is sent as it is.
+    vLLM answers as it does without vllama, token ids and log probabilities of the prompt included.
+    Other engines take a prompt through the model's template; with `raw` it is sent as it is.
     """
     body, extras = take_extras(parse_openai(await request.body(), CompletionBody))
     asked = parse_completion(body)
     check_single(extras.inspect, asked.n * len(asked.prompts))
-    truncate = read_truncate(request, extras, default=True)
+    truncate = read_truncate(request, extras, default=None)
     entry = await find_text_model(gateway, asked.model)
-    texts = [
-        check_request(entry, asked.read_prompt(text, extras, truncate=truncate), "generate")
-        for text in asked.prompts
-    ]
-    need = Need(load=texts[0].load, logprobs=asked.logprobs is not None)
+
+    def check(*, raw: bool) -> list[CheckedRequest]:
+        asks = (asked.read_prompt(one, extras, truncate=truncate, raw=raw) for one in asked.prompts)
+        return [check_request(entry, one, "generate") for one in asks]
+
+    given = check(raw=False)
+    need = Need(load=given[0].load, logprobs=asked.logprobs is not None)
 
     async def use(lease: Lease, upstream: Upstream) -> None:
+        texts, in_full = given, lease.traits.openai_in_full and asked.raw is not False
+        if in_full and not asked.suffix:
+            texts = check(raw=True)
+            if not (asked.loads or extras.inspect):
+                await pass_completion(gateway, request, asked, texts[0], lease.traits, upstream)
+                return
+        if not all(isinstance(prompt, str) for prompt in asked.prompts):
+            raise BadRequest(
+                "cannot use token ids as 'prompt': the engine of this model takes texts"
+            )
         if asked.loads or texts[0].sampling.max_tokens == 0:
             answer = answer_without_engine(asked, asked.model, now_ns(), request.number)
             kind = EVENT_STREAM.encode() if asked.stream else JSON
             request.respond(200, answer, kind)
             return
-        choices: list[Choice] = []
+        choices: list[NextChoice] = []
         prompts: list[Prompt] = []
-        parts = iter(Part.several([asked.n] * len(asked.prompts)))
+        parts = iter(NthChoice.several([asked.n] * len(asked.prompts)))
         for text, checked in zip(asked.prompts, texts, strict=True):
             turn = await prepare(checked, lease.traits, gateway.renderer, upstream)
             prompts.append(turn.prompt)
@@ -122,12 +151,12 @@ async def completions(gateway: Gateway, request: Request) -> None:
             for number in range(asked.n):
                 writer = TextWriter(
                     make_options(checked.asked, "completion"),
-                    echo=text if asked.echo else "",
+                    echo=str(text) if asked.echo else "",
                     top=asked.logprobs or 0,
                     part=next(parts),
                 )
                 choices.append(
-                    Choice(
+                    NextChoice(
                         call=reseed(call, lease.traits, number),
                         reply=turn.make_reply(writer),
                         new_prompt=number == 0,
@@ -140,10 +169,40 @@ async def completions(gateway: Gateway, request: Request) -> None:
             gateway, request, entry.bundle, upstream, choices, whole=whole, headers=headers
         )
 
-    prefix, size = hash_text(*asked.prompts[:1]), size_answers(texts, asked.n)
+    prefix, size = hash_text(*asked.prompts[:1]), size_answers(given, asked.n)
     await with_lease(
-        gateway, request, entry.bundle, need, extras.keep_alive, use, prefix, size=size
-    )
+        gateway, request, entry.bundle, need, extras.keep_alive, use, prefix,
+        size=size, streams=asked.stream,
+    )  # fmt: skip
+
+
+async def pass_completion(
+    gateway: Gateway,
+    request: Request,
+    asked: CompletionRequest,
+    checked: CheckedRequest,
+    traits: Traits,
+    upstream: Upstream,
+) -> None:
+    """Forward all prompts at once to an engine that has OpenAI's route in full."""
+    chat = prepare_chat(checked.asked, traits, None, n=asked.n)
+    own = {
+        "stream": asked.stream,
+        "echo": asked.echo,
+        "logprobs": asked.logprobs,
+        "max_tokens": checked.sampling.max_tokens,
+    }
+    call = make_completion_call(chat, asked.sent, checked.sampling, traits, own)
+    name_ignored(request, [*asked.ignored, *chat.ignored])
+    reply = make_raw_reply(make_options(checked.asked, "completion"), upstream)
+    reply.tally.expect(len(asked.prompts) * asked.n)
+
+    async def count_prompts() -> int:
+        return sum(guess_tokens(x) if isinstance(x, str) else len(x) for x in asked.prompts)
+
+    reply.count_prompt = count_prompts
+    relay = Relay(request, reply, whole=not asked.stream, headers={})
+    await run_relay(gateway, request, checked.entry.bundle, relay, upstream, call)
 
 
 _answers = partial(openai_route, kind=RouteKind.MODEL)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from vllama.base.clock import now_ns
-from vllama.base.errors import BadRequest, CapabilityMissing, ModelNotFound, VllamaError
+from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
+from vllama.chat.inspect import WholeReader
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Call, ChatRequest, Usage
 from vllama.chat.stops import StopFilter
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.choices import merge_choices
+from vllama.dialects.openai.completions import EngineTextWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.write import WholeWriter
-from vllama.models.types import Bundle, Capability
+from vllama.models.types import Bundle
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
@@ -29,8 +30,8 @@ from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import hash_messages, size_answers
 from vllama.routes.inference.lease import with_lease
-from vllama.routes.inference.relay import run_relay
-from vllama.routes.prompts.prepare import CheckedRequest, check_request, prepare
+from vllama.routes.inference.relay import name_ignored, run_relay
+from vllama.routes.prompts.prepare import CheckedRequest, prepare
 from vllama.routes.prompts.prompt import make_dropped_header
 from vllama.scheduler.instance import Lease
 
@@ -40,33 +41,26 @@ if TYPE_CHECKING:
 
 # an engine's stream that has nothing to say
 NO_ANSWER = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-IGNORED_HEADER = "x-vllama-ignored"
 TRUNCATE_HEADER = b"x-vllama-truncate"
-MAX_NAMED, MAX_NAME = 10, 80
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+T = TypeVar("T", bound=bool | None)
 
 
 def make_options(asked: ChatRequest, kind: Literal["chat", "completion"] = "chat") -> ReplyOptions:
-    """Return what the writer of an answer must know of its request."""
+    """Return the options of a response's writer from its request."""
     return ReplyOptions(
         kind=kind,
         stream=asked.stream,
         include_usage=asked.include_usage,
         model=asked.model,
         top_logprobs=asked.top_logprobs,
+        customs=asked.customs,
     )
 
 
-def check_blocks(entry: Entry, asked: ChatRequest, *, has_tools: bool = False) -> CheckedRequest:
-    """Complete a request of a dialect whose answers are blocks.
-
-    `has_tools`: the client named tools, though maybe only those of the vendor's own servers, which
-    are left out. Raises what `check_request` does.
-    """
-    checked = check_request(entry, asked, "chat")
-    if has_tools and not asked.tools and Capability.TOOLS not in entry.info.capabilities:
-        raise CapabilityMissing(f"{entry.full_name} does not support tools")
-    return checked
+def make_raw_reply(options: ReplyOptions, upstream: Upstream) -> Reply:
+    """Return the reply of an engine as it is, but for the model's name; its tokens are counted."""
+    whole = None if options.stream else WholeReader(upstream.most_answer_bytes)
+    return Reply(EngineTextWriter(options, whole), reader=whole)
 
 
 async def relay_blocks(
@@ -100,10 +94,13 @@ async def relay_blocks(
 
     need, prefix = Need(load=checked.load), hash_messages(asked.messages)
     size = size_answers([checked])
-    await with_lease(gateway, request, entry.bundle, need, asked.keep_alive, use, prefix, size=size)
+    await with_lease(
+        gateway, request, entry.bundle, need, asked.keep_alive, use, prefix,
+        size=size, streams=asked.stream,
+    )  # fmt: skip
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class NextChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice to be made. `new_prompt`: the first one of its prompt, whose tokens count."""
 
     call: Call
@@ -116,7 +113,7 @@ async def relay_choices(
     request: Request,
     bundle: Bundle,
     upstream: Upstream,
-    choices: Sequence[Choice],
+    choices: Sequence[NextChoice],
     *,
     whole: bool,
     headers: Mapping[str, str],
@@ -189,7 +186,7 @@ async def find_text_model(
     return await find_model(gateway.catalog, name, text)
 
 
-def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
+def read_truncate(request: Request, extras: Extras, *, default: T) -> bool | T:
     """Tell whether what is too long may be cut: the body's word, else the header's, else `default`.
 
     The header is for clients that cannot add a field. Raises BadRequest.
@@ -202,10 +199,3 @@ def read_truncate(request: Request, extras: Extras, *, default: bool) -> bool:
     if said not in ("", "true", "false"):
         raise BadRequest(f"cannot read header 'x-vllama-truncate: {said[:80]}': not true or false")
     return said == "true" if said else default
-
-
-def name_ignored(request: Request, names: Sequence[str]) -> None:
-    """Name in a header what had no effect: a few names, with nothing that ends a line."""
-    if names:
-        shown = [_UNSAFE.sub("_", name[:MAX_NAME]) for name in names[:MAX_NAMED]]
-        request.set_header(IGNORED_HEADER, ", ".join(shown))

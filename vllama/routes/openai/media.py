@@ -19,14 +19,13 @@ from msgspec import Struct
 
 from vllama.base.errors import BadRequest
 from vllama.base.meaning import BINARY, TEXT, says
-from vllama.chat.bodies import encode_json
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
 from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.answer_types import Transcription
-from vllama.dialects.openai.multipart import FormReader, Part, pass_form
+from vllama.dialects.openai.multipart import FormPart, FormReader, pass_form
 from vllama.dialects.openai.read import parse_openai, read_chat
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
@@ -40,7 +39,8 @@ from vllama.routes.inference.offers import (
     list_traits,
     make_need_of_entry,
 )
-from vllama.routes.openai.common import ask_whole, find_v1_model, name_ignored
+from vllama.routes.inference.relay import name_ignored
+from vllama.routes.openai.common import ask_whole, find_v1_model
 from vllama.routes.prompts.prepare import check_request
 from vllama.routes.route import RouteKind, openai_route
 from vllama.scheduler.instance import Lease
@@ -88,7 +88,7 @@ async def edit_images(gateway: Gateway, request: Request) -> None:
     )
 
 
-async def read_form(request: Request) -> list[Part]:
+async def read_form(request: Request) -> list[FormPart]:
     """Return the parts of a form. Raises BadRequest, BodyTooLarge."""
     form = FormReader(request.header(b"content-type"))
     async for piece in request.pieces(MAX_FORM_BYTES):
@@ -102,7 +102,7 @@ async def pass_on(
     model: str | None,
     what: str,
     find_path: Callable[[Traits], str | None],
-    given: Mapping[str, Any] | Sequence[Part],
+    given: Mapping[str, Any] | Sequence[FormPart],
     kind: bytes = JSON,
 ) -> None:
     """Send a request to the engine of `model` and its answer, of type `kind`, to the client.
@@ -125,7 +125,7 @@ async def pass_on(
         name, passed = lease.traits.model_name or str(model), lease.traits.passed_fields
         if isinstance(given, Mapping):
             fields, ignored = pass_fields(given, passed)
-            call = Call(path=path, body=encode_json({**fields, "model": name}))
+            call = Call(path=path, fields={**fields, "model": name})
         else:
             call, ignored = pass_form(path, given, passed, model=name, seed=request.number)
         name_ignored(request, ignored)
@@ -219,7 +219,7 @@ async def transcribe_by_chat(
     entry: Entry,
     lease: Lease,
     upstream: Upstream,
-    fields: Mapping[str, Part],
+    fields: Mapping[str, FormPart],
     task: str,
 ) -> str:
     """Ask a model that hears for the words of a recording."""

@@ -23,7 +23,7 @@ from vllama.models.shown import list_capabilities
 from vllama.models.types import Bundle, ModelInfo
 from vllama.net.http.request import Request
 from vllama.routes.describe.examples import MODEL
-from vllama.routes.events.rows import known_context
+from vllama.routes.events.rows import get_known_context
 from vllama.routes.openai.common import find_v1_model
 from vllama.routes.route import Parameter, RouteKind, openai_route
 from vllama.scheduler.views import Phase, View
@@ -37,7 +37,7 @@ def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> OpenA
     made_for = info.context_length or 0 if info is not None else 0
     loaded, state = 0, "not-loaded"
     if view is not None:
-        loaded = known_context(view.plan)
+        loaded = get_known_context(view.plan)
         state = "loaded" if view.state is Phase.READY else str(view.state)
     return OpenAIModel(
         id=bundle.name,

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/responses`, whose clients may compress what they send.
+"""OpenAI's `POST /v1/responses`.
 
 See docs/reference/ollama-api.md#responses.
 """
@@ -9,7 +9,6 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
 from vllama.dialects.openai.read import read_chat
@@ -19,14 +18,14 @@ from vllama.dialects.responses.answer_types import (
     ResponseEvent,
     WholeResponse,
 )
-from vllama.dialects.responses.items import list_items, make_input_items
+from vllama.dialects.responses.items import REFERENCE, list_items, make_input_items
 from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.request_types import ResponsesBody
 from vllama.dialects.responses.write import ResponsesWriter
-from vllama.net.http.content_encoding import decompress
 from vllama.net.http.request import Request
-from vllama.routes.openai.common import check_blocks, find_v1_model, read_truncate, relay_blocks
-from vllama.routes.response_store import Record
+from vllama.routes.openai.common import find_v1_model, read_truncate, relay_blocks
+from vllama.routes.prompts.prepare import check_request
+from vllama.routes.response_store import Exchange
 from vllama.routes.route import Dialect, Framing, Parameter, Route, RouteKind, Stream, Task
 
 if TYPE_CHECKING:
@@ -37,18 +36,20 @@ RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "/input_items", "/cancel"
 
 async def responses(gateway: Gateway, request: Request) -> None:
     """Continue a conversation, in items and events."""
-    body, encoding = await request.body(), request.header(b"content-encoding")
-    if encoding:
-        body = await executors.codec.run(decompress, body, encoding)
-    asked = parse_responses(body)
+    asked = parse_responses(await request.body())
     store, owner, seed = gateway.responses, gateway.running.of(request).owner, secrets.token_hex(12)
-    own = make_input_items(asked.input, seed)
     earlier = await store.chain(asked.previous, owner) if asked.previous else []
-    if earlier:
-        asked = continue_from(asked, [item for record in earlier for item in record.items], own)
+    given: Any = asked.input
+    items = [item for record in earlier for item in record.items]
+    if any(name.endswith(f" {REFERENCE}") for name in asked.passed_over):
+        known = {item["id"] for item in items}
+        given = [item for item in await store.resolve(given, owner) if item.get("id") not in known]
+    own = make_input_items(given, seed)
+    if earlier or given is not asked.input:
+        asked = continue_from(asked, items, own)
 
     def keep(response: dict[str, Any]) -> None:
-        record = Record(
+        record = Exchange(
             id=response["id"], owner=owner, previous=asked.previous, input=own, response=response
         )
         store.keep(record, after=earlier)
@@ -64,10 +65,12 @@ async def responses(gateway: Gateway, request: Request) -> None:
         created_ns=request.started_ns,
         echo=asked.echo,
         names=asked.names,
+        customs=asked.customs,
         keep=None if asked.store is False else keep,
     )
-    checked = check_blocks(entry, chat, has_tools=bool(asked.echo["tools"]))
-    await relay_blocks(gateway, request, checked, make, ignored=asked.ignored)
+    checked = check_request(entry, chat, "chat")
+    ignored = [*asked.ignored, *asked.passed_over]
+    await relay_blocks(gateway, request, checked, make, ignored=ignored)
     if asked.store:
         await store.save(f"resp_{seed}", owner, earlier)
 
@@ -117,7 +120,6 @@ ROUTES = (
         task=Task.CHAT,
         body=ResponsesBody,
         stream=Stream(Framing.NAMED_EVENTS, ResponseEvent),
-        errors=(415,),
     ),
     _kept(f"GET {RESPONSES}{{id}}", get_response),
     _kept(f"GET {RESPONSES}{{id}}{INPUT_ITEMS}", list_input_items, answer=InputItems),

@@ -1,4 +1,4 @@
-"""What a model scores: texts that fit a query (rerank, score), and the options of typed questions.
+"""Scores by a model: texts for a query (rerank, score), and options of typed questions.
 
 Engines that have such a route rerank. Each typed question is a prompt of its own that ends within
 an answer, "Answer: (", and one token is asked for; nothing is written. All begin with the same
@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllama.chat.bodies import encode_json
+from vllama.chat.engine.context import check_text
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.logprobs import convert_logprobs
 from vllama.chat.request import Call, guess_tokens
@@ -23,7 +24,7 @@ from vllama.dialects.decisions.forms import (
     write_decisions,
     write_systemone,
 )
-from vllama.dialects.decisions.questions import Counts, Decision, Distribution, read_distribution
+from vllama.dialects.decisions.questions import Counts, Distribution, Questions, read_distribution
 from vllama.dialects.openai.answer_types import (
     Decisions,
     RankedText,
@@ -51,8 +52,8 @@ from vllama.routes.catalog import Entry
 from vllama.routes.inference.demand import size_answers, size_inputs
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits
-from vllama.routes.inference.relay import count_inputs
-from vllama.routes.openai.common import ask_whole, find_v1_model, make_seed, name_ignored
+from vllama.routes.inference.relay import count_inputs, name_ignored
+from vllama.routes.openai.common import ask_whole, find_v1_model, make_seed
 from vllama.routes.prompts.prepare import check_request
 from vllama.routes.route import RouteKind, Tag, ollama_route, openai_route
 from vllama.scheduler.instance import Lease
@@ -139,19 +140,21 @@ async def score_all(
         path = lease.traits.rerank_path
         if path is None:
             raise refusal
+        for pair in pairs:
+            check_text(pair, lease.traits)
         passed, ignored = pass_fields(fields, lease.traits.passed_fields)
         name_ignored(request, ignored)
         scores.clear()
         tokens = 0
         for query, documents in comparisons:
             sent = write_rerank_body(query, documents, passed, lease.traits.model_name or name)
-            call = Call(path=path, body=encode_json(sent))
+            call = Call(path=path, fields=sent)
             what, limit_s = f"{verb} with '{name}'", lease.patience_s
             fetching = fetch_or_refuse(upstream, call, what, limit_s=limit_s)
             try:
                 answer = await unless_gone(request, fetching)
             except ClientGone:
-                count_inputs(gateway, request, entry.bundle, guess_tokens(call.body.decode()))
+                count_inputs(gateway, request, entry.bundle, guess_tokens(call.encode().decode()))
                 raise
             found, taken = read_scores(answer, len(documents))
             scores.extend(found)
@@ -191,7 +194,7 @@ async def decide(
     request: Request,
     entry: Entry,
     name: str,
-    asked: Decision,
+    asked: Questions,
     extras: Extras,
 ) -> tuple[Sequence[Distribution], Counts]:
     """Return the probabilities of each question's options, and the tokens they took.

@@ -9,7 +9,6 @@ import msgspec
 from vllama.base import executors
 from vllama.base.errors import BadRequest
 from vllama.base.units import format_bytes_decimal
-from vllama.chat.bodies import decode_value
 from vllama.chat.engine.traits import Traits
 from vllama.chat.inspect import (
     Inspect,
@@ -33,7 +32,7 @@ BESIDE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What one request collects after `layers` of `width` numbers, none if it only steers."""
+    """Collection of one request after `layers` of `width` numbers, none if it only steers."""
 
     inspector: Inspector
     traits: Traits
@@ -68,18 +67,17 @@ class Inspection:
 
     def add_to(self, call: Call) -> Call:
         """Return the request to the engine with the fields that ask for it."""
-        body = decode_value(call.body)
-        body |= self.inspector.ask(self.layers, self.steering)
-        if not body["stream"]:
-            body.pop("stream_options", None)
-        return msgspec.structs.replace(call, body=msgspec.json.encode(body))
+        fields = {**call.fields, **self.inspector.ask(self.layers, self.steering)}
+        if not fields["stream"]:
+            fields.pop("stream_options", None)
+        return msgspec.structs.replace(call, fields=fields)
 
     def make_reader(self) -> WholeReader | None:
-        """Return what reads the answer, None if nothing is collected and it is an ordinary one."""
+        """Return the reader of the response, None if nothing is collected."""
         return WholeReader(2 * self.most_bytes + BESIDE_BYTES) if self.layers else None
 
     async def collect(self, reader: WholeReader, tally: Tally, upstream: Upstream) -> None:
-        """Read what the engine has collected into the answer. Raises VllamaError."""
+        """Read the engine's collected data into the response. Raises VllamaError."""
         answer = bytes(reader.body)
         residual = await executors.codec.run(self.inspector.read, answer, self.layers)
         tokens = await name_tokens(upstream, self.traits, residual.token_ids)
@@ -88,7 +86,7 @@ class Inspection:
 
 
 def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> Inspection:
-    """Check what a request asks about a model's inside.
+    """Check a request's `inspect` field.
 
     Raises BadRequest if its engine cannot, and for layers and vectors that do not fit the model.
     """

@@ -22,9 +22,11 @@ from vllama.base.errors import BadRequest, CapabilityMissing, VllamaError
 from vllama.chat.engine.generate import GenerateReader, make_generate_call
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
-from vllama.chat.filters import CallSource, compose_filters
-from vllama.chat.inspect import Inspect
-from vllama.chat.prepare import leaves_choice, prepare_chat
+from vllama.chat.filters import CallSource, choose_reading, compose_filters
+from vllama.chat.inspect import Inspect, WholeReader
+from vllama.chat.parsers.marks import has_marks
+from vllama.chat.parsers.thinking import find_open
+from vllama.chat.prepare import hold_from_start, leaves_choice, prepare_chat
 from vllama.chat.reply import Reply, Writer
 from vllama.chat.request import (
     Call,
@@ -37,12 +39,14 @@ from vllama.chat.request import (
     Think,
     guess_tokens,
 )
+from vllama.chat.schema_check import SchemaCheck
 from vllama.chat.stops import StopFilter, check_stops, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
+from vllama.chat.thinking_pass import ThinkingPass
 from vllama.dialects.ollama.options import OPTION_FIELDS
 from vllama.models.settings import ModelSettings
-from vllama.models.types import Bundle, Capability
+from vllama.models.types import Bundle, Capability, Format
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.catalog import Entry
 from vllama.routes.prompts.inspection import Inspection, prepare_inspection
@@ -68,12 +72,12 @@ class CheckedRequest:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model can think."""
+        """True if the model can think."""
         return Capability.THINKING in self.entry.info.capabilities
 
     @property
     def is_thinking_shown(self) -> bool | None:
-        """Whether thinking belongs into the answer; None: the model has none."""
+        """True if thinking belongs into the response; None: the model has none."""
         return self.asked.think is not False if self.thinks else None
 
 
@@ -89,6 +93,8 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     template = None if asked.raw else find_template(entry, own)
     inserts = Capability.INSERT in capabilities or (template and template.takes_suffix)
     if asked.think and Capability.THINKING not in capabilities:
+        if asked.effort and entry.bundle.format is not Format.GGUF:  # as engines do (decision 39)
+            return check_request(entry, replace(asked, think=None), what)
         raise CapabilityMissing(f'"{asked.model}" does not support thinking')
     if Capability.COMPLETION not in capabilities:
         raise CapabilityMissing(f'"{asked.model}" does not support {what}')
@@ -102,10 +108,12 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
         asked = replace(asked, tools=tuple(named))
     asked = apply_settings(asked, entry.bundle.settings)
     sampling, load = entry.options(asked.options)
-    # a server elsewhere has defaults of its own
-    assumed = {} if entry.bundle.upstream is not None else asked.assumed
+    # a server elsewhere has defaults of its own, and so may a model's files
+    known = asked.assumed if entry.bundle.upstream is not None else entry.own_sampling
+    assumed = {name: x for name, x in asked.assumed.items() if name not in known}
     if given := {**assumed, **asked.parameters}:
-        sampling = replace(sampling, **given, left_out=sampling.left_out.difference(given))
+        left = (sampling.left_out.difference(given), sampling.own.difference(given))
+        sampling = replace(sampling, **given, left_out=left[0], own=left[1])
     check_stops(sampling.stop)
     if (limit := entry.limit_answer(sampling.max_tokens)) != sampling.max_tokens:
         sampling = replace(sampling, max_tokens=limit)
@@ -170,6 +178,7 @@ class Turn:
     the answer goes on a text, so that nothing in it is thinking. `keeps_thinking_end`: as Ollama's
     answers to prompts made with a Go template do. `source`: see `compose_filters`. `generate`: what
     another Ollama is asked with. `inspection`: what is collected, and how the model is steered.
+    `special_tokens`: those that the engine leaves in the text, and that are taken out of it.
     """
 
     chat: PreparedChat
@@ -180,6 +189,7 @@ class Turn:
     is_text: bool
     keeps_thinking_end: bool
     source: CallSource
+    special_tokens: tuple[str, ...] = ()
     generate: Mapping[str, Any] | None = None
     inspection: Inspection | None = None
 
@@ -203,11 +213,17 @@ class Turn:
         return make_completion_call(chat, prompt.sent, self.sampling, traits)
 
     def make_reply(
-        self, writer: Writer, *, stops: StopFilter | None = None, as_chat: bool = True
+        self,
+        writer: Writer,
+        *,
+        stops: StopFilter | None = None,
+        as_chat: bool = True,
+        in_one: WholeReader | None = None,
     ) -> Reply:
         """Return the reply that `writer` writes; `stops` instead of those that were asked for.
 
-        `as_chat`: the writer wants the chunks of a chat, also where a completion is sent.
+        `as_chat`: the writer wants the chunks of a chat, also where a completion is sent. `in_one`
+        reads an answer that comes as one object.
         """
         prompt, traits = self.prompt, self.prompt.traits
         reader = None if self.generate is None else GenerateReader()
@@ -221,18 +237,25 @@ class Turn:
             from_completion=as_chat and prompt.finished and not self.is_text,
             is_whole=not writer.streams,
             source=self.source,
+            special_tokens=self.special_tokens,
         )
+        check = None
+        if self.chat.half_held is not None and not self.chat.continues:
+            filters.append(check := SchemaCheck(self.chat.half_held))
         reply = Reply(
             writer,
             filters,
             stops=stops or make_stop_filter(self.sampling.stop, traits),
             prompt_tokens=prompt.tokens,
             max_tokens=self.limit,
-            reader=whole or reader,
+            reader=whole or in_one or reader,
+            passes=ThinkingPass(traits, closing=find_open(prompt.text or ""))
+            if self.chat.thinks_first
+            else None,
         )
         if self.inspection is not None and whole is not None:
             reply.collect = partial(self.inspection.collect, whole, reply.tally)
-        reply.count_prompt = self.count_or_guess
+        reply.count_prompt, reply.check = self.count_or_guess, check
         reply.prompt_text = prompt.whole_text
         reply.continues_prompt = prompt.finished or self.is_text
         return reply
@@ -285,12 +308,14 @@ async def prepare(
         find_style(entry, checked.template),
         n=n,
         renders=checked.template is not None,
+        thinks=checked.thinks,
     )
     # with some engines only their own chat route holds an answer to a format
     chat_only = chat.response_format is not None and not traits.formats_completions
     # a template that was asked for is not given up for a format in silence
     template = checked.template if asked.template or not chat_only else None
-    fitting = Fitting(truncate=asked.truncate, shift=asked.shift, num_keep=sampling.num_keep)
+    truncate = not traits.openai_in_full if asked.truncate is None else asked.truncate
+    fitting = Fitting(truncate=truncate, shift=asked.shift, num_keep=sampling.num_keep)
     prompt = Prompt(entry.info, renderer, upstream, traits, template, fitting)
     think: Think = None
     if checked.thinks:
@@ -318,8 +343,11 @@ async def prepare(
             # a completion's log probabilities say less; but only one continues an answer
             chat_only=(chat_only and not asked.template) or (chat.logprobs and not chat.continues),
             text_wanted=text_wanted or traits.slots is not None,
+            finish=chat.thinks_first,
         )
         chat = replace(chat, messages=kept)
+        if chat.thinks_first and not prompt.finished:  # its template was of no use
+            chat = hold_from_start(chat, asked, thinks=True)
     limit = None
     if not asked.debug_render_only:
         await prompt.shorten()
@@ -327,22 +355,35 @@ async def prepare(
         if not asked.shift:
             sampling = replace(sampling, max_tokens=limit)
     name = traits.model_name or entry.bundle.name
+    source = upstream.call_sources.setdefault(name, CallSource(model=name))
+    is_text = asked.is_text or bool(asked.context)
+    thinks, special = checked.thinks and not is_text, entry.info.special_tokens
+    scans, splits, _ = choose_reading(prompt.traits, chat.toolset or False, thinks, source)
+    # some of vLLM's own parsers look for marks that it strips, too
+    marked = (thinks or chat.toolset is not None) and has_marks(special)
+    if traits.fields_for_marks and (scans or splits or marked):
+        if chat.extra.get("skip_special_tokens") is False:  # the client wants them
+            special = ()
+        chat = replace(chat, extra={**chat.extra, **traits.fields_for_marks})
+    else:
+        special = ()
     turn = Turn(
         chat=chat,
         sampling=sampling,
         prompt=prompt,
         limit=limit,
         thinks=checked.thinks,
-        is_text=asked.is_text or bool(asked.context),
+        is_text=is_text,
         keeps_thinking_end=template is not None,
-        source=upstream.call_sources.setdefault(name, CallSource(model=name)),
+        source=source,
+        special_tokens=special,
         generate=make_source(checked, prompt) if traits.generates else None,
     )
     return turn if asked.inspect is None else await _inspect(turn, asked.inspect, entry, traits)
 
 
 async def _inspect(turn: Turn, asked: Inspect, entry: Entry, traits: Traits) -> Turn:
-    """Add what is asked about the model's inside; the answer is no longer than can be collected."""
+    """Add the request's inspection; the response is no longer than can be collected."""
     inspection = prepare_inspection(asked, entry, traits)
     limit, sampling = turn.limit, turn.sampling
     if inspection.layers:
@@ -353,7 +394,7 @@ async def _inspect(turn: Turn, asked: Inspect, entry: Entry, traits: Traits) -> 
 
 
 def make_source(checked: CheckedRequest, prompt: Prompt) -> dict[str, Any] | None:
-    """Return what the `/api/generate` of another Ollama is asked with; None: its chat is asked."""
+    """Return the body for another Ollama's `/api/generate`; None: its chat is used."""
     asked = checked.asked
     if not (asked.raw or prompt.finished):
         return None

@@ -17,17 +17,18 @@ from functools import partial
 import msgspec
 
 from vllama.base.errors import BadRequest, ContextOverflow, TemplateRefused, TemplateTooCostly
-from vllama.chat.bodies import decode_value, encode_json
+from vllama.chat.bodies import check_length, encode_json
 from vllama.chat.conversation import arrange_roles, is_continued, render_continued, should_render
 from vllama.chat.engine.context import (
     IMAGE_TOKENS,
+    check_text,
     compute_answer_limit,
     cut_middle,
     find_starts,
     take_newest,
 )
 from vllama.chat.engine.traits import Traits, remember_for_traits
-from vllama.chat.parsers.thinking import ends_open, is_unfinished
+from vllama.chat.parsers.thinking import find_open, is_unfinished
 from vllama.chat.request import Call, Fitting, Message, Think
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
@@ -40,7 +41,6 @@ from vllama.models.types import ModelInfo
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.prompts.templates import strip_bos
 from vllama.routes.prompts.tokenizer import (
-    check_length,
     count_conversation,
     decode_tokens,
     tokenize,
@@ -90,9 +90,9 @@ class Prompt:
         self._upstream = upstream
         self._traits = traits
         self._fitting = fitting
-        # one that the engine does not have: recognised, because the model's files have none
-        recognised = info.template_family is not None and not traits.was_given_template
-        self._is_foreign = recognised and template is None
+        # one that the engine does not have: recognized, because the model's files have none
+        recognized = info.template_family is not None and not traits.was_given_template
+        self._is_foreign = recognized and template is None
         # whoever splits thinking off must know whether the template has opened it
         self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
         # a refusal has to be known before the engine answers it with an error of its own
@@ -108,7 +108,7 @@ class Prompt:
 
     @property
     def sent(self) -> str | list[int]:
-        """What the engine is sent of a finished prompt: its text, or the tokens that were kept."""
+        """Form of a finished prompt for the engine: its text, or the stored tokens."""
         return (self.text or "") if self._cut is None else self._cut
 
     @property
@@ -125,6 +125,7 @@ class Prompt:
         always: bool = False,
         chat_only: bool = False,
         text_wanted: bool = False,
+        finish: bool = False,
     ) -> Sequence[Message]:
         """Return the messages that fit into the context; count them on the way.
 
@@ -132,9 +133,11 @@ class Prompt:
         Nothing is counted for an engine that counts by itself, unless `always` or where it might be
         too long. Images can only be
         given to the engine with the messages, so that they need its own template; so does what only
-        its chat route can do (`chat_only`: keep to a schema). Raises BadRequest for what no context
-        holds, or a template refuses.
+        its chat route can do (`chat_only`: keep to a schema). `finish`: a completion is wanted.
+        Raises BadRequest for what no context holds, or a template refuses.
         """
+        for item in messages:
+            check_text(item.content, self._traits)
         check_length(sum([len(item.content) for item in messages]))  # rendering it takes a copy
         self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
         images = self._images = sum([item.media_count for item in messages])
@@ -144,7 +147,7 @@ class Prompt:
             self.finished = self._traits.completes
         elif not (self.finished or images or chat_only) and self._info.chat_template:
             plain = not tools and not marks_thinking(self._info.chat_template)
-            self.finished = should_render(messages, self._traits, plain=plain)
+            self.finished = finish or should_render(messages, self._traits, plain=plain)
         counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
         wanted = counts or text_wanted or self._splits or self._may_refuse
         if not self.finished and not (self._info.chat_template and wanted):
@@ -183,8 +186,7 @@ class Prompt:
         self, asked: Mapping[str, object] | None, call: Call
     ) -> int | None:
         """Return the tokens of a conversation that the engine renders; None if it cannot count."""
-        chat = decode_value(call.body)
-        return await count_conversation(self._upstream, self._traits, asked, chat)
+        return await count_conversation(self._upstream, self._traits, asked, call.fields)
 
     async def shorten(self) -> None:
         """Cut a prompt in its middle that is still too long, as Ollama does.
@@ -226,13 +228,13 @@ class Prompt:
 
     @property
     def traits(self) -> Traits:
-        """What to expect of the answer: an engine does not parse that to a finished prompt."""
+        """Traits of the response: an engine does not parse that to a finished prompt."""
         return _parse_nothing(self._traits) if self.finished else self._traits
 
     @property
     def opens_thinking(self) -> bool:
-        """Whether the prompt ends inside the thinking, so that the answer begins with it."""
-        return ends_open(self.text or "") or self._thought_begun
+        """True if the prompt ends inside the thinking, so that the answer begins with it."""
+        return bool(find_open(self.text or "")) or self._thought_begun
 
     async def context(self, answer: str, upstream: Upstream) -> list[int] | None:
         """Return the tokens of prompt and answer together, for `context`.
@@ -244,7 +246,7 @@ class Prompt:
         return await tokenize(upstream, self._traits, self.text + answer)
 
     def _may_be_long(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> bool:
-        """Whether the texts could fill the context: a token is one byte at least.
+        """Return whether the texts could fill the context: a token is one byte at least.
 
         An engine that counts by itself refuses what is too long, where Ollama cuts it.
         """

@@ -36,7 +36,7 @@ def find_template(entry: Entry, given: str | None = None) -> GoTemplate | None:
 
 
 def find_style(entry: Entry, template: GoTemplate | None) -> Style | None:
-    """Return what the template in force tells; None if only the engine knows it."""
+    """Return the style of the template in force; None if only the engine knows it."""
     source = entry.info.chat_template
     if template is not None:
         said = read_style(f"{source or ''}{template.source}")

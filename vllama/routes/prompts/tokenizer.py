@@ -7,16 +7,18 @@ import itertools
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, CapabilityMissing, UpstreamError, VllamaError
+from vllama.chat.bodies import MAX_TEXT
 from vllama.chat.engine.claims import read_count
+from vllama.chat.engine.context import check_text
+from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.request import Call
-from vllama.dialects.errors import clean_engine_error
 from vllama.models.headers.info import control_tokens
 from vllama.models.types import ModelInfo
 from vllama.net.upstream.connection import ConnectionLost
@@ -27,8 +29,6 @@ log = logging.getLogger(__name__)
 NO_ROUTE = frozenset({404, 405, 501})
 COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 """What of Anthropic's requests has tokens, or chooses the template's way."""
-MAX_TEXT = 6_000_000
-"""Characters that are given to a tokenizer: more than a million tokens, as a list 36 bytes each."""
 MAX_ANSWER_BYTES = 8 * MAX_TEXT  # a token a character
 
 _ANCHOR = "a"
@@ -42,13 +42,13 @@ _T = TypeVar("_T")
 
 
 async def fetch_field(
-    upstream: Upstream, path: str, body: object, name: str, kind: type[_T]
+    upstream: Upstream, path: str, body: Mapping[str, Any], name: str, kind: type[_T]
 ) -> _T | None:
     """POST JSON to an engine and return a field of its JSON object; None if it is missing.
 
     Raises CapabilityMissing if it has no such route, UpstreamError and kin.
     """
-    answer = await upstream.fetch(Call(path=path, body=msgspec.json.encode(body)))
+    answer = await upstream.fetch(Call(path=path, fields=body))
     if answer.status in NO_ROUTE:
         raise CapabilityMissing(f"the engine has no route {path}")
     if answer.status != 200:
@@ -60,14 +60,6 @@ async def fetch_field(
         return msgspec.json.decode(field, type=kind | None)
     except (ValueError, RecursionError):
         raise clean_engine_error(502, answer.body) from None
-
-
-def check_length(characters: int) -> None:
-    """Raise BadRequest for a text that is longer than any context."""
-    if characters > MAX_TEXT:
-        raise BadRequest(
-            f"the input is too long: it has {characters} characters, {MAX_TEXT} are the most"
-        )
 
 
 def find_unknown(tokens: Iterable[int], vocab_size: int | None) -> int | None:
@@ -84,10 +76,10 @@ async def tokenize(
     `special`: with those that the model puts around an input, where the route leaves them out.
     Raises BadRequest for a text that is longer than any context.
     """
+    check_text(text, traits)
     route = traits.tokenizer
     if route is None:
         return None
-    check_length(len(text))
     body: dict[str, object] = {route.input_field: text}
     if special and route.special_field:
         body[route.special_field] = True

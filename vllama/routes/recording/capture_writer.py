@@ -21,9 +21,11 @@ from vllama.base import executors
 from vllama.base.clock import now_ns, wait_for
 from vllama.base.log_context import Outcome
 from vllama.base.units import rfc3339_utc
-from vllama.chat.bodies import decode_value
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call
+from vllama.dialects.events import EndedRow
 from vllama.net.http.request import Request
+from vllama.net.upstream.pool import Upstream
 from vllama.observe.captures.folder import CaptureFolder
 from vllama.observe.captures.format import (
     Body,
@@ -40,7 +42,14 @@ from vllama.observe.captures.format import (
 )
 from vllama.routes.in_use import InUse
 from vllama.routes.recording.answer_recorder import AnswerRecorder
-from vllama.routes.recording.running import RunningRequest
+from vllama.routes.recording.running import (
+    RunningRequest,
+    compute_speed,
+    find_cached_tokens,
+    list_usages,
+    sum_prompt_tokens,
+)
+from vllama.routes.recording.stage import Stage
 from vllama.scheduler.instance import Lease
 
 log = logging.getLogger(__name__)
@@ -67,7 +76,7 @@ PROMPT_FIELDS = frozenset(
 """Fields of an engine's body that say what the request's own body says."""
 
 
-class Captures:
+class Captures(Stage):
     """The captures of a server: what it records, and the folder where that ends up."""
 
     def __init__(self, folder: CaptureFolder, in_use: InUse) -> None:
@@ -80,13 +89,25 @@ class Captures:
         self._is_failing = False
         log.warning("requests to models are captured in %s, with all that users write", folder.path)
 
-    async def begin(self, request: Request, running: RunningRequest) -> None:
+    async def admitted(self, running: RunningRequest) -> None:
         """Begin to record; the body is read, and left to be read again."""
+        if not running.route.captured:
+            return
+        request = running.request
         body = await request.body()
         request.put_back(body)
         request.recorder = running.recorder = AnswerRecorder(body)
 
-    def end(self, running: RunningRequest, outcome: Outcome) -> None:
+    async def before_send(
+        self, running: RunningRequest, reply: Reply, upstream: Upstream, call: Call
+    ) -> Call:
+        """Note what the engine is asked."""
+        recorder = running.recorder
+        if recorder is not None and running.answers[-1].new_prompt:
+            recorder.call = call  # of the first choice, whose seed is the request's
+        return call
+
+    def ended(self, running: RunningRequest, row: EndedRow) -> None:
         """Hand over what was recorded of a request that has ended."""
         recorder = running.recorder
         if recorder is None:
@@ -101,7 +122,7 @@ class Captures:
             settings=self._in_use.now.answering,
             times=describe_times(running, now_ns()),
             tokens=describe_tokens(running),
-            outcome=outcome,
+            outcome=row.outcome,
         )
         if self._waiting_bytes + recorded.size_bytes > MAX_WAITING_BYTES:
             self._warn("captures come faster than they can be written to '%s'", self.folder)
@@ -218,7 +239,7 @@ def find_model_name(body: bytes) -> str:
     """Return the name of a model that a body asks for, "" if it is not JSON or has none."""
     try:
         found = msgspec.json.decode(body, type=_Named).model
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         return ""
     return found if isinstance(found, str) else ""
 
@@ -245,13 +266,13 @@ def describe_times(running: RunningRequest, ended_ns: int) -> Times:
 
 def describe_tokens(running: RunningRequest) -> Tokens | None:
     """Return the tokens of a request; None if nothing was generated for it."""
-    usages, rate = running.usages, running.tokens_per_s
+    usages, rate = list_usages(running), compute_speed(running)
     if not usages:
         return None
     return Tokens(
-        prompt=running.prompt_tokens or 0,
+        prompt=sum_prompt_tokens(running) or 0,
         generated=running.generated_tokens,
-        cached=running.cached_tokens,
+        cached=find_cached_tokens(running),
         estimated=any(usage.estimated for usage in usages),
         per_s=round(rate, 3) if rate else None,
     )
@@ -289,11 +310,5 @@ def describe_engine(lease: Lease) -> Engine | None:
 
 def list_sampling(call: Call | None) -> dict[str, Any]:
     """Return what an engine was sent beside the prompt."""
-    if call is None or not call.content_type.startswith("application/json"):
-        return {}
-    try:
-        body = decode_value(call.body)
-    except ValueError:
-        return {}
-    given = body if isinstance(body, dict) else {}
-    return {name: value for name, value in given.items() if name not in PROMPT_FIELDS}
+    given = call.fields.items() if call is not None else ()
+    return {name: value for name, value in given if name not in PROMPT_FIELDS}

@@ -12,28 +12,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Size, Window
+from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Window
 from vllama.accounts.usage.entries import Admitted, Amounts, Served, name_day
 from vllama.base.clock import Clock, now_ns
 from vllama.base.errors import LimitReached
 from vllama.base.log_context import model
 from vllama.base.units import format_go_duration, rfc3339_utc
 from vllama.net.http.departure import unless_gone
-from vllama.net.http.request import Request
+from vllama.routes.recording.running import RunningRequest, sum_amounts
+from vllama.routes.recording.stage import Stage
 from vllama.routes.route import Dialect
 
 if TYPE_CHECKING:
-    from vllama.accounts.keys.key import Key
+    from vllama.accounts.keys.key import ApiKey
     from vllama.accounts.usage.recorder import UsageRecorder
+    from vllama.dialects.events import EndedRow
     from vllama.observe.metrics.server_metrics import Metrics
-    from vllama.routes.recording.running import RunningRequest
 
 MAX_RETRY_S = 60.0
 """The clients of OpenAI and Anthropic obey no longer Retry-After, and would try again at once."""
 
 
-class Meter:
-    """What all requests to models pass."""
+class Meter(Stage):
+    """Admits requests to models, reserves their tokens, and counts them once."""
 
     def __init__(
         self, limits: KeyLimits, recorder: UsageRecorder, metrics: Metrics, clock: Clock
@@ -43,26 +44,27 @@ class Meter:
         self._metrics = metrics
         self._clock = clock
 
-    def admit(self, request: Request, running: RunningRequest) -> None:
+    async def admitted(self, running: RunningRequest) -> None:
         """Admit a request, and have it counted at its end. Raises LimitReached."""
-        key = running.access
+        key, is_free = running.access, running.route.is_free
+        if is_free is not None and await is_free(running.request):
+            return
         if key is not None:
             with self._showing_standing(running, key):
                 self._limits.admit(key, gives_way=running.is_row)
                 if key.rate is not None:
                     self._record_recent(key, key.rate.period_s)
         running.is_metered = True
-        request.before_end = lambda: self.finish(running, is_whole=True)
 
-    async def reserve(self, running: RunningRequest, size: Size) -> None:
+    async def queued(self, running: RunningRequest) -> None:
         """Reserve the tokens that a request may take, once there is room; again for a next attempt.
 
         Raises LimitReached, ClientGone.
         """
-        key = running.access
-        if key is None or not running.is_metered:
+        key, size = running.access, running.measure
+        if key is None or size is None or not running.is_metered:
             return
-        self.release(running)
+        self._release(running)
         running.reserved = self._limits.try_reserve(key, size)
         if running.reserved is not None:
             return
@@ -77,25 +79,30 @@ class Meter:
         finally:
             running.waits_for_tokens = False
 
-    def shrink(self, running: RunningRequest, size: Size) -> None:
+    def leased(self, running: RunningRequest) -> None:
         """Give back what a request cannot take, now that its model is known to the full."""
-        key = running.access
-        if key is not None and running.reserved and (surplus := running.reserved - size()) > 0:
-            running.reserved -= surplus
-            self._limits.shrink(key, surplus)
+        key, size, reserved = running.access, running.measure, running.reserved
+        if key is not None and size is not None and reserved and (least := size()) < reserved:
+            running.reserved = least
+            self._limits.shrink(key, reserved - least)
 
-    def release(self, running: RunningRequest) -> None:
+    def released(self, running: RunningRequest) -> None:
+        """Give back the tokens of a row that pauses: the others may be requests of its own key."""
+        if running.is_paused:
+            self._release(running)
+
+    def _release(self, running: RunningRequest) -> None:
         """Give back the tokens that are reserved for a request."""
         if running.access is not None and running.reserved is not None:
             self._limits.release(running.access, running.reserved)
         running.reserved = None
 
-    def _record_recent(self, key: Key, period_s: float, tokens: int = 0) -> None:
+    def _record_recent(self, key: ApiKey, period_s: float, tokens: int = 0) -> None:
         now_s = self._clock.time()
         self.recorder.record(Admitted(key.identity, now_s, now_s + period_s, tokens))
 
     @contextmanager
-    def _showing_standing(self, running: RunningRequest, key: Key) -> Iterator[None]:
+    def _showing_standing(self, running: RunningRequest, key: ApiKey) -> Iterator[None]:
         """Say in headers what is left of the limits, and whether to come back soon."""
         try:
             yield
@@ -106,19 +113,26 @@ class Meter:
         finally:
             self._show_standing(running, key)
 
-    def finish(self, running: RunningRequest, *, is_whole: bool = False) -> None:
-        """Count a request, unless that has been done; `is_whole`: its answer is about to end."""
+    def before_end(self, running: RunningRequest) -> None:
+        """Count a request whose answer is about to end."""
+        self._finish(running, is_whole=True)
+
+    def ended(self, running: RunningRequest, row: EndedRow) -> None:
+        """Count a request whose answer has not ended."""
+        self._finish(running, is_whole=False)
+
+    def _finish(self, running: RunningRequest, *, is_whole: bool) -> None:
         if not running.is_metered:
             return
         request = running.request
-        running.is_metered, request.before_end = False, None
-        amounts = running.sum_amounts((now_ns() - request.started_ns) // 1000)
+        running.is_metered = False
+        amounts = sum_amounts(running, (now_ns() - request.started_ns) // 1000)
         is_answered = is_whole and request.status == 200 and request.failure is None
         name = running.model or model.get()
         key = running.access
         if key is not None:
             self._limits.finish(key, amounts.tokens, gives_way=running.is_row)
-            self.release(running)
+            self._release(running)
             if key.tokens_period == "min" and amounts.tokens:
                 self._record_recent(key, MINUTE_S, amounts.tokens)
         if not name or not (is_answered or amounts.tokens):
@@ -126,7 +140,7 @@ class Meter:
         amounts.requests = 1
         self._count(key, name, amounts)
 
-    def _count(self, key: Key | None, model_name: str, amounts: Amounts) -> None:
+    def _count(self, key: ApiKey | None, model_name: str, amounts: Amounts) -> None:
         key_name, identity = (key.name, key.identity) if key is not None else ("", "")
         self._metrics.count_usage(
             key_name,
@@ -138,7 +152,7 @@ class Meter:
         day = name_day(self._clock.time())
         self.recorder.record(Served(day, key_name, model_name, amounts, identity))
 
-    def _show_standing(self, running: RunningRequest, key: Key) -> None:
+    def _show_standing(self, running: RunningRequest, key: ApiKey) -> None:
         """Say in headers what is left of the limits, in the words of the route's dialect."""
         if key.rate is None and key.tokens is None:
             return

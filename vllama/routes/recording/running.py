@@ -6,10 +6,11 @@ Only requests to a model are listed: the others are over in a moment, or have pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllama.accounts.keys.key import Key
+from vllama.accounts.keys.key import ApiKey
 from vllama.accounts.usage.entries import Amounts
 from vllama.base import log_context
 from vllama.base.errors import ModelNotFound, RequestEnded
@@ -17,11 +18,13 @@ from vllama.base.log_context import Outcome
 from vllama.base.units import rfc3339_local
 from vllama.chat.request import Usage
 from vllama.dialects.events import EndedRow, RequestRow
+from vllama.models.types import Bundle
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.resumption import Resumer
-from vllama.routes.batches.lane import is_row
+from vllama.plan.types import Need
 from vllama.routes.route import Route
+from vllama.scheduler.instance import Prefix
 from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
@@ -35,9 +38,20 @@ if TYPE_CHECKING:
 MAX_PATH = 1000  # characters of a path, and of an error's text, that are kept of one that has ended
 MAX_ERROR = 500
 MAX_NAME = 200
+is_row: ContextVar[bool] = ContextVar("is_row", default=False)
+"""Whether the running request is a row of a batch."""
 
 
-class _Followed(NamedTuple):
+class Wanted(NamedTuple):
+    """What the scheduler is asked for."""
+
+    bundle: Bundle
+    need: Need
+    keep_alive_s: float | None
+    prefix: Prefix | None
+
+
+class Followed(NamedTuple):
     """An answer, or one choice of it, and what is counted in it."""
 
     relay: Relay | Forward
@@ -49,12 +63,12 @@ class RunningRequest:
     """One request, from its first byte to the end of its answer."""
 
     __slots__ = (
-        "_answers", "_ended", "_started_at", "_task", "access", "id", "is_metered",
-        "is_row", "is_running", "key", "lease", "model", "read_tokens", "recorder", "request",
-        "reserved", "resumed", "resumer", "route", "waits_for_tokens",
+        "_ended", "_task", "access", "answers", "id", "is_metered", "is_paused", "is_row",
+        "is_running", "key", "lease", "measure", "model", "read_tokens", "recorder", "request",
+        "reserved", "resumed", "resumer", "route", "stop", "waits_for_tokens", "wanted",
     )  # fmt: skip
 
-    def __init__(self, id_: str, request: Request, route: Route, access: Key | None) -> None:
+    def __init__(self, id_: str, request: Request, route: Route, access: ApiKey | None) -> None:
         """To be made in the task that answers. `access` is the key that the request shows."""
         self.id = id_
         self.request = request
@@ -64,6 +78,10 @@ class RunningRequest:
         self.model = ""
         self.is_row = is_row.get()
         self.is_running = False  # else it waits: for its turn, or for the model to be loaded
+        self.is_paused = False  # a row: others have the engine
+        self.wanted: Wanted | None = None  # by the last lease
+        self.measure: Callable[[], int] | None = None  # the most tokens that it can take
+        self.stop: Callable[[], bool] = bool  # a row; returns whether it leaves the engine
         self.lease: Lease | None = None  # the last one, even after it was released
         self.resumed = 0  # how often it has gone on after the end of its engine
         self.resumer: Resumer | None = None  # while its engine is one that may be asked again
@@ -72,15 +90,14 @@ class RunningRequest:
         self.is_metered = False  # what it takes is still to be counted; see `metering`
         self.reserved: int | None = None  # tokens of its key, until its end
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
+        self.answers: list[Followed] = []
         self._task = asyncio.current_task()
-        self._answers: list[_Followed] = []
         self._ended = False
-        self._started_at = ""
 
     def start_over(self) -> None:
         """Forget an attempt that has failed; another model is to answer."""
         self.is_running, self.lease, self.read_tokens = False, None, 0
-        self._answers.clear()
+        self.answers.clear()
 
     @property
     def has_begun(self) -> bool:
@@ -90,7 +107,7 @@ class RunningRequest:
     @property
     def expects_no_tokens(self) -> bool:
         """Whether an engine works at it that gives no tokens, or has not been asked yet."""
-        return self.is_running and not self._answers
+        return self.is_running and not any(answer.tally.streams for answer in self.answers)
 
     @property
     def owner(self) -> str:
@@ -111,86 +128,34 @@ class RunningRequest:
 
         `new_prompt` False: its prompt is that of another one, whose tokens count.
         """
-        self._answers.append(_Followed(relay, tally, new_prompt))
-
-    def sum_amounts(self, duration_us: int) -> Amounts:
-        """Return what the request has taken so far; a call that was not answered took nothing."""
-        amounts = Amounts(prompt_tokens=self.read_tokens, duration_us=duration_us)
-        for relay, tally, new_prompt in self._answers:
-            if not tally.has_begun:
-                continue
-            usage = tally.usage
-            if new_prompt:
-                amounts.prompt_tokens += usage.prompt_tokens
-                amounts.cached_tokens += usage.cached_tokens or 0
-            amounts.generated_tokens += usage.completion_tokens if tally.ended else relay.tokens
-        return amounts
+        self.answers.append(Followed(relay, tally, new_prompt))
 
     @property
     def first_token_ns(self) -> int | None:
         """When the first token came, on the clock of `base.clock.now_ns`; None if unknown."""
         first_ns: int | None = None
-        for answer in self._answers:  # these loops run with every request
+        for answer in self.answers:  # these loops run with every request
             time_ns = answer.tally.first_token_ns
             if time_ns is not None and (first_ns is None or time_ns < first_ns):
                 first_ns = time_ns
         return first_ns
 
     @property
-    def finish_reasons(self) -> list[str]:
-        """Why each choice of the answer ended, as far as they have."""
-        reasons = (answer.tally.finish_reason for answer in self._answers)
-        return [reason for reason in reasons if reason is not None]
-
-    @property
-    def usages(self) -> list[Usage]:
-        """Tokens so far, one for each choice of the answer."""
-        return [answer.tally.usage for answer in self._answers]
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """The tokens of a prompt that the engine took from its cache; None: it does not tell."""
-        cached = [use.cached_tokens for use in self.usages if use.cached_tokens is not None]
-        return max(cached, default=None)
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """Tokens of all prompts; None while nobody has counted them, as before an engine's end."""
-        counted = (one.tally.usage.prompt_tokens for one in self._answers if one.new_prompt)
-        return sum(counted) or None
-
-    @property
     def generated_tokens(self) -> int:
         """Tokens of the answer so far."""
-        return sum(answer.relay.tokens for answer in self._answers)
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """How fast the answer came, from its first token to its last; None if that is unknown."""
-        total_ns = later_tokens = 0
-        for relay, _, _ in self._answers:
-            total_ns += relay.span_ns
-            later_tokens += relay.tokens - 1  # the first of each begins its span
-        return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
-
-    @property
-    def started_at(self) -> str:
-        """When the request came, in RFC 3339."""
-        if not self._started_at:
-            self._started_at = rfc3339_local(self.request.started_ns / 1e9)
-        return self._started_at
+        return sum(answer.relay.tokens for answer in self.answers)
 
     def suspend(self) -> bool:
         """Stop its engine, to go on from what has come later; False if it cannot."""
-        if len(self._answers) != 1:
+        if len(self.answers) != 1:
             return False
-        relay = self._answers[0].relay
+        relay = self.answers[0].relay
         return isinstance(relay, Relay) and relay.suspend()
 
     def end(self) -> None:
         """End the answer with an error for the client, in whatever state it is."""
         self._ended = True
-        if self._answers and self._answers[-1].relay.end(self.make_error()):
+        if self.answers and self.answers[-1].relay.end(make_ended_error()):
             return
         if self._task is not None:
             self._task.cancel()
@@ -203,61 +168,98 @@ class RunningRequest:
         self._task.uncancel()
         return True
 
-    @staticmethod
-    def make_error() -> RequestEnded:
-        """Make the error that the client gets."""
-        return RequestEnded("the request was ended by the server's operator")
 
-    def describe(self, queue_place: QueuePlace | None) -> RequestRow:
-        """Return its row in `GET /api/requests`."""
-        return RequestRow(
-            id=self.id,
-            model=self.model,
-            method=self.request.method,
-            path=self.request.path,
-            dialect=self.route.dialect,
-            client=self.request.client_host,
-            key=self.key or None,
-            state="running" if self.is_running else "waiting",
-            queue_place=queue_place.place if queue_place else None,
-            waits_for=queue_place.waits_for if queue_place else None,
-            started_at=self.started_at,
-            prompt_tokens=self.prompt_tokens,
-            generated_tokens=self.generated_tokens,
-            first_token_s=self._compute_first_token_s(),
-            resumed=self.resumed,
-        )
+def make_ended_error() -> RequestEnded:
+    """Return the error that the client of an ended request gets."""
+    return RequestEnded("the request was ended by the server's operator")
 
-    def describe_end(self, seconds: float, outcome: Outcome) -> EndedRow:
-        """Return its row among the requests that have ended, `seconds` after it came."""
-        request, rate = self.request, self.tokens_per_s
-        failure = request.failure
-        named = failure.name if isinstance(failure, ModelNotFound) else log_context.requested.get()
-        return EndedRow(
-            id=self.id,
-            model=self.model,
-            requested=(self.model or log_context.model.get() or named)[:MAX_NAME],
-            method=request.method,
-            path=request.path[:MAX_PATH],
-            dialect=self.route.dialect,
-            client=request.client_host,
-            key=self.key or None,
-            started_at=self.started_at,
-            outcome=outcome,
-            status=request.status,
-            seconds=round(seconds, 3),
-            prompt_tokens=self.prompt_tokens,
-            generated_tokens=self.generated_tokens,
-            tokens_per_s=round(rate, 1) if rate else None,
-            first_token_s=self._compute_first_token_s(),
-            resumed=self.resumed,
-            error=failure.sentence()[:MAX_ERROR] if failure else None,
-            capture=request.number if self.recorder is not None else None,
-        )
 
-    def _compute_first_token_s(self) -> float | None:
-        first_ns = self.first_token_ns
-        return round((first_ns - self.request.started_ns) / 1e9, 3) if first_ns else None
+def sum_amounts(running: RunningRequest, duration_us: int) -> Amounts:
+    """Return what the request has taken so far; a call that was not answered took nothing."""
+    amounts = Amounts(prompt_tokens=running.read_tokens, duration_us=duration_us)
+    for relay, tally, new_prompt in running.answers:
+        if not tally.has_begun:
+            continue
+        usage = tally.usage
+        if new_prompt:
+            amounts.prompt_tokens += usage.prompt_tokens
+            amounts.cached_tokens += usage.cached_tokens or 0
+        amounts.generated_tokens += usage.completion_tokens if tally.ended else relay.tokens
+    return amounts
+
+
+def list_usages(running: RunningRequest) -> list[Usage]:
+    """Return the tokens so far, one for each choice of the answer."""
+    return [answer.tally.usage for answer in running.answers]
+
+
+def find_cached_tokens(running: RunningRequest) -> int | None:
+    """Return the tokens of a prompt that came from the engine's cache; None: it does not tell."""
+    usages = list_usages(running)
+    return max((x.cached_tokens for x in usages if x.cached_tokens is not None), default=None)
+
+
+def sum_prompt_tokens(running: RunningRequest) -> int | None:
+    """Return the tokens of all prompts; None while nobody has counted them."""
+    counted = (one.tally.usage.prompt_tokens for one in running.answers if one.new_prompt)
+    return sum(counted) or None
+
+
+def compute_speed(running: RunningRequest) -> float | None:
+    """Return the speed of the answer from its first token to its last; None if it is unknown."""
+    total_ns = later_tokens = 0
+    for relay, _, _ in running.answers:
+        total_ns += relay.span_ns
+        later_tokens += relay.tokens - 1  # the first of each begins its span
+    return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
+
+
+def describe(running: RunningRequest, queue_place: QueuePlace | None) -> RequestRow:
+    """Return a request's row in `GET /api/requests`."""
+    return RequestRow(
+        **_list_fields(running),
+        model=running.model,
+        path=running.request.path,
+        state="running" if running.is_running else "waiting",
+        queue_place=queue_place.place if queue_place else None,
+        waits_for=queue_place.waits_for if queue_place else None,
+    )
+
+
+def describe_end(running: RunningRequest, seconds: float, outcome: Outcome) -> EndedRow:
+    """Return a request's row among those that have ended, `seconds` after it came."""
+    request, rate, model = running.request, compute_speed(running), running.model
+    failure = request.failure
+    named = failure.name if isinstance(failure, ModelNotFound) else log_context.requested.get()
+    return EndedRow(
+        **_list_fields(running),
+        model=model,
+        requested=(model or log_context.model.get() or named)[:MAX_NAME],
+        path=request.path[:MAX_PATH],
+        outcome=outcome,
+        status=request.status,
+        seconds=round(seconds, 3),
+        tokens_per_s=round(rate, 1) if rate else None,
+        error=failure.sentence()[:MAX_ERROR] if failure else None,
+        capture=request.number if running.recorder is not None else None,
+    )
+
+
+def _list_fields(running: RunningRequest) -> dict[str, Any]:
+    """Return what both kinds of rows have."""
+    request, first_ns = running.request, running.first_token_ns
+    return {
+        "id": running.id,
+        "method": request.method,
+        "dialect": running.route.dialect,
+        "client": request.client_host,
+        "key": running.key or None,
+        "started_at": rfc3339_local(request.started_ns / 1e9),
+        "prompt_tokens": sum_prompt_tokens(running),
+        "generated_tokens": running.generated_tokens,
+        "first_token_s": round((first_ns - request.started_ns) / 1e9, 3) if first_ns else None,
+        "resumed": running.resumed,
+    }
 
 
 class RunningRequests:
@@ -267,7 +269,7 @@ class RunningRequests:
         self._by_id: dict[str, RunningRequest] = {}
         self._by_request: dict[Request, RunningRequest] = {}
 
-    def begin(self, request: Request, route: Route, access: Key | None) -> RunningRequest:
+    def begin(self, request: Request, route: Route, access: ApiKey | None) -> RunningRequest:
         """Add a request; its id is the client's own unless another running request has that."""
         doubled = request.id in self._by_id
         id_ = f"{request.id}-{request.number}" if doubled else request.id
@@ -301,4 +303,4 @@ class RunningRequests:
         """
         found = [one for one in self.list_requests() if key is None or one.key == key]
         found.sort(key=lambda running: running.request.started_ns)
-        return [running.describe(queue_places.get(running.id)) for running in found]
+        return [describe(running, queue_places.get(running.id)) for running in found]

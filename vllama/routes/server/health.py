@@ -22,7 +22,7 @@ from vllama.targets.monitor import NOT_YET
 if TYPE_CHECKING:
     from vllama.models.library import Library
     from vllama.net.http.request import Request
-    from vllama.routes.context import Gateway
+    from vllama.routes.context import Gateway, Starting
     from vllama.targets.monitor import UpstreamMonitor
 
 
@@ -45,7 +45,7 @@ class Liveness(Struct):
 
 
 class Obstacle(Struct, frozen=True):
-    """What keeps the server from serving, or does not work, and why."""
+    """Obstacle to serving, or a defect, with its reason."""
 
     what: Annotated[str, says("the part of the server that it is about")]
     why: Annotated[str, says("the reason, in a sentence")]
@@ -56,26 +56,26 @@ class Passing(Obstacle, frozen=True):
 
 
 class Readiness(Struct, omit_defaults=True):
-    """Whether a request would be served now, and why not."""
+    """Readiness of the server, with the reasons against it."""
 
     status: Annotated[Literal["ready", "not ready"], says("whether a request would be served now")]
     reasons: Annotated[list[Obstacle], says("why it would not be served")] = []
 
 
 class Health(Struct, omit_defaults=True):
-    """Whether all is well, and what is not."""
+    """Health of the server, with its defects."""
 
     status: Annotated[Literal["ok", "error"], says("whether all is well")]
     reasons: Annotated[list[Obstacle], says("what keeps the server from serving")] = []
     warnings: Annotated[list[Obstacle], says("what does not work, though requests are served")] = []
 
 
-async def get_root(gateway: Gateway, request: Request) -> None:
+async def get_root(starting: Starting, request: Request) -> None:
     """Tell that the server runs.
 
     Many clients ask this first. A browser is sent to the page.
     """
-    if gateway.guards.ui and request.method == "GET" and accepts_html(request.header(b"accept")):
+    if starting.guards.ui and request.method == "GET" and accepts_html(request.header(b"accept")):
         # relative, so that it is right behind a proxy that adds a path
         request.respond(307, b"", b"", {"location": "ui/", "vary": "Accept"})
     else:
@@ -88,12 +88,12 @@ def accepts_html(accept: str) -> bool:
     return any(kind == "text/html" and "q=0" not in parameters for kind, *parameters in ranges)
 
 
-async def get_version(gateway: Gateway, request: Request) -> None:
+async def get_version(starting: Starting, request: Request) -> None:
     """Tell the versions of the API and of vllama."""
     request.json(200, Version(OLLAMA_VERSION, __version__))
 
 
-async def get_live(gateway: Gateway, request: Request) -> None:
+async def get_live(starting: Starting, request: Request) -> None:
     """Tell that the process answers."""
     request.json(200, Liveness("ok"))
 
@@ -106,7 +106,7 @@ async def lacks_upstream(watch: UpstreamMonitor, library: Library) -> bool:
 
 
 async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
-    """Return what keeps a complete gateway from serving, as far as it is known."""
+    """Return the known obstacles of a complete gateway."""
     found: list[Obstacle] = []
     if gateway.stopping:
         found.append(Obstacle("server", "it is stopping"))
@@ -162,26 +162,28 @@ async def get_health(gateway: Gateway, request: Request) -> None:
 
 async def get_ready(gateway: Gateway, request: Request) -> None:
     """Tell whether a request would be served now."""
-    if not gateway.is_complete:
-        found: list[Obstacle] = [Passing("server", "it is starting")]
-    else:
-        found = await list_obstacles(gateway)
-        preload = gateway.preload
-        if not found and preload.bundle and not gateway.scheduler.is_loaded(preload.bundle):
-            files = preload.bundle.files
-            gone = await executors.disk.run(lambda: [one for one in files if not one.exists()])
-            found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]
+    found = await list_obstacles(gateway)
+    preload = gateway.preload
+    if not found and preload.bundle and not gateway.scheduler.is_loaded(preload.bundle):
+        files = preload.bundle.files
+        gone = await executors.disk.run(lambda: [one for one in files if not one.exists()])
+        found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]
     tell(gateway, request, Readiness("not ready" if found else "ready", found))
 
 
-def tell(gateway: Gateway, request: Request, answer: Health | Readiness) -> None:
+async def get_starting(starting: Starting, request: Request) -> None:
+    """Tell that no request would be served yet."""
+    tell(starting, request, Readiness("not ready", [Passing("server", "it is starting")]))
+
+
+def tell(starting: Starting, request: Request, answer: Health | Readiness) -> None:
     """Answer 200, or 503 with the reasons, which have addresses and paths.
 
     If there are keys, reasons and warnings are for those that may read what the server does.
     """
     status = 503 if answer.reasons else 200
-    key = gateway.running.of(request).access
-    if not (gateway.keys.admits(key) and (key is None or key.allows(Scope.READ))):
+    key = starting.running.of(request).access
+    if not (starting.keys.admits(key) and (key is None or key.allows(Scope.READ))):
         answer = type(answer)(answer.status)  # type: ignore[arg-type]
     request.json(status, answer)
 
@@ -189,17 +191,18 @@ def tell(gateway: Gateway, request: Request, answer: Health | Readiness) -> None
 # `/health` waits until the server has started: a load balancer asks it whether it may send requests
 # that need more
 _open = partial(Route, kind=RouteKind.OPEN, keyless=True)
+_open_status = partial(_open, statuses=(200, 503))
 ROUTES = (
     _open(
         "GET HEAD /",
         get_root,
-        starting=True,
+        starting=get_root,
         media={"text/plain": make_word("Ollama is running")},
     ),
-    _open("GET HEAD /health", get_health, answer=Health, statuses=(200, 503)),
-    _open("GET HEAD /livez", get_live, starting=True, answer=Liveness),
-    _open("GET HEAD /readyz", get_ready, starting=True, answer=Readiness, statuses=(200, 503)),
+    _open_status("GET HEAD /health", get_health, answer=Health),
+    _open("GET HEAD /livez", get_live, starting=get_live, answer=Liveness),
+    _open_status("GET HEAD /readyz", get_ready, starting=get_starting, answer=Readiness),
     ollama_route(
-        "GET HEAD /api/version", get_version, RouteKind.OPEN, starting=True, answer=Version
+        "GET HEAD /api/version", get_version, RouteKind.OPEN, starting=get_version, answer=Version
     ),
 )

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from vllama.accounts.keys import store
-from vllama.accounts.keys.key import NAME_PATTERN, Key, Scope, make_secret
+from vllama.accounts.keys.key import NAME_PATTERN, ApiKey, Scope, make_secret
 from vllama.accounts.keys.store import KeyRow, describe_key, read_fields
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Forbidden
 from vllama.base.meaning import says
+from vllama.chat.bodies import decode_as
 from vllama.config import keys_file
 from vllama.net.http.request import Request
 from vllama.routes.route import Parameter, RouteKind, server_route
@@ -94,7 +94,7 @@ async def change_key(gateway: Gateway, request: Request) -> None:
         read_fields(await read_body(request, *KeyBody.__struct_fields__)),
     )
 
-    def make(keys: dict[str, Key], *, now_s: float) -> Key:
+    def make(keys: dict[str, ApiKey], *, now_s: float) -> ApiKey:
         return store.change_key(keys, name, fields)
 
     await change(gateway, request, f"changed '{name}'", make)
@@ -112,7 +112,7 @@ async def revoke_key(gateway: Gateway, request: Request) -> None:
     """Revoke a key for good; remove one from the list that has been revoked."""
     name = read_name(request)
 
-    def make(keys: dict[str, Key], *, now_s: float) -> Key:
+    def make(keys: dict[str, ApiKey], *, now_s: float) -> ApiKey:
         is_revoked = name in keys and keys[name].revoked_s is not None
         return store.remove_key(keys, name) if is_revoked else store.revoke_key(keys, name, now_s)
 
@@ -122,8 +122,8 @@ async def revoke_key(gateway: Gateway, request: Request) -> None:
 
 
 async def change(
-    gateway: Gateway, request: Request, what: str, make: Callable[..., Key], secret: str = ""
-) -> Key:
+    gateway: Gateway, request: Request, what: str, make: Callable[..., ApiKey], secret: str = ""
+) -> ApiKey:
     """Change the file of keys as `vllama keys` does, take it over, and answer with the key.
 
     The key of the request has to be an administrator's before and after it, so that no key shuts
@@ -137,7 +137,7 @@ async def change(
     access = gateway.running.of(request).access
     assert access is not None, "a server that requires a key has checked it"
 
-    def apply(keys: dict[str, Key]) -> Key:
+    def apply(keys: dict[str, ApiKey]) -> ApiKey:
         now_s, is_named = time.time(), access.name in keys or bool(access.shown)
         if is_named:  # a key of the settings stands in no file, and stays
             check_standing(access, keys.get(access.name), now_s)
@@ -154,7 +154,7 @@ async def change(
     return key
 
 
-def check_standing(access: Key, now: Key | None, now_s: float) -> None:
+def check_standing(access: ApiKey, now: ApiKey | None, now_s: float) -> None:
     """Raise Forbidden unless a key is an administrator's still, and for as long as before."""
     stands = now is not None and now.owner == access.owner and now.allows(Scope.ADMIN)
     if not stands or now is None or now.find_fault(now_s) or now.expires_s != access.expires_s:
@@ -167,10 +167,7 @@ def check_standing(access: Key, now: Key | None, now_s: float) -> None:
 async def read_body(request: Request, *names: str) -> Given:
     """Return the fields of a body, which may be empty. Raises BadRequest."""
     form = dict[str, str | int | list[str] | None]
-    try:
-        given: Given = msgspec.json.decode(await request.body() or b"{}", type=form)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"cannot change keys: {error}") from None
+    given: Given = decode_as(await request.body() or b"{}", form)
     for name in given.keys() - set(names):
         raise BadRequest(f"cannot use the field '{name}'", hint=f"choose from {', '.join(names)}")
     return given

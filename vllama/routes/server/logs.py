@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +33,7 @@ OWN = "vllama"
 OWN_LINE_BYTES = 1024 * 1024
 LOOK_EVERY_S = 0.25
 FOLLOWED_LINES = 20
+BLOCK_LINES = 500
 PLAIN = b"text/plain; charset=utf-8"
 
 
@@ -77,14 +78,15 @@ async def get_log(gateway: Gateway, request: Request) -> None:
     log = await executors.disk.run(
         LogText, gateway.in_use.config.log_dir, request.path.removeprefix(PREFIX), attempt
     )
-    text = await executors.disk.run(log.read, lines, ended=not follow)
-    if not follow:
-        request.respond(200, text, PLAIN)
-        return
-    request.endless = True
+    blocks = log.read(lines, ended=not follow)
+    text = await executors.disk.run(next, blocks, b"")
+    request.endless = follow
     request.start(200, PLAIN)
-    request.write(text or b"\n")
-    while not (request.disconnected or gateway.stopping):
+    request.write(text or b"\n" * follow)
+    while text and not request.disconnected:
+        await request.wait_until_drained()
+        request.write(text := await executors.disk.run(next, blocks, b""))
+    while follow and not (request.disconnected or gateway.stopping):
         await asyncio.sleep(LOOK_EVERY_S)
         request.write(await executors.disk.run(log.read_new))
         await request.wait_until_drained()
@@ -108,12 +110,15 @@ class LogText:
             raise NotFound(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
         self._reader = Reader(found[-1])
 
-    def read(self, lines: int | None, *, ended: bool) -> bytes:
-        """Return the last `lines`, None for all; `ended`: the last line may be unfinished."""
-        found = deque(self._reader.read_all(), maxlen=lines)
-        if ended:
-            found.extend(self._reader.flush())
-        return self._encode(found)
+    def read(self, lines: int | None, *, ended: bool) -> Iterator[bytes]:
+        """Yield the last `lines` (None: all) in blocks; `ended`: the last may be unfinished."""
+        skipped = 0
+        if lines is not None:  # counted first, so that none of them has to be kept
+            count = sum(1 for _ in _read_all(Reader(self._reader.path), ended))
+            skipped = max(0, count - lines)
+        found = islice(_read_all(self._reader, ended), skipped, None)
+        while block := self._encode(islice(found, BLOCK_LINES)):
+            yield block
 
     def read_new(self) -> bytes:
         """Return the lines that were added since, also those of a newer attempt."""
@@ -132,6 +137,11 @@ class LogText:
     def _encode(self, lines: Iterable[str]) -> bytes:
         shown = map(read_own, lines) if self._name == OWN else lines
         return "".join(f"{line}\n" for line in shown).encode()
+
+
+def _read_all(reader: Reader, ended: bool) -> Iterator[str]:
+    yield from reader.read_all()
+    yield from reader.flush() if ended else ()
 
 
 def read_own(line: str) -> str:

@@ -46,7 +46,7 @@ class PlanDevice(Struct):
 
 
 class PlanNow(Struct):
-    """Whether a model that fits this machine also fits into the memory that is free now."""
+    """Fit of a model into the memory that is free now."""
 
     fits: Annotated[bool, says("whether the model fits now")]
     missing_bytes: Annotated[int, says("what other programs hold of the memory that it needs")]
@@ -56,7 +56,7 @@ class PlanNow(Struct):
 
 
 class PlanAnswer(Struct):
-    """How a model would be served, and why.
+    """Plan of a model, with reasons.
 
     `error` and `hint` stand in place of the plan if the model cannot be served. `now` is null if
     the model does not fit this machine, is loaded, or lies on another server. Sizes are in bytes.
@@ -64,6 +64,9 @@ class PlanAnswer(Struct):
 
     model: str
     platform: Annotated[str | UnsetType, says("the machine, in words")] = UNSET
+    platform_notes: Annotated[
+        list[str] | UnsetType, says("what of the machine is not used or not known, and why")
+    ] = UNSET
     engines: Annotated[
         list[dict[str, Any]] | UnsetType, says("the engines that were considered")
     ] = UNSET
@@ -73,6 +76,9 @@ class PlanAnswer(Struct):
     download_bytes: int | UnsetType = UNSET
     candidates: Annotated[
         list[dict[str, Any]] | UnsetType, says("the quantizations there are to choose from")
+    ] = UNSET
+    parameters: Annotated[
+        list[str] | UnsetType, says("the parameters that the model brings, as in a Modelfile")
     ] = UNSET
     notes: Annotated[list[str] | UnsetType, says("what else is worth knowing")] = UNSET
     error: Annotated[str | UnsetType, says("why the model cannot be served")] = UNSET
@@ -89,6 +95,7 @@ class PlanAnswer(Struct):
     if_it_fails: Annotated[dict[str, Any] | UnsetType, says("the plan after this one")] = UNSET
     command: Annotated[list[str] | UnsetType, says("the command line of the engine")] = UNSET
     loaded: Annotated[bool | UnsetType, says("whether the model is loaded by this plan")] = UNSET
+    placement: Annotated[str | UnsetType, says("where the engine says that it lies")] = UNSET
     template: Annotated[str | UnsetType, says("the chat template, and where it comes from")] = UNSET
     now: Annotated[
         PlanNow | UnsetType | None, says("whether it fits the memory that is free now")
@@ -96,7 +103,7 @@ class PlanAnswer(Struct):
 
 
 class Preview(Struct):
-    """How one engine would serve a model."""
+    """Plan of a model with one engine."""
 
     model_id: Annotated[str, says("the model")]
     engine: str | None
@@ -107,7 +114,7 @@ class Preview(Struct):
 
 
 class Previews(Struct):
-    """How each installed engine would serve a model, the chosen one first."""
+    """Plans of a model with each installed engine, the chosen one first."""
 
     previews: Annotated[list[Preview], says("the plans, the chosen one first")]
 
@@ -182,7 +189,7 @@ async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> Pla
         raise NothingToPlan(error) from None
     if "format" not in told:
         return PlanAnswer(**told)
-    room = await gateway.scheduler.find_room(find_free(facts.platform, facts.reserve_bytes))
+    room = await gateway.scheduler.find_room(find_free(facts))
     names = {key: one if may_use(one) else "another model" for key, one in room.names.items()}
     told = add_room(told, replace(room, names=names), is_loaded=is_loaded)
     return PlanAnswer(**told)

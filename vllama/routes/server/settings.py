@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Struct
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, ConfigError, Forbidden
 from vllama.base.meaning import says
 from vllama.base.spelling import suggest
-from vllama.config import SETTINGS, Config, named_file, removed
+from vllama.chat.bodies import decode_as
+from vllama.config import SETTINGS, Config, find_config_file, removed
 from vllama.config.edit import NEW_FILE, read_text, save_text, set_values
 from vllama.config.report import Settings
 from vllama.net.http.request import Request
@@ -48,14 +48,13 @@ async def change_settings(gateway: Gateway, request: Request) -> None:
     value is refused, nothing is changed. Comments in the file stay.
     """
     form = dict[str, dict[str, bool | int | float | str | None]]
-    try:
-        values = msgspec.json.decode(await request.body(), type=form)["settings"]
-    except (msgspec.DecodeError, KeyError) as error:
-        raise BadRequest(f"cannot change settings: {error}", hint='send {"settings": …}') from None
+    values = decode_as(await request.body(), form).get("settings")
+    if values is None:
+        raise BadRequest("cannot change settings: none is named", hint='send {"settings": …}')
     old = gateway.in_use.config
     for key, value in values.items():
         check_value(key, value, old, gateway.facts.found.engines)
-    path = Path(os.path.realpath(old.config_file or named_file(gateway.environ)))  # noqa: ASYNC240
+    path = Path(os.path.realpath(old.config_file or find_config_file(gateway.environ)))  # noqa: ASYNC240
     try:
         undo = await executors.disk.run(write_values, path, values, gateway.environ)
         await gateway.reload()
@@ -73,7 +72,7 @@ async def change_settings(gateway: Gateway, request: Request) -> None:
 
 
 def check_value(key: str, value: Any, config: Config, engines: Mapping[str, Any]) -> None:
-    """Raise what keeps a setting from being changed to a value over HTTP."""
+    """Raise the error of changing a setting to a value over HTTP."""
     setting, known = REMOTE.get(key), [one.key for one in SETTINGS]
     if key not in known:
         if advice := removed.SETTINGS.get(key):

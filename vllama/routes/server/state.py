@@ -23,7 +23,7 @@ from vllama.routes.events.hub import TOPICS
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
 if TYPE_CHECKING:
-    from vllama.routes.context import Gateway
+    from vllama.routes.context import Gateway, Starting
 
 REQUESTS = "/api/requests/"
 CAPTURES = "/api/captures/"
@@ -54,18 +54,22 @@ class Captures(Struct):
 
 
 class UsageRows(Struct):
-    """What was used."""
+    """Rows of usage."""
 
     usage: Annotated[list[UsageRow], says("the sums")]
 
 
-async def get_document(gateway: Gateway, request: Request) -> None:
+async def get_document(starting: Starting, request: Request) -> None:
     """Describe the API: this document.
 
     Needs no key: it is the same for everybody, and tools read it before they have one.
     """
-    needs_key = gateway.keys.is_required
-    request.respond(200, await executors.codec.run(gateway.describe_api, needs_key=needs_key), JSON)
+    # large, and most servers are never asked
+    from vllama.routes.describe.document import encode_document
+
+    needs_key = starting.keys.is_required
+    document = await executors.codec.run(encode_document, starting.routes, needs_key=needs_key)
+    request.respond(200, document, JSON)
 
 
 async def stream_events(gateway: Gateway, request: Request) -> None:
@@ -206,7 +210,7 @@ ROUTES = (
         get_document,
         RouteKind.OPEN,
         keyless=True,
-        starting=True,
+        starting=get_document,
         media={"application/json": {"type": "object"}},
     ),
     server_route(

@@ -18,7 +18,7 @@ from vllama.net.http.request import Request
 from vllama.routes.route import Route, RouteKind
 
 if TYPE_CHECKING:
-    from vllama.routes.context import Gateway
+    from vllama.routes.context import Starting
 
 PREFIX = "/ui/"
 FOLDER = Path(__file__).parents[2] / "ui"
@@ -51,7 +51,7 @@ ENTRY = re.compile(r'src="v[0-9a-f]{12}/([^"]+)" type="module"')
 IMPORT = re.compile(r'(?:\bfrom|^import) "(\.[^"]+\.js)"', re.MULTILINE)
 
 
-class Asset(Struct, frozen=True):
+class UiFile(Struct, frozen=True):
     """A file as it is sent: plain, or compressed if the client takes that."""
 
     content_type: bytes
@@ -60,17 +60,17 @@ class Asset(Struct, frozen=True):
     etag: str
 
 
-async def get_file(gateway: Gateway, request: Request) -> None:
+async def get_file(starting: Starting, request: Request) -> None:
     """Send a file of the page, or 304 if the browser has it already."""
     version = compute_version()
     asked, name = split_version(request.path.removeprefix(PREFIX))
-    path = list_files().get(name or INDEX) if gateway.guards.ui else None
+    path = list_files().get(name or INDEX) if starting.guards.ui else None
     if path is None:
         request.text(404, "404 page not found")
         return
     status = 200
-    if path.suffix == ".html" and gateway.guards.is_stranger(
-        request, keyed=gateway.keys.is_required
+    if path.suffix == ".html" and starting.guards.is_stranger(
+        request, keyed=starting.keys.is_required
     ):
         status, path = 403, FOLDER / REFUSED  # its scripts would be refused, without a word
     asset = read_asset(path, version)
@@ -91,9 +91,9 @@ async def get_file(gateway: Gateway, request: Request) -> None:
     request.respond(status, body, asset.content_type, headers)
 
 
-async def redirect(gateway: Gateway, request: Request) -> None:
+async def redirect(starting: Starting, request: Request) -> None:
     """Send a browser to the page, where relative addresses are right; `/docs` is a file of it."""
-    if gateway.guards.ui:
+    if starting.guards.ui:
         place = "ui/docs.html" if request.path == "/docs" else "ui/"
         request.respond(307, b"", b"", {"location": place})
     else:
@@ -111,7 +111,7 @@ def list_files() -> dict[str, Path]:
 
 
 def compute_version() -> str:
-    """Return what tells the files as they are now from any others; it stands in their addresses."""
+    """Return the fingerprint of the current files, which stands in their addresses."""
     states = [(name, path.stat()) for name, path in list_files().items()]
     seen = repr([(name, state.st_mtime_ns, state.st_size) for name, state in states])
     return "v" + hashlib.sha256(seen.encode()).hexdigest()[:12]
@@ -124,12 +124,12 @@ def split_version(name: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=256)
-def read_asset(path: Path, version: str) -> Asset:
+def read_asset(path: Path, version: str) -> UiFile:
     """Read a file of a version of the page."""
     plain = path.read_bytes()
     if path.suffix == ".html":
         plain = add_versions(plain.decode(), version).encode()
-    return Asset(
+    return UiFile(
         content_type=TYPES[path.suffix],
         plain=plain,
         compressed=gzip.compress(plain, mtime=0),
@@ -160,8 +160,8 @@ def find_modules(name: str, seen: frozenset[str] = frozenset()) -> frozenset[str
     return seen
 
 
-_page = partial(Route, kind=RouteKind.OPEN, keyless=True, starting=True, described=False)
+_page = partial(Route, kind=RouteKind.OPEN, keyless=True, described=False)
 ROUTES = (
-    _page("GET HEAD /ui /docs", redirect),
-    _page(f"GET HEAD {PREFIX} {PREFIX}{{file}}", get_file),
+    _page("GET HEAD /ui /docs", redirect, starting=redirect),
+    _page(f"GET HEAD {PREFIX} {PREFIX}{{file}}", get_file, starting=get_file),
 )

@@ -7,11 +7,10 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
-from vllama.accounts.keys.key import Key
+from vllama.accounts.keys.key import ApiKey
 from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import VllamaError
@@ -87,7 +86,8 @@ class SlotCache:
             now_s = self._clock.monotonic()
             if now_s - trimmed_s >= TRIM_S:
                 trimmed_s = now_s
-                await executors.storage.run(self.store.trim_blocks)
+                with suppress(OSError):  # nothing is saved then, which is told
+                    await executors.storage.run(self.store.trim_blocks)
             for endpoint, each in list(self._engines.items()):
                 if each.running or now_s - each.silent_since_s < SILENT_S or not each.has_unsaved:
                     continue
@@ -124,9 +124,9 @@ class SlotCache:
         if model is not None:
             await executors.storage.run(remove_blocks, self.store.folder, model)
 
-    def begin(self, running: Running, text: str) -> CachedTurn:
-        """Begin a request whose prompt is `text`."""
-        return CachedTurn(self, running, text)
+    def begin(self, text: str, access: ApiKey | None) -> CachedTurn:
+        """Begin a request of `access` whose prompt is `text`."""
+        return CachedTurn(self, text, access)
 
     def count_restored(self, model: str) -> None:
         """Count a conversation that was restored."""
@@ -138,32 +138,21 @@ class SlotCache:
         return self._clock.monotonic()
 
 
-class Running(Protocol):
-    """What is needed of a running request; `lease` changes when its engine is restarted."""
-
-    @property
-    def lease(self) -> Lease | None: ...
-
-    @property
-    def access(self) -> Key | None: ...
-
-
 class CachedTurn:
     """One request on its way: its conversation is restored before it is sent, and noted after."""
 
-    def __init__(self, cache: SlotCache, running: Running, text: str) -> None:
-        self._cache, self._running, self._text = cache, running, text
+    def __init__(self, cache: SlotCache, text: str, access: ApiKey | None) -> None:
+        """`text` is the prompt; `access` the key whose conversation it is."""
+        self._cache, self._text = cache, text
         self._each: Conversations | None = None
         self._mark: int | None = None
-        access = running.access
         self._owner, self._key_name = (access.identity, access.name) if access else ("", "")
 
-    async def prepare(self, upstream: Upstream, call: Call) -> Call:
+    async def prepare(self, lease: Lease, upstream: Upstream, call: Call) -> Call:
         """Return the call with its mark, and with the slot that has its conversation now."""
         self._leave()
-        lease = self._running.lease
-        each = self._each = self._cache.find(lease) if lease is not None else None
-        if lease is None or each is None:
+        each = self._each = self._cache.find(lease)
+        if each is None:
             return call
         each.running += 1
         restored = await each.restore(upstream, call, self._text, self._owner)

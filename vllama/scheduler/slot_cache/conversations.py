@@ -13,9 +13,6 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from vllama.base import executors
 from vllama.base.errors import VllamaError
@@ -80,11 +77,10 @@ class Conversations:
 
     def mark(self, call: Call) -> tuple[Call, int | None]:
         """Return a call with its mark, and that; None if the client uses the field."""
-        body = _read_body(call)
-        if body.get("dry_multiplier"):
+        if call.fields.get("dry_multiplier"):
             return call, None
-        body[self._routes.mark_field] = mark = next(self._marks)
-        return msgspec.structs.replace(call, body=msgspec.json.encode(body)), mark
+        mark = next(self._marks)
+        return call.put(**{self._routes.mark_field: mark}), mark
 
     def note(self, mark: int, text: str, tokens: int, owner: str, key_name: str) -> None:
         """Note an answer that has ended; `text` is that of prompt and answer."""
@@ -143,8 +139,7 @@ class Conversations:
                 saved_tokens=saved.tokens,
             )
         )
-        body = _read_body(call) | {self._routes.slot_field: slot.number}
-        return msgspec.structs.replace(call, body=msgspec.json.encode(body))
+        return call.put(**{self._routes.slot_field: slot.number})
 
     async def save(self, upstream: Upstream, *, is_ending: bool = False) -> int:
         """Save what has grown, as far as it is in an idle slot; return the bytes written.
@@ -164,8 +159,8 @@ class Conversations:
         estimate = (slot.tokens + 1) * self._token_bytes + (1 << 20)
         try:
             name = await executors.storage.run(store.begin, estimate, self.model)
-        except NoRoom as error:
-            log.info("%s: a conversation is not saved: %s", self.model, error.message)
+        except (NoRoom, OSError) as error:
+            log.info("%s: a conversation is not saved: %s", self.model, error)
             return 0
         try:
             await self._act(upstream, slot, "save", name)
@@ -208,7 +203,7 @@ class Conversations:
 
     async def _act(self, upstream: Upstream, slot: Slot, action: str, name: str) -> None:
         path = self._routes.act_path.format(slot=slot.number, action=action)
-        call = Call(path=path, body=msgspec.json.encode({"filename": name}))
+        call = Call(path=path, fields={"filename": name})
         answer = await upstream.fetch(call, limit_s=LIMIT_S)
         if answer.status != 200:
             raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
@@ -225,8 +220,3 @@ def _is_grown(conversation: Conversation, *, is_ending: bool = False) -> bool:
 def _choose_idle(slots: Sequence[Slot]) -> Slot | None:
     """Return an empty slot, else the one that was used least recently; None if all are busy."""
     return min((x for x in slots if x.is_idle), key=lambda x: x.last_task, default=None)
-
-
-def _read_body(call: Call) -> dict[str, Any]:
-    body: dict[str, Any] = msgspec.json.decode(call.body)
-    return body

@@ -23,7 +23,6 @@ from filelock import FileLock, Timeout
 from vllama.base import private
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import format_bytes_decimal
-from vllama.dialects.ollama.answer_types import KeptConversations
 from vllama.scheduler.slot_cache.blocks import trim_blocks
 
 log = logging.getLogger(__name__)
@@ -160,17 +159,14 @@ class SlotStore:
             size for of, size in (*kept, *self._reserved.values()) if model is None or of == model
         )
 
-    def summarise(self, model: str) -> KeptConversations:
-        """Return what is kept of a model.
+    def summarise(self, model: str) -> tuple[int, int, int]:
+        """Return how much is kept of a model: conversations, bytes, how often one was restored.
 
         Does not block: the loop asks, and a thread may hold the guard until the disk has written.
         """
         found = [each for each in tuple(self._saved.values()) if each.model == model]
-        return KeptConversations(
-            count=len(found),
-            size=sum(each.size_bytes for each in found) + self._blocks[model],
-            hits=sum(each.hits for each in found),
-        )
+        size_bytes = sum(each.size_bytes for each in found) + self._blocks[model]
+        return len(found), size_bytes, sum(each.hits for each in found)
 
     @property
     def _written_file(self) -> Path:
@@ -188,14 +184,14 @@ class SlotStore:
         return (best, common) if best is not None and common else None
 
     def begin(self, estimate_bytes: int, model: str) -> str:
-        """Reserve room for a file of a model; return the name to write. Raises NoRoom.
+        """Reserve room for a file of a model; return the name to write. Raises NoRoom, OSError.
 
         Conversations of the least value, by age and size, are removed for it.
         """
         size = format_bytes_decimal(estimate_bytes)
         with self._guard:
-            usage = shutil.disk_usage(self.folder)
-            if usage.free - estimate_bytes < LEAST_FREE * usage.total:
+            total, free = self._measure_disk()
+            if free - estimate_bytes < LEAST_FREE * total:
                 raise NoRoom("less than a tenth of the disk would be free")
             most_bytes = min(self._most_bytes, self._shares.get(model, self._most_bytes))
             if estimate_bytes * LARGEST_SHARE > most_bytes:
@@ -216,7 +212,8 @@ class SlotStore:
         """Remove a file that was begun."""
         with self._guard:
             self._reserved.pop(name, None)
-            _unlink(self.folder / name)
+            for path in (self.folder / name, self.folder / name.removeprefix(NEW)):
+                _unlink(path)
 
     def finish(self, name: str, saved: Saved) -> bool:
         """Keep a file that was begun, in place of what it goes on from; return whether it is kept.
@@ -263,7 +260,8 @@ class SlotStore:
         with self._guard:
             saved.used_at, saved.hits = self._now_s(), saved.hits + 1
             if saved.name in self._saved:
-                self._write_record(saved)
+                with suppress(OSError):  # it only has the use of an earlier time
+                    self._write_record(saved)
 
     def drop(self, saved: Saved) -> None:
         """Remove a conversation."""
@@ -278,13 +276,24 @@ class SlotStore:
                 self.drop(saved)
 
     def trim_blocks(self) -> None:
-        """Keep what engines have written within what is left of the bound, and of the disk."""
-        usage = shutil.disk_usage(self.folder)
-        lacking = LEAST_FREE * usage.total - usage.free
+        """Keep what engines have written within what is left of bound and disk. Raises OSError."""
+        total, free = self._measure_disk()
+        lacking = LEAST_FREE * total - free
         most = self._most_bytes - self.size_bytes
         if lacking > 0:
             most = min(most, int(self._blocks.total() - lacking))
         self._blocks = trim_blocks(self.folder, max(0, most), dict(self._shares))
+
+    def _measure_disk(self) -> tuple[int, int]:
+        """Return its bytes and the free ones; make a removed folder again. Raises OSError."""
+        if not self.folder.exists():
+            log.warning("the folder '%s' was removed: conversations are kept anew", self.folder)
+            self._saved.clear()
+            self._lock.release()
+            private.make_folder(self.folder)
+            self._lock.acquire(timeout=0)
+        usage = shutil.disk_usage(self.folder)
+        return usage.total, usage.free
 
     def _make_room(self, wanted_bytes: int, model: str | None) -> bool:
         """Remove what has the least value of a model that takes too much, then of all."""

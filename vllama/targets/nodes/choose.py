@@ -1,4 +1,4 @@
-"""Which node of a cluster gets the next request for a model, and why. Pure.
+"""Choice of a cluster's node for the next request for a model, with the reason. Pure.
 
 A node is a whole vllama on some machine, this one included. The order is that of
 docs/guide/cluster.md; ties go by name, so that the same state gives the same choice.
@@ -14,7 +14,7 @@ ROOM = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class NodeView:
     """A node, as far as one model is concerned.
 
     `loaded`: it is in memory, or on its way there. It answers `slots` requests at once and has
@@ -33,20 +33,20 @@ class Candidate:
 
     @property
     def fits(self) -> int:
-        """How well the model fits without unloading anything: 2 on GPUs, 1 in RAM, else 0."""
+        """Fit of the model without unloading anything: 2 on GPUs, 1 in RAM, else 0."""
         need = (self.size_bytes or 0) * ROOM
         return 2 if need <= self.free[0] else int(need <= self.free[1])
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenNode:
     """The name of a node, and the reason for it in a few words."""
 
     name: str
     reason: str
 
 
-def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice | None:
+def choose_node(nodes: Sequence[NodeView], known: str | None = None) -> ChosenNode | None:
     """Return the node that is to answer; None if no node has the model.
 
     `known` has answered the earlier turns of the conversation. Where the model fails on one node,
@@ -54,7 +54,7 @@ def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice 
     """
     having = [one for one in nodes if one.loaded or one.size_bytes is not None]
     nodes = [one for one in having if not one.fails] or having
-    steps: tuple[tuple[str, Callable[[Candidate], bool], Callable[[Candidate], float]], ...] = (
+    steps: tuple[tuple[str, Callable[[NodeView], bool], Callable[[NodeView], float]], ...] = (
         ("it has the model loaded", lambda one: one.loaded and one.requests < one.slots, _busy),
         ("the model is on its disk and fits", lambda one: _on_disk(one) and one.fits > 0, _room),
         ("it has the model loaded, and the shortest queue", lambda one: one.loaded, _busy),
@@ -65,22 +65,22 @@ def choose_node(nodes: Sequence[Candidate], known: str | None = None) -> Choice 
         best = min(one.requests for one in nodes if one.loaded)
         # it need not read the conversation again
         if last.requests < last.slots or last.requests <= best + 1:
-            return Choice(last.name, "it has answered this conversation before")
+            return ChosenNode(last.name, "it has answered this conversation before")
     for reason, suits, cost in steps:
         if found := [one for one in nodes if suits(one)]:
-            return Choice(min(found, key=lambda one: (cost(one), one.name)).name, reason)
+            return ChosenNode(min(found, key=lambda one: (cost(one), one.name)).name, reason)
     return None
 
 
-def _on_disk(node: Candidate) -> bool:
+def _on_disk(node: NodeView) -> bool:
     return not node.loaded and node.size_bytes is not None
 
 
-def _busy(node: Candidate) -> float:
+def _busy(node: NodeView) -> float:
     return node.requests
 
 
-def _room(node: Candidate) -> float:
+def _room(node: NodeView) -> float:
     """Return the less, the better: GPU before RAM, then the most free memory."""
     kind = node.fits
     return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])

@@ -52,8 +52,9 @@ class NodeRefuses(UpstreamError):
 
 
 class ForwardTally:
-    """What is counted in a forwarded answer, as `chat.reply.Tally` counts a relayed one."""
+    """Counts of a forwarded response, as `chat.reply.Tally` counts a relayed one."""
 
+    streams = True
     finish_reason = None  # it would have to be looked for in the answer
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class ForwardTally:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the node has begun to answer."""
+        """True if the node has begun to answer."""
         return self.first_token_ns is not None
 
     @property
@@ -104,6 +105,8 @@ class Forward:
         self._error: VllamaError | None = None
         self.tally = ForwardTally()
 
+    is_waiting = False  # a node goes on by itself
+
     async def run(self, pool: Upstream, body: bytes, *, may_refuse: bool = False) -> None:
         """Send the request and its answer. Raises ClientGone, and what ended the answer.
 
@@ -134,7 +137,7 @@ class Forward:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the node has begun to answer."""
+        """True if the node has begun to answer."""
         return self.tally.has_begun
 
     # -- sink ---------------------------------------------------------------------------------
@@ -173,12 +176,12 @@ class Forward:
     on_last = on_data
 
     def on_end(self) -> None:
-        """Let `run` end the answer."""
+        """Make `run` end the response."""
         self.tally.ended = True
         self._wake()
 
     def on_lost(self, error: EngineError) -> None:
-        """Let `run` raise the error."""
+        """Make `run` raise the error."""
         self._error = error
         self._wake()
 
@@ -299,7 +302,7 @@ def read_usage(tail: bytes) -> Usage | None:
             continue
         try:
             found = msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             return None  # it was cut, and so are all before it
         if usage := _find_counts(found):
             return usage

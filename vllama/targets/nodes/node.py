@@ -24,7 +24,7 @@ from vllama.dialects.events import ChangedModels, ModelRow, Pool, Sample, Snapsh
 from vllama.dialects.ollama.answer_types import LocalModel, Tags
 from vllama.net.upstream.pool import Upstream, Upstreams
 from vllama.supervise.spec import Endpoint
-from vllama.targets.nodes.choose import Candidate
+from vllama.targets.nodes.choose import NodeView
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class _Stream:
         try:
             for event in events:
                 self._node.take(event)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (ValueError, RecursionError) as error:
             reason = f"cannot use the node '{self._node.name}': it is no vllama ({error})"
             self._end(NodeFailed(reason, hint="a server of another kind is an --upstream"))
         self.fresh.set()
@@ -126,7 +126,7 @@ class Node:
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, drained or not."""
+        """True if it answers, drained or not."""
         return not self.trouble
 
     @property
@@ -173,8 +173,8 @@ class Node:
         """Return whether it has a model, on its disk or in memory."""
         return model in self.disk or self.find_row(model) is not None
 
-    def describe(self, model: str) -> Candidate:
-        """Return what the choice has to know of it."""
+    def describe(self, model: str) -> NodeView:
+        """Return its state for the choice."""
         on_disk = self.disk.get(model)
         size = on_disk.size if on_disk is not None else None
         found = describe_row(self.name, self.find_row(model), size, self.free)
@@ -213,13 +213,13 @@ class Node:
 
 def describe_row(
     name: str, row: ModelRow | None, size: int | None, free: tuple[int, int]
-) -> Candidate:
+) -> NodeView:
     """Return a node, by the row of a model and the size of its files, where it has them."""
     if row is None or row.state == "failed":
-        return Candidate(name=name, size_bytes=size, free=free, fails=row is not None)
+        return NodeView(name=name, size_bytes=size, free=free, fails=row is not None)
     numbers = (row.slots, row.requests, row.queued)
     slots, requests, queued = (one if isinstance(one, int) else 0 for one in numbers)
-    return Candidate(
+    return NodeView(
         name=name,
         loaded=True,
         slots=max(1, slots),

@@ -13,7 +13,7 @@ from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
 from vllama.net.upstream.pool import Upstreams
 from vllama.targets.choice import Breakers
-from vllama.targets.nodes.choose import Candidate, Choice, choose_node
+from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
 from vllama.targets.nodes.node import SILENT_S, Node, NodeStops, make_nodes
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Nodes:
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow all nodes until cancelled."""
+        """Follow all nodes until canceled."""
         watching: dict[Node, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
@@ -97,10 +97,10 @@ class Nodes:
         self,
         model: str,
         prefix: object,
-        local: Candidate | None,
+        local: NodeView | None,
         tried: str = "",
         only: Collection[str] | None = None,
-    ) -> Choice | None:
+    ) -> ChosenNode | None:
         """Return which node is to answer, but not the one `tried`; None: none has the model.
 
         `only` are the nodes that may answer for it, None: any.
@@ -129,7 +129,7 @@ class Nodes:
         return next(iter([*(node for node in unusable if model in node.disk), *unheard]), None)
 
     def has_other(
-        self, model: str, name: str, local: Candidate | None, only: Collection[str] | None
+        self, model: str, name: str, local: NodeView | None, only: Collection[str] | None
     ) -> bool:
         """Return whether another node than `name`, or this server, might answer in its place."""
         up = [node for node in self.list_up() if not node.is_drained and node.has(model)]

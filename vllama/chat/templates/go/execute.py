@@ -13,7 +13,6 @@ from datetime import datetime
 from vllama.chat.templates.go.functions import NAMES, functions
 from vllama.chat.templates.go.lex import wrong
 from vllama.chat.templates.go.parse import (
-    Action,
     Branch,
     Command,
     Function,
@@ -25,6 +24,7 @@ from vllama.chat.templates.go.parse import (
     Operand,
     Path,
     Pipe,
+    Print,
     Text,
     Tree,
     parse,
@@ -34,9 +34,9 @@ from vllama.chat.templates.go.values import (
     JsonMap,
     Struct,
     TemplateError,
+    format_value,
     kind,
     truth,
-    written,
 )
 
 MAX_INCLUDES = 50
@@ -90,10 +90,10 @@ class _Run:
             match node:
                 case Text(text):
                     self._out.append(text)
-                case Action(pipe):
+                case Print(pipe):
                     value = self._pipe(pipe, dot)
                     if not pipe.variables:
-                        self._out.append(NO_VALUE if value is None else written(value))
+                        self._out.append(NO_VALUE if value is None else format_value(value))
                 case Branch("range"):
                     self._range(node, dot)
                 case Branch():
@@ -135,7 +135,7 @@ class _Run:
         del self._variables[scope:]
 
     def _items(self, value: object) -> Sequence[tuple[object, object]]:
-        """Return what `range` goes over: index or key, and element."""
+        """Return the pairs that `range` iterates over: index or key, and element."""
         match value:
             case None:
                 return ()

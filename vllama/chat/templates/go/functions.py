@@ -17,11 +17,11 @@ from vllama.chat.templates.go.values import (
     TemplateError,
     equal,
     float_text,
+    format_value,
     json_text,
     kind,
     less,
     truth,
-    written,
 )
 
 MAX_WIDTH = 1000
@@ -119,13 +119,13 @@ def go_print(*values: object) -> str:
     for place, value in enumerate(values):
         if place and not isinstance(value, str) and not isinstance(values[place - 1], str):
             out.append(" ")
-        out.append(written(value))
+        out.append(format_value(value))
     return "".join(out)
 
 
 def println(*values: object) -> str:
     """Join with spaces, and end the line."""
-    return " ".join(map(written, values)) + "\n"
+    return " ".join(map(format_value, values)) + "\n"
 
 
 def printf(form: object, *values: object) -> str:
@@ -134,7 +134,7 @@ def printf(form: object, *values: object) -> str:
         raise TemplateError(f"printf: the format is a string, not {kind(form)}")
     left = list(values)
 
-    def replaced(match: re.Match[str]) -> str:
+    def replace_match(match: re.Match[str]) -> str:
         flags, width, precision, verb = match.groups()
         if int(width or 0) > MAX_WIDTH or int(precision or 0) > MAX_WIDTH:
             raise TemplateError(f"printf: {match.group()} is too wide")
@@ -155,9 +155,9 @@ def printf(form: object, *values: object) -> str:
             return sign + text[len(sign) :].rjust(int(width) - len(sign), "0")
         return text.rjust(int(width))
 
-    text = _VERB.sub(replaced, form)
+    text = _VERB.sub(replace_match, form)
     if left:
-        extra = (kind(v) if v is None else f"{kind(v)}={written(v)}" for v in left)
+        extra = (kind(v) if v is None else f"{kind(v)}={format_value(v)}" for v in left)
         text += f"%!(EXTRA {', '.join(extra)})"
     return text
 
@@ -171,15 +171,15 @@ def verb_text(verb: str, value: object, flags: str, precision: int | None) -> st
         case "v" | "s", str():
             return value if precision is None else value[:precision]
         case "v", _:
-            return written(value)
+            return format_value(value)
         case "s", list() | dict() | Struct():
-            return written(value)
+            return format_value(value)
         case "q", str():
-            return quoted(value)
+            return quote(value)
         case "q", list():
             return f"[{' '.join(verb_text(verb, item, flags, precision) for item in value)}]"
         case "t", bool():
-            return written(value)
+            return format_value(value)
         case _, bool() | None:
             pass
         case "d", int():
@@ -199,10 +199,10 @@ def verb_text(verb: str, value: object, flags: str, precision: int | None) -> st
             return text.upper() if verb == "X" else text
     if value is None:
         return f"%!{verb}(<nil>)"
-    return f"%!{verb}({kind(value)}={written(value)})"
+    return f"%!{verb}({kind(value)}={format_value(value)})"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Quote as strconv.Quote."""
     out = []
     for char in text:

@@ -41,7 +41,7 @@ _SIMPLE |= {"\\": "\\", '"': '"', "'": "'"}
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Lexeme:
     """A piece of a template; `spaced`: white space precedes it.
 
     `kind` is text, open, close, or the name of a group of `_TOKEN`. `value` is the text, or what a
@@ -59,7 +59,7 @@ def wrong(line: int, reason: str) -> NoReturn:
     raise BadRequest(f"cannot use the template: line {line}: {reason}")
 
 
-def tokens(source: str) -> Iterator[Token]:
+def tokens(source: str) -> Iterator[Lexeme]:
     """Yield the tokens of a template. Raises BadRequest."""
     at, line, trim_next = 0, 1, False
     while at < len(source):
@@ -71,7 +71,7 @@ def tokens(source: str) -> Iterator[Token]:
         if opening and opening[1]:
             text = text.rstrip(SPACE)
         if text:
-            yield Token("text", text, line)
+            yield Lexeme("text", text, line)
         line += source.count("\n", at, end)
         if opening is None:
             return
@@ -81,7 +81,7 @@ def tokens(source: str) -> Iterator[Token]:
             line += source.count("\n", at, comment.end())
             at, trim_next = comment.end(), bool(comment["trim"])
             continue
-        yield Token("open", None, line)
+        yield Lexeme("open", None, line)
         spaced = True
         while not (closing := _CLOSE.match(source, at)):
             match = _TOKEN.match(source, at)
@@ -89,11 +89,11 @@ def tokens(source: str) -> Iterator[Token]:
                 _refuse(source, at, line)
             kind, text = str(match.lastgroup), match.group()
             if kind != "space":
-                yield Token(kind, _value(kind, text, line), line, spaced)
+                yield Lexeme(kind, _value(kind, text, line), line, spaced)
             spaced = kind == "space"
             line += text.count("\n")
             at = match.end()
-        yield Token("close", None, line)
+        yield Lexeme("close", None, line)
         line += source.count("\n", at, closing.end())
         at, trim_next = closing.end(), bool(closing["trim"])
 
@@ -111,11 +111,11 @@ def _refuse(source: str, at: int, line: int) -> NoReturn:
 def _value(kind: str, text: str, line: int) -> object:
     match kind:
         case "string":
-            return _unquoted(text[1:-1], line)
+            return _unquote(text[1:-1], line)
         case "raw":
             return text[1:-1].replace("\r", "")
         case "char":
-            char = _unquoted(text[1:-1], line)
+            char = _unquote(text[1:-1], line)
             if len(char) != 1:
                 wrong(line, f"{text} is not one character")
             return ord(char)
@@ -143,8 +143,8 @@ def _number(text: str, line: int) -> int | float:
     return value
 
 
-def _unquoted(text: str, line: int) -> str:
-    def replaced(match: re.Match[str]) -> str:
+def _unquote(text: str, line: int) -> str:
+    def replace_escape(match: re.Match[str]) -> str:
         *codes, octal, simple = match.groups()
         if simple is not None:
             if simple not in _SIMPLE:
@@ -155,4 +155,4 @@ def _unquoted(text: str, line: int) -> str:
             wrong(line, f"{match.group()} is no character")
         return chr(number)
 
-    return _ESCAPE.sub(replaced, text)
+    return _ESCAPE.sub(replace_escape, text)

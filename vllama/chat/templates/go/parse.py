@@ -1,7 +1,7 @@
 """Go's text/template, second step: tokens → tree.
 
 Frozen nodes, and a parser by recursive descent that knows the functions' names and the variables
-in scope, so that a misspelt one is found before anything is rendered, as Go does. Pure.
+in scope, so that a misspelled one is found before anything is rendered, as Go does. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from vllama.chat.templates.go.lex import Token, tokens, wrong
+from vllama.chat.templates.go.lex import Lexeme, tokens, wrong
 
 MAX_NESTING = 64
 MAX_LENGTH = 128 * 1024
@@ -67,13 +67,13 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is written as it stands."""
+    """Literal text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Print:
     """A pipeline whose value is written, unless it is kept in a variable."""
 
     pipe: Pipe
@@ -105,7 +105,7 @@ class Jump:
     kind: str
 
 
-Node: TypeAlias = Text | Action | Branch | Include | Jump
+Node: TypeAlias = Text | Print | Branch | Include | Jump
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +141,12 @@ class _Parser:
 
     # -- tokens -------------------------------------------------------------------------------
 
-    def _peek(self) -> Token:
+    def _peek(self) -> Lexeme:
         if self._at < len(self._tokens):
             return self._tokens[self._at]
-        return Token("end", None, self._last_line)
+        return Lexeme("end", None, self._last_line)
 
-    def _next(self) -> Token:
+    def _next(self) -> Lexeme:
         token = self._peek()
         self._at += 1
         return token
@@ -185,7 +185,7 @@ class _Parser:
             if word.kind != "word" or word.value not in _KEYWORDS:
                 pipe = self._pipe("an action")
                 self._close()
-                found.append(Action(pipe))
+                found.append(Print(pipe))
                 continue
             self._next()
             keyword = str(word.value)
@@ -302,7 +302,7 @@ class _Parser:
                 declares = sign.value == ":="
                 for name in names:
                     if not declares:
-                        self._known(name, sign.line)
+                        self._check_known(name, sign.line)
                 if len(names) > 1 + (where == "range"):
                     wrong(sign.line, "too many variables")
                 return tuple(names), declares
@@ -341,7 +341,7 @@ class _Parser:
             case "field", str(name):
                 return Path("", (name, *self._names()))
             case "variable", str(name):
-                self._known(name, token.line)
+                self._check_known(name, token.line)
                 return Path(name, self._names())
             case "sign", ".":
                 return Path("")
@@ -371,7 +371,7 @@ class _Parser:
             names.append(str(self._next().value))
         return tuple(names)
 
-    def _known(self, name: str, line: int) -> None:
+    def _check_known(self, name: str, line: int) -> None:
         if name not in self._variables:
             wrong(line, f"undefined variable {name}")
 

@@ -20,7 +20,7 @@ _HTML = str.maketrans(
 
 
 class TemplateError(ValueError):
-    """What a template does wrong while it is rendered; the message is the reason."""
+    """Error in rendering a template; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def kind(value: object) -> str:
             return "struct"
 
 
-def written(value: object, *, inner: bool = False) -> str:
+def format_value(value: object, *, inner: bool = False) -> str:
     """Write a value as fmt's %v does; `inner`: within a list or a map."""
     match value:
         case str():
@@ -98,9 +98,9 @@ def written(value: object, *, inner: bool = False) -> str:
         case Struct() | JsonMap() | JsonList():
             return json_text(value)
         case list():
-            return f"[{' '.join(written(item, inner=True) for item in value)}]"
+            return f"[{' '.join(format_value(item, inner=True) for item in value)}]"
         case dict():
-            pairs = (f"{key}:{written(value[key], inner=True)}" for key in sorted(value))
+            pairs = (f"{key}:{format_value(value[key], inner=True)}" for key in sorted(value))
             return f"map[{' '.join(pairs)}]"
         case _:
             return str(value)

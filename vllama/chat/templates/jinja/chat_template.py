@@ -17,7 +17,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from vllama.base.errors import BadRequest, TemplateRefused
+from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly
 
 KEPT_TEMPLATES = 16
 DETAIL_CHARS = 1000
@@ -37,26 +37,26 @@ class Refused(TemplateError):
     """A template has called `raise_exception`."""
 
 
-def render(source: str, variables: bytes | None, now: float | None, most: int) -> str:
-    """Return the prompt, of at most `most` bytes; "" without `variables`, which are JSON.
+def render(source: str, variables: bytes, now: float, most: int) -> str:
+    """Return the prompt, of at most `most` bytes; `variables` are JSON.
 
     Raises BadRequest with the template's words.
     """
     try:
-        template = compiled(source)
+        template = compile_template(source)
     except ERRORS as error:
         raise BadRequest(f"cannot read the model's chat template: {detail(error)}") from None
-    if variables is None:
-        return ""
     try:
-        return rendered(template, json.loads(variables), now, most)
+        return _render(template, json.loads(variables), now, most)
     except Refused as error:
         raise TemplateRefused(f"cannot render the chat template: {detail(error)}") from None
-    except (*ERRORS, Endless) as error:
+    except (OverflowError, Endless) as error:  # engines know no limit to a range
+        raise TemplateTooCostly(detail(error)) from None
+    except ERRORS as error:
         raise BadRequest(f"cannot render the chat template: {detail(error)}") from None
 
 
-def rendered(template: Template, variables: dict[str, Any], now: float | None, most: int) -> str:
+def _render(template: Template, variables: dict[str, Any], now: float | None, most: int) -> str:
     """Return the prompt, of at most `most` bytes. Raises `Endless`, and what a template can.
 
     `now` is shown in local time, as transformers does; without it there is no `strftime_now`.
@@ -74,13 +74,13 @@ def rendered(template: Template, variables: dict[str, Any], now: float | None, m
 
 
 @lru_cache(maxsize=KEPT_TEMPLATES)
-def compiled(source: str) -> Template:
+def compile_template(source: str) -> Template:
     """Compile a template once."""
     return environment().from_string(source)
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Return what a template knows."""
+    """Return the globals of a template."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension]
     )
@@ -118,7 +118,7 @@ def tojson(
 
 
 def raise_exception(message: str) -> NoReturn:
-    """Let a template refuse what it is given."""
+    """Raise the refusal of a template."""
     raise Refused(message)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,7 +24,7 @@ from vllama.chat.templates.jinja.wire import MIB, render_template
 from vllama.chat.templates.jinja.worker_process import TooCostly, Worker
 
 
-class Lane:
+class RenderLane:
     """Lets `most` jobs run at once; of the others the newest is next.
 
     A crowd of costly jobs that came before delays an ordinary one only until the first of them has
@@ -47,7 +49,7 @@ class Lane:
     async def __aexit__(self, *_: object) -> None:
         while self._waiting:
             turn = self._waiting.pop()
-            if not turn.done():  # cancelled, as all are when the server ends
+            if not turn.done():  # canceled, as all are when the server ends
                 turn.set_result(None)
                 return
         self._free += 1
@@ -61,9 +63,20 @@ SPARE_S = 60.0
 """How long a worker beyond the first stays without work."""
 REFUSED_S = 60.0
 KEPT_PROVEN = 1000
+_USER = {"role": "user", "content": "Hi"}
+_FIND = {"name": "find", "arguments": {"what": "x"}}
+_TOOL = {"name": "find", "description": "Finds", "parameters": {"type": "object", "properties": {}}}
+_CALL = {"id": "call00001", "type": "function", "function": _FIND}
+_CALLS = [_USER, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
+_TURNS = [{"role": "system", "content": "Be brief."}, _USER, {"role": "assistant", "content": "A"}]
+SAMPLES: Sequence[Mapping[str, object]] = (
+    {"messages": [*_TURNS, _USER], "add_generation_prompt": True},
+    {"messages": _CALLS, "tools": [{"type": "function", "function": _TOOL}]},
+)
+"""Conversations such as engines render while they start."""
 Work = Callable[[], str]
 """Can be pickled: a function of a module, or a method, with its arguments."""
-HINT = "give the model a template of your own: a Modelfile with TEMPLATE"
+HINT = "replace the template in the model's files, or choose another model"
 
 
 class Renderer:
@@ -77,8 +90,8 @@ class Renderer:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._idle: list[Worker] = []
-        self._proven_lane, self._new_lane = Lane(2), Lane(2)
-        self._turns: WeakValueDictionary[str, Lane] = WeakValueDictionary()
+        self._proven_lane, self._new_lane = RenderLane(2), RenderLane(2)
+        self._turns: WeakValueDictionary[str, RenderLane] = WeakValueDictionary()
         self._proven: dict[str, None] = {}  # templates that have rendered well, the last one last
         self._refused: dict[str, tuple[float, str]] = {}  # until when, and why
         self._tasks: set[asyncio.Task[str]] = set()
@@ -99,7 +112,7 @@ class Renderer:
 
         Raises as `run_template` does.
         """
-        given = encoded(msgspec.json.encode, variables)
+        given = encode_value(msgspec.json.encode, variables)
         return await self.run_template(source, partial(render_template, source, given, now))
 
     async def run_template(self, source: str, work: Work) -> str:
@@ -109,12 +122,20 @@ class Renderer:
         if no worker can be started.
         """
         # it goes on if the client leaves: the worker would have to be ended otherwise
-        return await asyncio.shield(self._start(self._rendered(source, work)))
+        task = asyncio.create_task(self._render(source, work), name="render")
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
 
-    def prepare(self, source: str) -> None:
-        """Have a template of Jinja compiled before the first request waits for it."""
-        work = partial(render_template, source, None, None)
-        self._start(self._rendered(source, work, proves=False))  # each request is told its faults
+    async def judge(self, source: str) -> None:
+        """Render `SAMPLES`, before an engine without such limits does as it starts.
+
+        Raises TemplateTooCostly, QueueFull, VllamaError.
+        """
+        for sample in SAMPLES:
+            with suppress(BadRequest):  # it may refuse a conversation, or not be one of Jinja
+                await self.render(source, sample, time.time())
+        self._check(source)
 
     def close(self) -> None:
         """End all workers."""
@@ -123,32 +144,26 @@ class Renderer:
         while self._idle:
             self._idle.pop().end()
 
-    def _start(self, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        task = asyncio.create_task(work, name="render")
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[str]) -> None:
+    def _forget(self, task: asyncio.Task[str]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # it is known, even if nobody waits
 
-    async def _rendered(self, source: str, work: Work, *, proves: bool = True) -> str:
-        turn = self._turns.setdefault(source, Lane(1))
+    async def _render(self, source: str, work: Work) -> str:
+        turn = self._turns.setdefault(source, RenderLane(1))
         async with turn:
             self._check(source)
             async with self._proven_lane if source in self._proven else self._new_lane:
-                job = encoded(pickle.dumps, work)
+                job = encode_value(pickle.dumps, work)
                 try:
-                    text = await self._asked(job, cpu_limit(len(job)))
+                    text = await self._ask_worker(job, cpu_limit(len(job)))
                 except TooCostly as error:
                     self._proven.pop(source, None)
                     until = asyncio.get_running_loop().time() + REFUSED_S
                     why = f"cannot render the model's chat template: {error}"
                     self._refused[source] = (until, why)
                     raise TemplateTooCostly(why, hint=HINT) from None
-            if proves and source not in self._proven:
+            if source not in self._proven:
                 self._proven[source] = None
                 if len(self._proven) > KEPT_PROVEN:
                     del self._proven[next(iter(self._proven))]
@@ -161,10 +176,10 @@ class Renderer:
         if source in self._refused:
             raise TemplateTooCostly(self._refused[source][1], hint=HINT)
 
-    async def _asked(self, job: bytes, cpu_s: float) -> str:
+    async def _ask_worker(self, job: bytes, cpu_s: float) -> str:
         self._running += 1
         try:
-            worker = self._taken() or await Worker.started(self._environ)
+            worker = self._take_worker() or await Worker.start(self._environ)
             try:
                 return await worker.ask(job, cpu_s)
             finally:
@@ -173,7 +188,7 @@ class Renderer:
         finally:
             self._running -= 1
 
-    def _taken(self) -> Worker | None:
+    def _take_worker(self) -> Worker | None:
         while self._idle:
             worker = self._idle.pop()
             if worker.lives:
@@ -189,8 +204,8 @@ class Renderer:
             self._idle.pop(0).end()
 
 
-def encoded(encode: Callable[[Any], bytes], value: object) -> bytes:
-    """Return what `encode` makes of a value. Raises BadRequest: it came from the client."""
+def encode_value(encode: Callable[[Any], bytes], value: object) -> bytes:
+    """Return a value encoded by `encode`. Raises BadRequest: it came from the client."""
     try:
         return encode(value)
     except (ValueError, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What the server and its workers say to each other, and what a job may take.
+"""Protocol between the server and its workers, and the limits of a job.
 
 Both ends are on one socket. A job is a head and a pickled function with its arguments; an answer
 is a head and UTF-8 text, since a worker is not to be believed. Before the first job a worker
@@ -21,16 +21,16 @@ TEXT_PER_BYTE = 8
 JOB = struct.Struct(">fI")
 """Of a job: its seconds of processor time, and its length."""
 HEAD = struct.Struct(">c?I")
-"""Of an answer: a `Verdict`, whether the worker ends now, and the length of the text."""
+"""Of an answer: a `Outcome`, whether the worker ends now, and the length of the text."""
 
 
-class Verdict(Enum):
-    """How it went; the text is the result, or the message of an error."""
+class Outcome(Enum):
+    """Outcome of a job; its text is the result, or the message of an error."""
 
     DONE = b"d"
     FAILED = b"f"
     REFUSED = b"x"
-    MEMORY = b"m"
+    COSTLY = b"c"
 
 
 def text_limit(job_bytes: int) -> int:
@@ -38,10 +38,10 @@ def text_limit(job_bytes: int) -> int:
     return TEXT_BYTES + TEXT_PER_BYTE * job_bytes
 
 
-def render_template(source: str, variables: bytes | None, now: float | None) -> str:
-    """Render a template of Jinja, or only compile it if there are no `variables` (JSON)."""
+def render_template(source: str, variables: bytes, now: float) -> str:
+    """Render a template of Jinja with `variables` (JSON)."""
     from vllama.chat.templates.jinja.chat_template import (
         render,  # Jinja is not for the server's process
     )
 
-    return render(source, variables, now, text_limit(len(variables or b"")))
+    return render(source, variables, now, text_limit(len(variables)))

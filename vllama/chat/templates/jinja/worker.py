@@ -14,9 +14,10 @@ import signal
 import sys
 
 import vllama.chat.templates.jinja.chat_template  # noqa: F401  # most jobs need it, and it takes a while
-from vllama.base.errors import BadRequest, TemplateRefused
-from vllama.chat.templates.jinja.wire import HEAD, JOB, MEMORY_BYTES, MEMORY_PER_BYTE, MIB, Verdict
+from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly
+from vllama.chat.templates.jinja.wire import HEAD, JOB, MEMORY_BYTES, MEMORY_PER_BYTE, MIB, Outcome
 
+VERDICTS = {TemplateRefused: Outcome.REFUSED, TemplateTooCostly: Outcome.COSTLY}
 KEPT_BYTES = 32 * MIB
 """A worker that has grown by more than this ends, so that no job takes from the next."""
 
@@ -28,8 +29,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server that stops may still need it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the server has ended, and wants no answer
     limit(resource.RLIMIT_CORE, 0)
-    size = mapped_bytes()
-    answers.write(HEAD.pack(Verdict.DONE.value, False, 0))
+    size = measure_mapped_bytes()
+    answers.write(HEAD.pack(Outcome.DONE.value, False, 0))
     answers.flush()
     ends = False
     while not ends and (head := jobs.read(JOB.size)):
@@ -38,22 +39,20 @@ def main() -> None:
         if size:
             limit(resource.RLIMIT_AS, size + MEMORY_BYTES + MEMORY_PER_BYTE * job_bytes)
         verdict, text = answer(jobs.read(job_bytes))
-        ends = verdict is Verdict.MEMORY or mapped_bytes() > size + KEPT_BYTES
+        ends = verdict is Outcome.COSTLY or measure_mapped_bytes() > size + KEPT_BYTES
         answers.write(HEAD.pack(verdict.value, ends, len(text)))
         answers.write(text)
         answers.flush()
 
 
-def answer(job: bytes) -> tuple[Verdict, bytes]:
+def answer(job: bytes) -> tuple[Outcome, bytes]:
     """Do one job: say how it went, and the result or the reason in UTF-8."""
     try:
-        return Verdict.DONE, pickle.loads(job)().encode("utf-8", "replace")
+        return Outcome.DONE, pickle.loads(job)().encode("utf-8", "replace")
     except MemoryError:
-        return Verdict.MEMORY, b""
+        return Outcome.COSTLY, f"it took more than {MEMORY_BYTES // MIB} MiB of memory".encode()
     except BadRequest as error:
-        refused = isinstance(error, TemplateRefused)
-        verdict = Verdict.REFUSED if refused else Verdict.FAILED
-        return verdict, error.message.encode("utf-8", "replace")
+        return VERDICTS.get(type(error), Outcome.FAILED), error.message.encode("utf-8", "replace")
 
 
 def limit(kind: int, value: int) -> None:
@@ -62,7 +61,7 @@ def limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def mapped_bytes() -> int:
+def measure_mapped_bytes() -> int:
     """Return the size of the address space; 0 except on Linux, which alone limits it as well."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123

@@ -15,7 +15,7 @@ from typing import Self
 
 from vllama.base import executors
 from vllama.base.errors import BadRequest, TemplateRefused, VllamaError
-from vllama.chat.templates.jinja.wire import HEAD, JOB, MEMORY_BYTES, MIB, Verdict, text_limit
+from vllama.chat.templates.jinja.wire import HEAD, JOB, Outcome, text_limit
 
 PROGRAM = Path(__file__).with_name("worker.py")
 PASSED_ON = ("TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -43,7 +43,7 @@ class Worker:
         self.ended = False
 
     @classmethod
-    async def started(cls, environ: Mapping[str, str]) -> Self:
+    async def start(cls, environ: Mapping[str, str]) -> Self:
         """Start one and wait until it is ready. Raises VllamaError."""
         try:
             ours, theirs = socket.socketpair()
@@ -74,11 +74,11 @@ class Worker:
 
     @property
     def lives(self) -> bool:
-        """Whether it can be asked, as far as is known."""
+        """True if it accepts jobs, as far as is known."""
         return not self.ended and not self._reader.at_eof()
 
     async def ask(self, job: bytes, cpu_s: float) -> str:
-        """Have a job done, alone. Raises BadRequest, TooCostly; may end the worker."""
+        """Run one job. Raises BadRequest, TooCostly; may end the worker."""
         ends = True
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -96,7 +96,7 @@ class Worker:
         finally:
             if ends:
                 self.end()
-        return result_of(Verdict(kind), text.decode())
+        return result_of(Outcome(kind), text.decode())
 
     def end(self) -> None:
         """Kill it; what is left to do happens in a thread."""
@@ -127,7 +127,7 @@ class Spawning:
             return self._process
 
     def abandon(self) -> None:
-        """Let the process end, whether it has been started or will be."""
+        """Stop the process, whether it has been started or will be."""
         self._is_abandoned = True
         executors.upkeep.start(self._abandon)
 
@@ -152,17 +152,17 @@ def spawn(end: socket.socket, environ: Mapping[str, str]) -> subprocess.Popen[by
     )
 
 
-def result_of(verdict: Verdict, text: str) -> str:
-    """Return what a job has made. Raises BadRequest, TemplateRefused, TooCostly."""
+def result_of(verdict: Outcome, text: str) -> str:
+    """Return the result of a job. Raises BadRequest, TemplateRefused, TooCostly."""
     match verdict:
-        case Verdict.DONE:
+        case Outcome.DONE:
             return text
-        case Verdict.FAILED:
+        case Outcome.FAILED:
             raise BadRequest(text)
-        case Verdict.REFUSED:
+        case Outcome.REFUSED:
             raise TemplateRefused(text)
-        case Verdict.MEMORY:
-            raise TooCostly(f"it took more than {MEMORY_BYTES // MIB} MiB of memory")
+        case Outcome.COSTLY:
+            raise TooCostly(text)
 
 
 def cause(code: int, cpu_s: float) -> str:

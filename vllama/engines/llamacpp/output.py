@@ -1,10 +1,29 @@
-"""What llama.cpp prints when it fails, the same in all its servers."""
+"""Patterns of llama.cpp's output on loads and failures: the same in all its servers.
+
+On devices, layers and buffers, from src/llama.cpp ("using device"), llama-model.cpp ("offloaded"),
+llama-kv-cache.cpp and llama-context.cpp. Older releases name other functions and no bus address.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+
 from vllama.engines.base import FailurePattern
+from vllama.engines.devices import MIB, REMEDY, LoadReport
 from vllama.engines.failures import GENERAL, Row, make_patterns
 from vllama.supervise.spec import Fault
+
+DEVICE = re.compile(r"using device (\w+) .*?(?:\(([0-9a-f]{4}:[0-9a-f:.]+)\) )?- \d+ MiB free")
+LAYERS = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+BUFFER = re.compile(r":\s+(\S+)\s+(?:\w+\s+)*buffer size = +([\d.]+) MiB")
+HOST = re.compile(r"CPU|BLAS|AMX|Host|\w+_Host$")
+"""Buffers in RAM; the names of others begin with that of a GPU ("CUDA0", "MTL0_Mapped")."""
+PROBLEM = re.compile(
+    r"(?i)failed to initialize (?:CUDA|ROCm|HIP|MUSA)\b.*|driver version is insufficient.*"
+    r"|no usable GPU found|ggml_vulkan: No devices found|no (?:CUDA|ROCm)-capable device.*"
+)
 
 
 def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
@@ -32,13 +51,18 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
          "the file has GGUF version {0}, newer than this llama.cpp", update, Fault.ARCHITECTURE),
         (r"tensor '[^']*' has invalid ggml type (\d+)",
          "this build of llama.cpp does not know the weights' number format (type {0})",
-         f"{update}, or choose another quantisation", Fault.QUANTISATION),
+         f"{update}, or choose another quantization", Fault.QUANTIZATION),
         (r"failed to open GGUF file '([^']*)' \((.+)\)", "it cannot open '{0}': {1}",
          "pull the model again, or correct its path", None),
         (r"(?i)address already in use|couldn't bind (?:HTTP server )?socket"
          r"|failed to bind|HTTP server error: bind",
          "its port was taken by another program", "try again: vllama chooses another one each time",
          Fault.PORT),
+        # what follows it blames the memory, whatever the reason is
+        (r"llama_init_from_model: (?!.*(?:allocate|memory))"
+         r"(?:failed to initialize the context: )?(.+)", "it cannot make its context: {0}",
+         "change what the message names (--ctx, OLLAMA_FLASH_ATTENTION, OLLAMA_KV_CACHE_TYPE)",
+         None),
         (r"(?i)failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc"
          r"|Failed to create llama_context|MemoryError|unable to allocate"
          r"|insufficient memory|mem_buffer != NULL|failed to map segment|unable to mmap",
@@ -50,6 +74,8 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
          "its installation is incomplete: the module {0} is missing",
          "remove its environment and install it again (vllama engines install)", Fault.MISMATCH),
         *GENERAL,
+        (r"error while handling argument \"--device\": invalid device: (\S+)",
+         "it finds no GPU {0}", REMEDY, Fault.DEVICE),
         (r"error while handling argument \"(\S+)\": (\S.*)",
          "it does not take the argument {0}: {1}",
          "correct engine_args (what stands after '--'), or update llama.cpp", None),
@@ -62,11 +88,39 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
          "it cannot load the model: {0}",
          "a file that was made for Ollama's own engine does not load here: pull the same "
          "model from the hub (vllama pull hf.co/org/repo)", Fault.ARCHITECTURE),
-        (r"failed to initialize the context: (.+)", "it cannot make its context: {0}",
-         "change what the message names (--ctx, OLLAMA_FLASH_ATTENTION, "
-         "OLLAMA_KV_CACHE_TYPE)", None),
         (r"error loading model: (.+)", "it cannot load the model: {0}", None, None),
         (r"gguf_init_from_\w+: (.+)", "it cannot read the model: {0}", None, None),
+        (r"(GGML_ASSERT\(.+\) failed.*|(?:CUDA|ROCm|MUSA) error: .+)|what\(\): +(.+)",
+         "it aborted: {0}{1}", update, None),
+        # the first error is the cause of the others
+        FailurePattern(pattern=r"^(?:[\d.]+ )?E (.+)", cause="{0}", hint=update, oldest=True),
         (r"Failed to load model from file|failed to load model|Failed to init server",
          "it cannot load the model", None, None),
     )  # fmt: skip
+
+
+def read_load(lines: Sequence[str]) -> LoadReport | None:
+    """Return the report in the log of a load; None if nothing, as at a low verbosity."""
+    sizes: Counter[str] = Counter()
+    buses, counts, problems = {}, [], []
+    for line in lines:
+        if found := BUFFER.search(line):
+            name = "" if HOST.match(found[1]) else found[1].partition("_")[0]
+            sizes[name] += round(float(found[2]) * MIB)
+        elif found := DEVICE.search(line):
+            sizes[found[1]], buses[found[1]] = 0, found[2] or ""
+        elif found := LAYERS.search(line):
+            counts.append((int(found[1]), int(found[2])))
+        elif found := PROBLEM.search(line):
+            problems.append(found[0])
+    if not sizes.total() and not problems:
+        return None
+    layers, of_layers = counts[0] if counts else (None, 0)  # those of a draft model follow
+    return LoadReport(
+        ram_bytes=sizes.pop("", 0),
+        gpu_bytes={name: size for name, size in sizes.items() if size},
+        layers=layers,
+        of_layers=of_layers,
+        buses=buses,
+        problem=problems[0] if problems else "",
+    )

@@ -1,0 +1,231 @@
+"""One form of whatever engines stream, made before all filters and writers.
+
+What comes out of `Deltas` is well formed: each call has an index of its own, a name and an id that
+come once, and arguments as text, which are an object once the choice has ended; the reason for that
+end is one of OpenAI's, comes last, and is what happened. Plain events of text pass by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from vllama.base.errors import UpstreamError
+from vllama.chat.engine.events import (
+    Chunk,
+    ChunkChoice,
+    Delta,
+    Event,
+    FunctionDelta,
+    ToolDelta,
+    decode_event,
+)
+from vllama.chat.parsers.call_values import encodable, make_call_id
+
+MAX_CALLS = 1000  # of one response, which is finished in one piece
+TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
+CHUNK = "chat.completion.chunk"
+_REASONS: dict[str, str | None] = {
+    **{name: name for name in ("length", "tool_calls", "content_filter", "abort", "error")},
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(("refusal", "safety"), "content_filter"), "": None,
+}  # fmt: skip
+"""OpenAI's names for the ends that engines report; every other one is a `stop`."""
+_MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call so far; `at` is the engine's index."""
+
+    number: int
+    at: int | None
+    id: str | None
+    name: str = ""
+    has_arguments: bool = False
+    _is_closed: bool = False
+    _depth: int = 0
+    _is_quoted: bool = False
+    _rest: str = ""  # a backslash at the end
+
+    @property
+    def is_whole(self) -> bool:
+        """True if its arguments have come, all brackets and quotes closed."""
+        return self._is_closed and not (self._depth or self._is_quoted)
+
+    def add(self, text: str) -> None:
+        """Follow the brackets of a piece of arguments."""
+        text, self._rest = self._rest + text, ""
+        self.has_arguments |= bool(text.strip())
+        for mark in _MARKS.findall(text):
+            if mark == "\\":
+                self._rest = mark
+            elif mark == '"':
+                self._is_quoted, self._is_closed = not self._is_quoted, True
+            elif len(mark) == 1 and not self._is_quoted:
+                self._depth += 1 if mark in "{[" else -1
+                self._is_closed = True
+
+
+class Deltas:
+    """Makes the events of one response well formed, in order.
+
+    The event that ends a choice is held until the next one, or the end, shows that nothing follows.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, list[_Call]] = {}
+        self._held: Event | None = None
+        self._last: Chunk | None = None
+        self._has_messages = False  # in the place of deltas
+
+    @property
+    def needs_all(self) -> bool:
+        """True if the next event has to pass through, even a plain one."""
+        return self._held is not None or self._last is None
+
+    def ends(self, unfinished: set[int]) -> bool:
+        """Return whether the held events end all choices."""
+        held = self._held.chunk.choices or () if self._held is not None else ()
+        return bool(held) and not unfinished - {choice.index for choice in held}
+
+    def take(self, event: Event, *, has_begun: bool) -> list[Event]:
+        """Return the events that are certain by now; `has_begun`: a text or call has come."""
+        chunk = self._last = event.chunk
+        for choice in chunk.choices or ():
+            if choice.message is not None:
+                self._read_message(event, choice, has_begun=has_begun)
+            if choice.finish_reason is not None:
+                reason = _REASONS.get(choice.finish_reason.lower(), "stop")
+                event.changed |= reason != choice.finish_reason
+                choice.finish_reason = reason
+            if choice.delta is not None and choice.delta.tool_calls:
+                self._read_calls(event, choice.delta.tool_calls, choice.index)
+        out = []
+        if self._held is not None:
+            over = {choice.index for choice in self._held.chunk.choices or ()}
+            rest = [
+                x for x in chunk.choices or () if x.index not in over or x.speaks or x.finish_reason
+            ]
+            if len(rest) < len(chunk.choices or ()):
+                chunk.choices, event.changed = rest, True
+            out = self.release({choice.index for choice in rest})
+        if chunk.choices is None and chunk.usage is not None:
+            chunk.choices, event.changed = [], True
+        if any(choice.finish_reason for choice in chunk.choices or ()):
+            self._held = event
+        elif chunk.choices or chunk.usage is not None or (chunk.choices is not None and not out):
+            out.append(event)
+        return out
+
+    def release(self, going_on: Collection[int] = ()) -> list[Event]:
+        """Return the held events, an end unless its choice is `going_on`."""
+        event, self._held = self._held, None
+        if event is None:
+            return []
+        for choice in event.chunk.choices or ():
+            if choice.index in going_on:
+                choice.finish_reason, event.changed = None, True
+            elif choice.finish_reason in ("stop", "tool_calls"):
+                self._end(event, choice)
+        return [event]
+
+    def end(self, unfinished: Collection[int]) -> list[Event]:
+        """Return the end of choices that have none: the engine has said that all is over."""
+        last = self._last
+        if last is None or not unfinished:
+            return []
+        head = {"id": last.id, "object": last.object, "created": last.created, "model": last.model}
+        choices = [{"index": one, "delta": {}, "finish_reason": "stop"} for one in unfinished]
+        self._held = decode_event(msgspec.json.encode({**head, "choices": choices}))
+        return self.release()
+
+    def _read_message(self, event: Event, choice: ChunkChoice, *, has_begun: bool) -> None:
+        """Take a message as a delta, unless it repeats what came in deltas."""
+        if self._has_messages or not (has_begun or choice.speaks):
+            self._has_messages = True
+            choice.delta = choice.message
+            event.chunk.object = CHUNK
+        choice.message, event.changed = None, True
+
+    def _read_calls(self, event: Event, pieces: Sequence[ToolDelta], index: int) -> None:
+        calls, touched = self._calls.setdefault(index, []), set[_Call]()
+        for piece in pieces:
+            function = piece.function = piece.function or FunctionDelta()
+            before = (piece.index, piece.id, piece.type, function.name, function.arguments)
+            text = function.arguments or ""
+            if not isinstance(text, str):
+                text = msgspec.json.encode(text).decode() if encodable(text) else ""
+            call = _find_call(piece, function.name, "" if text == "null" else text, calls, touched)
+            touched.add(call)
+            piece.index = call.number
+            if call.name or not function.name:
+                piece.id = piece.type = function.name = None
+            else:
+                call.name = function.name
+                piece.id, piece.type = call.id or make_call_id(), "function"
+            # nothing can follow an object; some engines give it with every piece
+            function.arguments = text = "" if call.is_whole or text == "null" else text
+            call.add(text)
+            after = (piece.index, piece.id, piece.type, function.name, function.arguments)
+            event.changed |= before != after
+
+    def _end(self, event: Event, choice: ChunkChoice) -> None:
+        """Correct the reason of an end, and give arguments to calls that have none."""
+        calls = [call for call in self._calls.get(choice.index, ()) if call.name]
+        reason = "tool_calls" if calls else "stop"
+        if any(call.has_arguments and not call.is_whole for call in calls):
+            reason = "length"  # cut in the middle, whatever the engine says
+        if choice.finish_reason != reason:
+            choice.finish_reason, event.changed = reason, True
+        for call in calls if reason == "tool_calls" else ():
+            if not call.has_arguments:
+                call.add("{}")
+                event.changed = True
+                delta = choice.delta = choice.delta or Delta()
+                empty = ToolDelta(index=call.number, function=FunctionDelta(arguments="{}"))
+                delta.tool_calls = [*(delta.tool_calls or ()), empty]
+
+
+def _find_call(
+    piece: ToolDelta, name: str | None, arguments: str, calls: list[_Call], touched: set[_Call]
+) -> _Call:
+    """Return the call of a piece: by id, by index, else the first open one of its name.
+
+    Without an index each call is `touched` once in an event. A name may begin another call.
+    Raises UpstreamError for too many.
+    """
+    at, identity = piece.index, piece.id
+    mine = calls if at is None else [call for call in calls if call.at == at]
+    found = [call for call in (mine if name else calls) if identity and call.id == identity]
+    if not found and at is not None:
+        found = [x for x in mine[-1:] if not _begins_another(x, identity, name, arguments)]
+    elif not found and not (name and identity):
+        found = [
+            call
+            for call in calls
+            if not (call in touched or call.is_whole)
+            and (not name or (call.name == name and (call.has_arguments or arguments)))
+        ] or ([] if name else calls[-1:])
+    if found:
+        found[0].id = found[0].id or identity
+        return found[0]
+    if len(calls) >= MAX_CALLS:
+        raise UpstreamError(TOO_MANY_CALLS)
+    calls.append(_Call(len(calls), at, identity))
+    return calls[-1]
+
+
+def _begins_another(last: _Call, identity: str | None, name: str | None, arguments: str) -> bool:
+    """Return whether a piece begins another call than the latest with its index.
+
+    Engines repeat name and id in every piece, some with a new id each time (vLLM's named tools).
+    """
+    if not (name and last.name):
+        return False
+    if name != last.name or (last.is_whole and (arguments or identity)):
+        return True
+    return bool(identity and last.id) and not (last.has_arguments or arguments)
