@@ -79,6 +79,11 @@ VLLM_HERE = Installation(
 )
 
 
+def with_reserve(usable_bytes: float) -> int:
+    """Return how much RAM a machine has of which a model can use so much."""
+    return int(min(usable_bytes + 512 * MIB, usable_bytes * 8 / 7))
+
+
 def missing(engine) -> Missing:
     """Return why `engine` is not here."""
     return Missing(

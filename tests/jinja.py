@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from vllama.chat.request import Message
-from vllama.chat.templates.jinja.renderer import encoded
+from vllama.chat.templates.jinja.renderer import encode_value
 from vllama.chat.templates.jinja.wire import render_template
 from vllama.chat.templates.template_style import template_variables
 
@@ -17,4 +17,4 @@ def rendered(
 ) -> str:
     """Return the prompt. Raises BadRequest with the template's words."""
     variables = template_variables(source, messages, **more)  # type: ignore[arg-type]
-    return render_template(source, encoded(msgspec.json.encode, variables), now)
+    return render_template(source, encode_value(msgspec.json.encode, variables), now)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any
 
 Answer = tuple[int, Mapping[str, str], Any]
@@ -27,6 +28,11 @@ class Scripted:
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.002,))
+
+    @property
+    def sent(self) -> list[Any]:
+        """The bodies of all requests that have one; servers ask for lists at any time."""
+        return [body for _, body in self.asked if body is not None]
 
     def __enter__(self) -> Scripted:
         self._thread.start()
@@ -67,7 +73,7 @@ class Scripted:
                 if isinstance(value, Iterable) and not isinstance(value, bytes | str | dict):
                     self.send_header("Transfer-Encoding", "chunked")
                     self.end_headers()
-                    for piece in (*value, b""):
+                    for piece in chain(value, (b"",)):
                         self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                         self.wfile.flush()
                     return

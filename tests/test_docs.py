@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from vllama.base import errors
+from vllama.base.errors import ConfigError
 from vllama.cli.app import INTERRUPTED
+from vllama.config import load
 from vllama.net import relay_types
 from vllama.net.relay_types import RelayState
 from vllama.scheduler import instance
@@ -39,18 +41,37 @@ def test_every_engine_has_a_row_in_the_guide_and_tests_of_its_own():
     assert not [at for at in engines.values() if at.partition(":")[0] not in tests]
 
 
-def test_generated_parts_come_from_the_code():
-    rows = {
-        "settings": "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP_ALIVE` |",
+def test_generated_parts_are_in_date():
+    script = [sys.executable, "scripts/reference.py", "--check"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page, row in {
+        "configuration": "| `keep_alive` | `--keep-alive` | `VLLAMA_KEEP_ALIVE`, `OLLAMA_KEEP",
         "commands": "Usage: vllama serve [OPTIONS]",
         "routes": "| `/api/delete` | DELETE | Delete a model. |",
         "metrics": "| `vllama_requests_total` | counter |",
-        "python": "::: vllama.base.errors",
-    }
-    script = [sys.executable, "scripts/reference.py", *rows]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
-    places = [done.stdout.find(row) for row in rows.values()]
-    assert -1 not in places and places == sorted(places)
+    }.items():
+        assert row in (ROOT / "docs" / "reference" / f"{page}.md").read_text()
+
+
+def test_the_example_of_a_config_file_can_be_used(tmp_path):
+    """Each setting of it alone, since some exclude each other."""
+    text = (ROOT / "docs" / "reference" / "vllama.toml.example").read_text()
+    rows = re.findall(r"^# ((?:\[.+\])|(?:\w+ = .*))$", text, re.MULTILINE)
+    table, keys = "", set()
+    for row in rows:
+        if row.startswith("["):
+            table = f"{row}\n"
+            continue
+        keys.add(row.partition(" ")[0])
+        file = tmp_path / "config.toml"
+        needed = 'url = "http://127.0.0.1:1"\n' if "upstreams" in table else ""
+        file.write_text(table + (row if row.startswith("url") else needed + row))
+        try:
+            load({}, {"HOME": str(tmp_path)}, file)
+        except ConfigError as error:  # of what the example names nothing is here
+            assert "/etc/vllama" in error.message or "is not set" in error.message, error
+    assert {"host", "keep_alive", "context", "url"} <= keys and len(keys) > 80
 
 
 @pytest.mark.slow
@@ -61,7 +82,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "reference" / "configuration.html").read_text()
     assert "VLLAMA_KEEP_ALIVE" in page
-    assert "generated:" not in page
+    modules = (tmp_path / "reference" / "python.html").read_text()
+    assert "vllama.base.errors" in modules and "generated:" not in modules
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())

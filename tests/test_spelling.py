@@ -1,4 +1,4 @@
-"""Names that a misspelt one may mean."""
+"""Names that a misspelled one may mean."""
 
 from __future__ import annotations
 

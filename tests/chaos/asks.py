@@ -152,7 +152,8 @@ VECTORS = (
 )
 
 
-def _events(raw: str, *, lines: bool) -> Iterator[Event]:
+def read_events(raw: str, *, lines: bool) -> Iterator[Event]:
+    """Yield the objects of a stream."""
     for line in raw.splitlines():
         data = line if lines else line.removeprefix("data:").strip()
         if data and (lines or line.startswith("data:")) and data != "[DONE]":
@@ -170,7 +171,7 @@ def read(dialect: Dialect, reply: httpx.Response, raw: str, *, stream: bool) -> 
             if isinstance(error, str) != dialect.path.startswith("/api/"):
                 answer.odd = f"an error of another dialect: {raw[:200]!r}"
         elif stream and dialect.event:
-            for value in _events(raw, lines=dialect.lines):
+            for value in read_events(raw, lines=dialect.lines):
                 if answer.done and dialect.lines:
                     answer.odd = f"something after the end: {value!r}"
                 dialect.event(answer, value)

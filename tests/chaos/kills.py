@@ -32,7 +32,7 @@ from tests.server_process import LIMIT_S, Server
 TOKENS = 60
 PROMPTS = (
     "Write about the sea.", "Count from one to thirty.", "用中文介绍一下北京。",
-    "Tell a joke 🙂🎉.", "List five colours, a line each.", "Explain rust in two sentences.",
+    "Tell a joke 🙂🎉.", "List five colors, a line each.", "Explain rust in two sentences.",
 )  # fmt: skip
 SCHEMA = {
     "type": "object",

@@ -293,12 +293,12 @@ def median(values: list[int]) -> int:
 
 
 def held_bytes(engines: list[tuple[str, psutil.Process]]) -> list[int]:
-    """Return the resident memory of each engine and of what is below it."""
+    """Return the memory that each engine and what is below it have for themselves."""
     found = []
     for _, process in engines:
         try:
             tree = [process, *process.children(recursive=True)]
-            found.append(sum(item.memory_info().rss for item in tree))
+            found.append(sum(item.memory_full_info().uss for item in tree))
         except psutil.Error:
             continue
     return found

@@ -35,8 +35,9 @@ from tests.server_process import LIMIT_S
 from tests.tiny import write_tiny_gguf
 
 NAMES = ("wide-a", "wide-b", "serial-c")
-HOLD_MIB, PEAK_MIB = 200, 400  # an engine takes more while it starts
-GROUP_BYTES = 1100 * MIB  # 512 stay free, some 150 are the server's
+HOLD_MIB, PEAK_MIB = 200, 260  # an engine takes more while it starts; some 45 are its processes'
+CONTEXT = 48 * 1024  # of which the plan says, before anything is measured, that it takes as much
+GROUP_BYTES = 1000 * MIB  # an eighth stays free, some 150 are the server's
 COPY = "-copy"
 PULLED = "hf.co/test/Tiny-GGUF:Q8_0"
 REPO = "test/Tiny-GGUF"
@@ -217,7 +218,8 @@ def run(home: Path, seconds: float, seed: int, *, every_s: float) -> Trouble:
     with StandInHub() as hub, memory_group(GROUP_BYTES) as group:
         hub.add_repo(REPO, repo)
         hub.fault = lambda method, path, headers, origin: SLOW if origin == "cdn" else None
-        arguments = ("--strict",) if group else ("--strict", "--max-loaded-models", str(FITTING))
+        arguments = ("--strict", "--ctx", str(CONTEXT))
+        arguments += () if group else ("--max-loaded-models", str(FITTING))
         env = {"HF_ENDPOINT": hub.url, "TMPDIR": str(temporary)}
         server = WrappedServer(home, *arguments, env=env)
         if group:
@@ -226,6 +228,7 @@ def run(home: Path, seconds: float, seed: int, *, every_s: float) -> Trouble:
                     "--peak", str(PEAK_MIB), "--spawn-child", "--spawn-setsid",
                     "--pids", str(home / "pids"))  # fmt: skip
         for name in NAMES:
+            write_tiny_gguf(server.models / f"{name}.gguf", n_embd=512, n_kv=2, n_ctx=CONTEXT)
             server.model(name, *switches)
         with server:
             mix = Trouble(server, NAMES, seed, budget_bytes=GROUP_BYTES if group else None)

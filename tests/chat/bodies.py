@@ -36,7 +36,7 @@ def adapt_chat(
     asked = read_chat(parse(body, ChatCompletionBody))
     chat = prepare_chat(asked, traits, style)
     sampling = replace(defaults or Sampling(), **{**asked.assumed, **asked.parameters})
-    return json.loads(make_chat_call(chat, sampling, traits).body), chat
+    return json.loads(make_chat_call(chat, sampling, traits).encode()), chat
 
 
 def adapt_completion(
@@ -47,7 +47,7 @@ def adapt_completion(
     request = asked.read_prompt(asked.prompts[0], truncate=True)
     chat = prepare_chat(replace(request, messages=()), traits, None)
     sampling = replace(defaults or Sampling(), **{**request.assumed, **request.parameters})
-    return json.loads(make_completion_call(chat, asked.prompts[0], sampling, traits).body)
+    return json.loads(make_completion_call(chat, asked.prompts[0], sampling, traits).encode())
 
 
 def prepared(

@@ -10,7 +10,7 @@ from vllama.chat.filters import compose_filters
 from vllama.chat.reply import Reply, ReplyOptions, Writer
 from vllama.chat.stops import StopFilter, make_stop_filter
 from vllama.dialects.ollama.write import ChatWriter, GenerateWriter, OllamaWriter
-from vllama.dialects.openai.choices import Part
+from vllama.dialects.openai.choices import NthChoice
 from vllama.dialects.openai.write import StreamWriter, WholeWriter
 
 
@@ -85,7 +85,7 @@ def openai_reply(
 
 
 def streamed(
-    options: ReplyOptions, traits: Traits, *, part: Part | None = None, **more: Any
+    options: ReplyOptions, traits: Traits, *, part: NthChoice | None = None, **more: Any
 ) -> Reply:
     """`POST /v1/chat/completions` with `stream`."""
     return openai_reply(StreamWriter(options, part), traits, **more)

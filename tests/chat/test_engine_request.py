@@ -53,7 +53,7 @@ def chat(
 ) -> Any:
     call = chat_call(messages, sampling or Sampling(), traits, **more)
     assert call.path == "/v1/chat/completions"
-    return json.loads(call.body)
+    return json.loads(call.encode())
 
 
 def test_an_adapter_has_the_last_word_on_a_body() -> None:
@@ -124,6 +124,12 @@ def test_seed(seed: int, traits: Traits, sent: int | None) -> None:
 )
 def test_ranges(given: dict[str, Any], field: str, sent: object) -> None:
     assert chat(LCP, sampling=Sampling(**given)).get(field) == sent
+
+
+@pytest.mark.parametrize(("given", "sent"), [(-1, 512), (-9, 512), (0, 0), (64, 64), (9999, 9999)])
+def test_the_whole_context_is_said_in_tokens(given: int, sent: int) -> None:
+    traits = Traits(context_length=512, parameters={"repeat_last_n": "penalty_last_n"})
+    assert chat(traits, sampling=Sampling(repeat_last_n=given))["penalty_last_n"] == sent
 
 
 def test_format() -> None:
@@ -243,7 +249,7 @@ def test_other_files() -> None:
 
 def test_completion() -> None:
     call = completion_call("p", Sampling(max_tokens=7), VLLM, logprobs=True, top_logprobs=2)
-    body = json.loads(call.body)
+    body = json.loads(call.encode())
     assert call.path == "/v1/completions"
     assert (body["prompt"], body["max_tokens"]) == ("p", 7)
     assert (body["stream"], body["logprobs"], body["model"]) == (True, 2, "engine")
@@ -252,17 +258,17 @@ def test_completion() -> None:
 
 def test_completion_always_sends_a_limit() -> None:
     unlimited = Sampling()
-    assert json.loads(completion_call("p", unlimited, LCP).body)["max_tokens"] == 2048
-    assert json.loads(completion_call("p", unlimited, VLLM).body)["max_tokens"] is None
+    assert json.loads(completion_call("p", unlimited, LCP).encode())["max_tokens"] == 2048
+    assert json.loads(completion_call("p", unlimited, VLLM).encode())["max_tokens"] is None
 
 
 def test_embed() -> None:
     call = make_embed_call(["a", ""], VLLM, model="m")
     assert call.path == "/v1/embeddings"
-    assert json.loads(call.body) == {
+    assert json.loads(call.encode()) == {
         "model": "engine",
         "input": ["a", ""],
         "encoding_format": "float",
     }
-    assert json.loads(make_embed_call("a", LCP, model="m").body)["input"] == "a"
-    assert json.loads(make_embed_call(["a", ""], LCP, model="m").body)["input"] == ["a", " "]
+    assert json.loads(make_embed_call("a", LCP, model="m").encode())["input"] == "a"
+    assert json.loads(make_embed_call(["a", ""], LCP, model="m").encode())["input"] == ["a", " "]

@@ -111,11 +111,11 @@ def test_others_are_not_matched() -> None:
 
 def test_gives_up_on_events_that_always_differ() -> None:
     template = EventTemplate()
-    learnt = [
+    learned = [
         template.learn(event("a", id_=str(number)), "a", event("a", id_=str(number)))
         for number in range(6)
     ]
-    assert learnt == [True, True, True, False, False, False]
+    assert learned == [True, True, True, False, False, False]
 
 
 def test_a_match_renews_the_tries() -> None:

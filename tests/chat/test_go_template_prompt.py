@@ -78,7 +78,7 @@ LAST = '{{- range $i, $_ := .Messages }}{{- $last := eq (len (slice $.Messages $
         (TURNS, (CHAT[1], CHAT[0], CHAT[3]), "<|user|>Hi<|end|>\n<|assistant|><|end|>\n<|system|>Be kind.<|end|>\n<|user|>Bye<|end|>\n<|assistant|>"),
         (LAST, CHAT, "<u>Hi<a>Hello<u>Bye<a>"),
         (LAST, CHAT[:3], "<u>Hi<a>Hello"),
-        # neighbours of one role are one message, but tools' results are not
+        # neighbors of one role are one message, but tools' results are not
         ("{{ range .Messages }}{{ .Role }}={{ .Content }};{{ end }}", (said("user", "a"), said("user", "b")), "user=a\n\nb;"),
         ("{{ range .Messages }}{{ if .ToolName }}{{ .ToolName }}={{ .Content }}{{ .ToolCallID }};{{ end }}{{ end }}", CALLED, "weather=sunnyc1;weather=warm;"),
         ("{{ if .Response }}never{{ end }}{{ range .Messages }}{{ end }}", CHAT, ""),

@@ -71,7 +71,7 @@ def by_jinja(source: str, turns: Sequence[Message]) -> str:
 @pytest.mark.parametrize(
     ("template", "last", "end"),
     [
-        (CHATML, said("The colour is bl"), "<|im_start|>assistant\nThe colour is bl"),
+        (CHATML, said("The color is bl"), "<|im_start|>assistant\nThe color is bl"),
         (CHATML, said("{"), "<|im_start|>assistant\n{"),
         # nothing is lost of white space, nor of what looks like a tag
         (CHATML, said("  a \n "), "<|im_start|>assistant\n  a \n "),
@@ -193,7 +193,7 @@ KNOWS = Traits(context_length=100, takes_continue_final_message=True)
 def test_an_engine_that_knows_how_is_asked(
     traits: Traits, turns: list[Message], asks: bool
 ) -> None:
-    body = json.loads(chat_call(turns, Sampling(), traits).body)
+    body = json.loads(chat_call(turns, Sampling(), traits).encode())
     fields = (body.get("continue_final_message"), body.get("add_generation_prompt"))
     assert fields == ((True, False) if asks else (None, None))
     given = {"messages": [{"role": turn.role, "content": turn.content} for turn in turns]}

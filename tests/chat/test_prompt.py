@@ -9,7 +9,7 @@ from tests.jinja import rendered
 from vllama.base.errors import BadRequest
 from vllama.chat.engine.context import find_starts, take_newest
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.parsers.thinking import ends_open
+from vllama.chat.parsers.thinking import find_open
 from vllama.chat.request import Message
 
 USER = [Message(role="user", content="Hi <b>")]
@@ -106,9 +106,9 @@ def test_not_a_template() -> None:
         rendered("{% if %}", USER)
 
 
-def test_ends_open() -> None:
-    assert ends_open("<|im_start|>assistant\n<think>\n")
-    assert not ends_open("<think>\n\n</think>\n\n")
+def test_find_open() -> None:
+    assert find_open("<|im_start|>assistant\n<think>\n") == "</think>"
+    assert not find_open("<think>\n\n</think>\n\n")
 
 
 def turns(text: str) -> list[Message]:

@@ -2,10 +2,13 @@
 
 import json
 import re
+from typing import Any
 
+import msgspec
 import pytest
 
 from vllama.base.errors import BadRequest, Forbidden
+from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.request_fields import (
     CODE_FIELDS,
     HARMLESS,
@@ -16,8 +19,9 @@ from vllama.chat.engine.request_fields import (
 )
 from vllama.chat.engine.traits import Traits
 from vllama.chat.prepare import prepare_chat
+from vllama.chat.request import Sampling
 from vllama.dialects.ollama.read import parse_chat
-from vllama.dialects.openai.multipart import FormReader, Part, pass_form
+from vllama.dialects.openai.multipart import FormPart, FormReader, pass_form
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.rerank import parse_rerank
 from vllama.engines.external import KNOWN, UNKNOWN
@@ -72,8 +76,6 @@ def test_only_who_may_send_code_passes_the_gate_and_the_list() -> None:
 @pytest.mark.parametrize(
     ("tool", "found"),
     [
-        ({"type": "mcp", "server_url": "http://169.254.169.254/"}, "tools[0] of type mcp"),
-        ({"type": "local_shell"}, "tools[0] of type local_shell"),
         ({"type": "function", "server_url": "http://x"}, "tools[0].server_url"),
         ({"connector_id": "x"}, "tools[0].connector_id"),
         ({"function": {"name": "f"}, "Server_URL": "http://x"}, "tools[0].Server_URL"),
@@ -93,6 +95,21 @@ def test_tools_that_an_engine_would_run_are_for_administrators(tool, found) -> N
 
 
 MCP = {"type": "mcp", "server_url": "http://169.254.169.254/"}
+
+
+@pytest.mark.parametrize("tool", [MCP, {"type": "local_shell"}, {"type": "web_search"}])
+def test_tools_of_servers_are_passed_over_by_name(tool) -> None:
+    mine = {"type": "function", "function": {"name": "f"}}
+    body = CHAT | {"tools": [tool, mine, None]}
+    for asked in (read_chat(body), parse_chat(json.dumps(body).encode())):
+        assert asked.tools == (mine,)
+        assert asked.passed_over == (tool["type"],)
+        assert prepare_chat(asked, UNKNOWN, None).ignored == (tool["type"],)
+    token = may_send_code.set(True)
+    try:
+        assert read_chat(body).tools == (tool, mine)
+    finally:
+        may_send_code.reset(token)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +156,34 @@ def test_sound_is_never_a_path_or_an_address(data: str) -> None:
 
 def test_tools_that_the_client_runs_are_passed_on() -> None:
     function = {"name": "f", "parameters": {"properties": {"server_url": {"type": "string"}}}}
-    tools = [{"type": "function", "function": function}, {"type": "custom"}, {"function": function}]
+    tools = [{"type": "function", "function": function}, {"function": function}]
     assert read_chat(CHAT | {"tools": tools}).tools == tuple(tools)
+
+
+@pytest.mark.parametrize(
+    ("custom", "described"),
+    [
+        ({"name": "sql"}, ""),
+        ({"name": "sql", "description": "Ask."}, "Ask."),
+        (
+            {"name": "sql", "format": {"type": "grammar", "syntax": "lark", "definition": "a: b"}},
+            "`input` keeps to this lark grammar:\na: b",
+        ),
+        (
+            {"name": "sql", "format": {"grammar": {"syntax": "regex", "definition": "a+"}}},
+            "`input` keeps to this regex grammar:\na+",
+        ),
+    ],
+)
+def test_a_custom_tool_is_a_function_of_one_text(custom, described) -> None:
+    for tool in ({"type": "custom", "custom": custom}, {"type": "custom", **custom}):
+        asked = read_chat(CHAT | {"tools": [tool]})
+        (read,) = asked.tools
+        assert asked.customs == {"sql"}
+        assert read["type"] == "function"
+        assert read["function"]["name"] == "sql"
+        assert read["function"]["description"] == described
+        assert read["function"]["parameters"]["required"] == ["input"]
 
 
 @pytest.mark.parametrize("listed", [STANDARD, HARMLESS, VLLM, SGLANG, LLAMACPP])
@@ -169,9 +212,32 @@ def test_each_engine_has_its_list(traits, kept, ignored) -> None:
     assert (set(chat.extra), set(chat.ignored)) == (kept, ignored)
 
 
+@pytest.mark.parametrize(
+    ("more", "is_whole"),
+    [
+        ({}, True),
+        ({"stream": False}, True),
+        ({"stream": True}, False),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, False),
+    ],
+)
+def test_only_who_needs_no_pieces_gets_larger_ones(more: dict[str, Any], is_whole: bool) -> None:
+    fields = {"stream_interval": 16, "stream_options": {"include_usage": True, "c": True}}
+    traits = Traits(context_length=64, whole_fields=fields)
+    asked = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}]} | more)
+    chat = prepare_chat(asked, traits, None)
+    for call in (
+        make_chat_call(chat, Sampling(), traits),
+        make_completion_call(chat, "a", Sampling(), traits),
+    ):
+        body = msgspec.json.decode(call.encode())
+        assert body["stream"] is True
+        assert (fields.items() <= body.items()) is is_whole
+
+
 def test_parts_of_a_form() -> None:
-    def part(name: str, filename: str | None = None) -> Part:
-        return Part(name=name, data=b"x", filename=filename)
+    def part(name: str, filename: str | None = None) -> FormPart:
+        return FormPart(name=name, data=b"x", filename=filename)
 
     kept = [
         part("file", "a.wav"), part("image[]", "a.png"), part("mask", "m.png"), part("language"),
@@ -186,7 +252,7 @@ def test_parts_of_a_form() -> None:
     call, ignored = pass_form("/x", [*sent, *left], {"own"}, model="theirs", seed="1")
     assert [*ignored] == [each.name for each in left]
     reader = FormReader(call.content_type)
-    reader.feed(call.body)
+    reader.feed(call.encode())
     found = [(each.name, each.filename, each.data) for each in reader.parts()]
     wanted = [(each.name, each.filename, each.data) for each in kept]
     assert found == [("model", None, b"theirs"), *wanted]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_an_engine_that_parses_but_keeps_to_no_schema_is_given_one(choice: objec
     assert {tool["function"]["name"] for tool in body["tools"]} == names
     assert body["tool_choice"] == "none"
     schema = body["response_format"]["json_schema"]["schema"]
-    assert schema == make_call_schema(body["tools"])
+    assert schema == make_call_schema(body["tools"])[0]
     tools = tools_of(passage)
     assert (tools.forced, set(tools.schemas)) == (True, names)
     whole = collected(OPTIONS, careless, tools=tools)
@@ -258,7 +259,7 @@ def test_ids_of_nine_characters_for_templates_that_insist() -> None:
 
 
 def one(parameters: object) -> Any:
-    schema: Any = make_call_schema([{"function": {"name": "f", "parameters": parameters}}])
+    schema: Any = make_call_schema([{"function": {"name": "f", "parameters": parameters}}])[0]
     assert schema["required"] == ["name", "arguments"]
     return schema["properties"]["arguments"]
 
@@ -290,24 +291,20 @@ ANY = {"type": ["string", "number", "boolean", "object", "array", "null"]}
         ({"enum": [{"a": 1}, "é", None]}, {"enum": [{"a": 1}, "é", None]}),
         ({"type": "string", "enum": ["a", "b"]}, {"enum": ["a", "b"]}),
         ({"type": "string", "enum": ['a"b']}, {"type": "string"}),
-        ({"const": "a"}, {"const": "a"}),
+        ({"const": "a"}, {"enum": ["a"]}),
         ({"const": "a\\b"}, ANY),
-        ({"enum": [], "type": "integer"}, {"type": "integer"}),
         ({"type": ["string", "null"], "maxLength": 9},
          {"anyOf": [{"type": "string", "maxLength": 9}, {"type": "null"}]}),
         ({"type": "string", "maxLength": 10**6}, {"type": "string"}),
         ({"type": "array", "items": {"type": "integer"}, "minItems": 1},
          {"type": "array", "items": {"type": "integer"}, "minItems": 1}),
         ({"type": "array"}, {"type": "array"}),
-        ({"oneOf": [{"type": "null"}, {}]}, {"anyOf": [{"type": "null"}, ANY]}),
+        ({"oneOf": [{"type": "null"}, {}]}, ANY),
         ({"allOf": [{"type": "boolean"}]}, {"type": "boolean"}),
         ({"description": "anything"}, ANY),
-        ({"type": "date"}, ANY),
         (True, ANY),
         ({"type": "object", "additionalProperties": {"type": "string"}}, {"type": "object"}),
         ({"type": "object", "properties": {"": {}}}, {"type": "object"}),
-        ({"$ref": "elsewhere.json"}, ANY),
-        ({"$ref": "#/$defs/none"}, ANY),
     ],
 )  # fmt: skip
 def test_schemas_say_what_every_grammar_can_hold(schema: object, expected: object) -> None:
@@ -356,8 +353,11 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_schema_is_an_error(schema: object) -> None:
-    json.dumps(one(schema))
+def test_no_schema_is_an_error_of_one_of_several_tools(schema: object) -> None:
+    odd = {"function": {"name": "f", "parameters": schema}}
+    json.dumps(make_call_schema([odd, {"function": {"name": "g", "parameters": CITY}}])[0])
+    with suppress(BadRequest):
+        make_call_schema([odd])
 
 
 # -- thinking ---------------------------------------------------------------------------------
@@ -418,3 +418,35 @@ def test_a_hostile_template_is_read_in_one_pass() -> None:
     assert read_style("Action:" * 400_000).form is Form.TAGGED  # looked on from each: an hour
     assert read_style("Action:" * 3 + "tool_name").form is Form.ACTION
     assert read_style("tool_name Action:").form is Form.TAGGED
+
+
+WRONG = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
+ODD = {"type": "function", "function": {"name": "odd", "parameters": WRONG}}
+ODD_CHOICE = {"type": "function", "function": {"name": "odd"}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "is_refused"),
+    [
+        ([ODD], ODD_CHOICE, True),
+        ([*TOOLS, ODD], ODD_CHOICE, True),
+        ([ODD], "required", True),
+        ([*TOOLS, ODD], "required", False),
+        ([*TOOLS, ODD], NAMED, False),
+        ([ODD], "auto", False),
+        ([ODD], "none", False),
+    ],
+)
+def test_parameters_of_the_one_tool_to_be_called_are_a_schema(
+    tools: list[Any], choice: object, is_refused: bool
+) -> None:
+    if is_refused:
+        with pytest.raises(BadRequest) as caught:
+            chat(LCP, KNOWS, tools=tools, tool_choice=choice)
+        place = '#/properties/a/type: "nonsense" is not a type'
+        said = f"cannot call the tool 'odd': cannot use the JSON schema: {place}"
+        assert caught.value.message.startswith(said)
+        return
+    _, passage = chat(LCP, KNOWS, tools=tools, tool_choice=choice)
+    named = choice == "required" and len(tools) > 1
+    assert passage.ignored == (("tools[2].parameters",) if named else ())

@@ -152,4 +152,4 @@ TOOL_TEXT = (
     + _vllm("{}", '"stop"')
     + DONE
 )
-CUT = b"".join(CHAT.partition(b'{"index": 0, "delta": {}')[0].rpartition(b"data: ")[:1]) + DONE
+CUT = b"".join(CHAT.partition(b'{"index": 0, "delta": {}')[0].rpartition(b"data: ")[:1])

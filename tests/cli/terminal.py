@@ -54,7 +54,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """Everything that was shown, without colours and cursor moves."""
+        """Everything that was shown, without colors and cursor moves."""
         return _ESCAPES.sub("", self._raw.decode(errors="replace")).replace("\r", "")
 
     def type(self, text: str) -> None:

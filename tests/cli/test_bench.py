@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -118,7 +119,7 @@ def test_two_servers(servers, tmp_path):
     assert found["swap of models", None, None]["medians"]["vllama"] is None
     assert found["swap of models", None, None]["medians"]["Other"] > 0
     assert [remark for remark in told["remarks"] if "no swap at vllama" in remark]
-    if sys.platform.startswith("linux"):
+    if sys.platform.startswith("linux") and os.geteuid() == 0:  # nobody else may look
         assert found["memory, loaded", None, None]["medians"]["Other"] > 1_000_000
     ElementTree.fromstring(picture.read_text())
 

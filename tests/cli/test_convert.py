@@ -13,8 +13,10 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from tests.models.convert.conftest import local
-from tests.models.convert.tools import Tools, write_quantiser
+from tests.models.convert.test_adapter import write
+from tests.models.convert.tools import Tools, write_quantizer
 from tests.tiny import write_tiny_gguf
+from vllama.models.headers.gguf.header import read_header
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.slow
 def data(tmp_path: Path, env: dict[str, str]) -> Path:
     env["VLLAMA_DATA_DIR"] = str(tmp_path / "data")
     env["OLLAMA_HOST"] = "127.0.0.1:9"
-    folder = write_quantiser(tmp_path / "bin").parent
+    folder = write_quantizer(tmp_path / "bin").parent
     env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])
     return tmp_path / "data"
 
@@ -50,6 +52,24 @@ def test_a_smaller_gguf(large: Path, data: Path, vllama: Vllama, tmp_path: Path)
     }
     assert vllama("rm", "small").returncode == 0
     assert [path.name for path in (data / "blobs").iterdir()] == []
+
+
+def test_create_of_safetensors_and_an_adapter(data: Path, vllama: Vllama, tmp_path: Path) -> None:
+    local(tmp_path / "weights")
+    write(tmp_path / "lora")
+    (tmp_path / "Modelfile").write_text("FROM weights\nADAPTER lora\n")
+    done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
+    assert done.returncode == 2 and "nobody is at the terminal" in done.stderr
+    assert "llama.cpp's converter with torch" in done.stderr and "--yes" in done.stderr
+    Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
+    done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("converting model\n")
+    text = vllama("show", "mine", "--modelfile").stdout
+    assert all(f"{word} {data / 'blobs'}/sha256-" in text for word in ("FROM", "ADAPTER"))
+    (tmp_path / "Modelfile").write_text(f"FROM {tmp_path}/tiny.gguf\nADAPTER lora/nothing\n")
+    done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
+    assert done.returncode == 1 and "ADAPTER names a file or a folder" in done.stderr
 
 
 def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Path) -> None:
@@ -116,3 +136,47 @@ def test_ctrl_c(data: Path, env: dict[str, str], tmp_path: Path) -> None:
     assert process.returncode == 130
     assert rest.splitlines() == ["stopped; nothing half-made is left, and what was fetched is kept"]
     assert [*(data / "blobs").iterdir()] == []
+
+
+@pytest.mark.parametrize("safetensors", [False, True])
+def test_a_draft_model_is_quantized(
+    large: Path, data: Path, vllama: Vllama, tmp_path: Path, safetensors: bool
+) -> None:
+    draft = tmp_path / "draft.gguf"
+    write_tiny_gguf(draft, n_embd=32)
+    if safetensors:
+        Tools(data, draft)
+        local(tmp_path / "weights")
+    named = "weights" if safetensors else draft.name
+    (tmp_path / "Modelfile").write_text(f"FROM {large}\nDRAFT {named}\n")
+    file = str(tmp_path / "Modelfile")
+    done = vllama("create", "drafts", "-f", file, "--draft-quantize", "q4_K_M")
+    assert done.returncode == 0, done.stderr
+    shown = vllama("show", "drafts", "--modelfile").stdout
+    (path,) = [line.removeprefix("DRAFT ") for line in shown.split("\n") if "DRAFT " in line]
+    assert Path(path).parent == data / "blobs"
+    assert b"quantiz" not in large.read_bytes()
+    (row,) = json.loads(vllama("list", "drafts", "--json").stdout)["models"]
+    assert row["quantization_level"] == "F16"  # the model itself is as it was
+    kept = sorted(file.name for file in (data / "blobs").iterdir())
+    assert len(kept) == 2 and Path(path).name in kept
+    header = read_header(Path(path))
+    assert header.metadata["general.file_type"] == 15  # Q4_K_M
+    assert vllama("rm", "drafts").returncode == 0 and not [*(data / "blobs").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "quant", "said"),
+    [
+        ("", "Q4_K_M", "the Modelfile has no DRAFT line"),
+        ("DRAFT draft.gguf\n", "Q99", 'unsupported quantization "Q99"'),
+    ],
+)
+def test_a_draft_model_that_cannot_be_quantized(
+    large: Path, data: Path, vllama: Vllama, tmp_path: Path, lines: str, quant: str, said: str
+) -> None:
+    write_tiny_gguf(tmp_path / "draft.gguf", n_embd=32)
+    (tmp_path / "Modelfile").write_text(f"FROM {large}\n{lines}")
+    asked = ("-f", str(tmp_path / "Modelfile"), "--draft-quantize", quant)
+    done = vllama("create", "drafts", *asked)
+    assert done.returncode != 0 and said in done.stderr

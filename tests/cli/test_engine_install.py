@@ -13,7 +13,7 @@ from tests.engines.test_install import Painter, make_offer, wheels
 from tests.facts import CPU
 from tests.machine.environments.installer import Fake
 from vllama.base.errors import EnvironmentFailed
-from vllama.cli.engine_install import describe_offer, find_offers, install_first, pick_offer
+from vllama.cli.engine_install import describe_offer, find_offers, install_first
 from vllama.engines import recipe
 from vllama.engines.base import Installation, SearchPaths
 from vllama.engines.install import Offer
@@ -36,34 +36,31 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("typed", "taken"),
-    [
-        *(("\n", NATIVE), ("1\n", NATIVE), ("y\n", NATIVE), ("2\n", PYTHON_SERVER)),
-        *(("n\n", None), (" N \n", None), ("3\nwhat\n2\n", PYTHON_SERVER)),
-    ],
-)
-def test_one_of_two_is_picked(
-    typed: str,
-    taken: object,
-    offers: list[Offer],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    chosen = pick_offer(offers)
-    assert (chosen.engine if chosen else None) is taken
-    shown = capsys.readouterr()
-    assert "Install which one now (1, 2, or n for none)? [1]" in shown.err
-    assert shown.out == ""
-
-
 def test_what_each_offer_says(offers: list[Offer]) -> None:
     first, second = ("\n".join(describe_offer(each)) for each in offers)
-    assert "why          runs on any CPU, faster than llama-cpp-python" in first
+    assert "why       runs on any CPU, faster than llama-cpp-python" in first
     assert "llama.cpp (llama-server): llama.cpp b11434" in first
-    assert "note         the project's own build, which suits any processor" in first
-    assert "note         it is compiled, for some 4 minutes" in second
+    assert "note      the project's own build, which suits any processor" in first
+    assert "note      it is compiled, for some 4 minutes" in second
+
+
+@pytest.mark.parametrize("yes", [False, True])
+def test_no_wheel_turns_into_a_build_without_a_question(
+    yes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in Fake(tmp_path / "uv").environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    painter = Painter(install=Recipe(wheels=(wheels("paint==1"),)))
+    built = make_offer(painter, CPU, tmp_path / "e")
+    built = replace(built, wheels=wheels("paint==1", compiled=True))
+    ready = replace(built, wheels=wheels("nowhere"))
+    if yes:
+        install_first([ready, built], yes=True)
+        assert "paint==1 is built from source instead" in capsys.readouterr().err
+    else:
+        with pytest.raises(EnvironmentFailed, match="nowhere"):
+            install_first([ready, built], yes=False)
 
 
 def test_the_wheel_is_installed_where_the_build_fails(
@@ -75,11 +72,11 @@ def test_the_wheel_is_installed_where_the_build_fails(
     painter, environments = Painter(install=Recipe(wheels=(wheels("paint==1"),))), tmp_path / "e"
     ready = make_offer(painter, CPU, environments)
     built = replace(ready, wheels=wheels("nowhere", compiled=True))
-    install_first([built, ready])
+    install_first([built, ready], yes=False)
     assert "paint==1 is installed instead" in capsys.readouterr().err
     assert isinstance(painter.find(SearchPaths(environments=environments)), Installation)
     with pytest.raises(EnvironmentFailed):
-        install_first([replace(built, folder=tmp_path / "other")])
+        install_first([replace(built, folder=tmp_path / "other")], yes=False)
 
 
 def test_what_cannot_be_installed_here_is_left_out(tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     done = vllama(*INSTALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"Painter 2.5 is installed in {home(env)}\n"
-    told = done.stderr.splitlines()
-    assert told[0] == "Painter: paint==2.5"
-    assert told[1] == "  to download  about 7 MB"
-    assert "  where        " + str(home(env)) in told
+    asked, *told = done.stderr.splitlines()
+    assert (asked, told[0]) == ("asking the package index for sizes", "Painter: paint==2.5")
+    assert told[1] == "  download  about 7 MB"
+    assert told[2].startswith(f"  disk      about 9 MB in {home(env)} (")
     assert "fetching paint: 100% of 7.3 MB" in told
     assert "trying paint --version" in told
 
@@ -211,14 +211,37 @@ def test_serve_says_how_to_install_it_where_nobody_can_be_asked(
     assert uv.calls == []
 
 
+def test_versions_beside_each_other(vllama: Vllama, env: dict[str, str]) -> None:
+    def install(*more: str) -> str:
+        done = vllama(*INSTALL, *more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    install()
+    beside = home(env).with_name("painter@3.0")
+    told = install("--version", "3.0")
+    assert f"Painter 3.0 is installed in {beside}" in told and "stays in use" in told
+    assert "--engines painter,painter@3.0" in told
+    assert engine_row(vllama)["version"] == "2.5"
+    assert "is used from now on" in install("--version", "3.0")
+    assert engine_row(vllama)["version"] == "3.0"
+    assert "is used from now on" in install()
+    assert engine_row(vllama)["version"] == "2.5"
+    install("--version", "3.0")
+    removed = vllama("engines", "remove", "painter", "--yes", "--version", "3.0")
+    assert removed.returncode == 0 and not beside.exists()
+    assert engine_row(vllama)["version"] == "2.5"
+    assert vllama(*INSTALL, "--version", "3; rm").returncode == 3
+
+
 @pytest.mark.slow
 def test_serve_offers_it_on_a_terminal(terminal, env: dict[str, str], uv: Fake) -> None:
     asked = terminal("serve", "--engine", "painter", "--port", "0", **env)
-    asked.expect("Install it now? [Y/n]")
+    asked.expect("Install it now (other engines: vllama engines)? [Y/n]")
     asked.type("n\n")
     assert asked.finish() == 3
     asked = terminal("serve", "--engine", "painter", "--port", "0", **env)
-    asked.expect("Install it now? [Y/n]")
+    asked.expect("Install it now (other engines: vllama engines)? [Y/n]")
     asked.type("y\n")
     asked.expect("listening on")
     asked.type("\x03")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Vllama
-from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from tests.hub import Fault, StandInHub
 from tests.server_process import FAKE
@@ -137,8 +136,7 @@ def test_a_damaged_model(folder: Path, vllama: Vllama) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
-    stub.on("POST /api/generate", {"done": True, "done_reason": "unload"})
+def test_pull_and_rm(hub: StandInHub, vllama: Vllama) -> None:
     pulled = vllama("pull", HUB_NAME)
     assert (pulled.returncode, pulled.stdout) == (0, "")
     lines = pulled.stderr.splitlines()
@@ -151,7 +149,6 @@ def test_pull_and_rm(hub: StandInHub, stub: StubServer, vllama: Vllama) -> None:
     assert removed.stdout == f"deleted '{NAME}'\n"
     assert "freed " in removed.stderr
     assert "model 'nope' not found" in removed.stderr
-    assert stub.bodies("POST /api/generate") == [{"model": NAME, "keep_alive": 0}]
     assert NAME not in vllama("list", "hf.co").stdout
 
 
@@ -184,13 +181,9 @@ def test_rm_without_a_server(hub: StandInHub, vllama: Vllama) -> None:
     assert done.stderr.startswith("  freed ")
 
 
-def test_rm_of_a_copy_leaves_the_engine_to_the_other_name(
-    folder: Path, stub: StubServer, vllama: Vllama
-) -> None:
-    stub.on("POST /api/generate", {"done": True, "done_reason": "unload"})
+def test_rm_of_a_copy(folder: Path, vllama: Vllama) -> None:
     assert vllama("cp", "mine", "copy").stdout == "copied 'mine' to 'copy'\n"
     assert vllama("rm", "copy").stdout == "deleted 'copy'\n"
-    assert stub.bodies("POST /api/generate") == []
     assert "mine:latest" in vllama("list").stdout
 
 

@@ -286,7 +286,7 @@ def test_follow_ends_when_nobody_reads(env: dict[str, str], logs: Path, model: s
         assert process.stderr.read() == ""
 
 
-def test_colour_is_for_terminals(logs: Path, terminal, vllama: Vllama) -> None:
+def test_color_is_for_terminals(logs: Path, terminal, vllama: Vllama) -> None:
     file = LogFile(logs / OWN_LOG)
     file.write(line("trouble", logging.ERROR))
     shown = terminal("logs")

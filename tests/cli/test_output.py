@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from vllama.cli.chat.answer_view import WordWrap
+from vllama.cli.chat.answer_view import AnswerPrinter, WordWrap
 from vllama.cli.command_index import GROUPS, help_page
 from vllama.cli.model_view import format_sections, make_sections
 from vllama.cli.output import show_error, wrap_words
@@ -100,6 +101,55 @@ def test_errors(capsys: Capture) -> None:
     assert capsys.readouterr().err == "Error: it [broke]\nHint: mend it\n"
     show_error("a server says \x1b[31mred\nand more")
     assert capsys.readouterr().err == "Error: a server says \\x1b[31mred\nand more\n"
+
+
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
+STEERING = {
+    "clipboard": ("a\x1b]52;c;ZXZpbA==\x07b", "a]52;c;ZXZpbA==b"),
+    "clear the screen": ("a\x1b[2J\x1b[Hb", "a[2J[Hb"),
+    "title": ("a\x1b]0;title\x1b\\b", "a]0;title\\b"),
+    "alternate screen": ("a\x1b[?1049hb", "a[?1049hb"),
+    "report": ("a\x1b[6n\x1bZb", "a[6nZb"),
+    "eight bits": ("a\x9b2Jb\x9dc\x85d", "a2Jbcd"),
+    "over the line": ("safe\revil\b\b\x7f", "safeevil"),
+    "bell, null": ("a\x07\x00\x0b\x0cb", "ab"),
+    "endless color": ("a\x1b[" + "1;" * 50 + "mb", "a[" + "1;" * 50 + "mb"),
+    "half a color": ("a\x1b[3", "a"),
+    "text that runs backwards": ("a\u202edcb\u202c\u2066e\u2069\u200f\u05d0", "adcbe\u200f\u05d0"),
+    "color": (f"a{RED}b", f"a{RED}b"),
+    "color, reset": (f"a\x1b[38;5;1mb{PLAIN}c", f"a\x1b[38;5;1mb{PLAIN}c"),
+    "lines": ("a\r\nb\n\tc", "a\nb\n\tc"),
+}
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize(("text", "shown"), STEERING.values(), ids=STEERING)
+def test_a_model_cannot_steer_the_terminal(
+    text: str, shown: str, size: int, wrap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its text is cut into pieces."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+    found = b""
+    with os.fdopen(slave, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        printer = AnswerPrinter(wrap=wrap, hide_thinking=False)
+        for place in range(0, len(text), size):
+            printer.content(text[place : place + size])
+        printer.end()
+    with contextlib.suppress(OSError):  # the end: nobody has the other side open
+        while piece := os.read(master, 10_000):
+            found += piece
+    os.close(master)
+    assert found.decode().replace("\r\n", "\n") == shown + "\n" + (PLAIN if "\x1b" in shown else "")
+
+
+def test_what_a_program_reads_is_the_models_text(capsys: Capture) -> None:
+    printer = AnswerPrinter(wrap=True, hide_thinking=False)
+    printer.content("a\x1b[2J\r")
+    printer.end()
+    assert capsys.readouterr().out == "a\x1b[2J\r\n"
 
 
 def wrapped(pieces: list[str], width: int) -> str:

@@ -83,6 +83,24 @@ def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> N
     assert "GiB" in result["error"] and result["hint"]
 
 
+def test_a_machine_that_is_not_here(gguf: Path, vllama: Vllama) -> None:
+    told = json.loads(vllama("plan", str(gguf), "--gpu", "2x RTX 3060", "--json").stdout)
+    assert "2 × RTX 3060 (12 GiB, compute 8.6)" in told["platform"]
+    assert "supposed" in told["platform_notes"][0]
+    assert {row["pool"] for row in told["devices"]} <= {"gpu0", "gpu1", "ram"}
+    done = vllama("plan", str(gguf), "--ram", "3GB")
+    assert "3 GiB RAM, no GPU" in done.stdout and "supposed" in done.stdout
+    shared = json.loads(vllama("plan", str(gguf), "--gpu", "GB10", "--json").stdout)
+    assert "128 GiB RAM" in shared["platform"]
+
+
+def test_a_gpu_or_a_size_that_means_nothing(gguf: Path, vllama: Vllama) -> None:
+    for wrong, word in ((("--gpu", "RTX 3065"), "RTX 3060"), (("--ram", "much"), "not a size")):
+        done = vllama("plan", str(gguf), *wrong)
+        assert done.returncode and word in done.stderr
+    assert "cannot use --nodes" in vllama("plan", str(gguf), "--nodes", "--ram", "8GB").stderr
+
+
 def test_an_unknown_name(vllama: Vllama) -> None:
     done = vllama("plan", "/no/such/model.gguf")
     assert done.returncode != 0 and "cannot find a model" in done.stderr

@@ -101,9 +101,9 @@ def test_a_server_of_its_own(server, name):
     done = vllama(server, "replay", name, "--engine", "fake", "--set", "context_length=2048")
     assert done.returncode == 0, done.stderr
     assert "a server of its own" in done.stdout and "Same: " in done.stdout
-    server.model("broken", "--exit-before-ready", "--print", "no such colour: red")
+    server.model("broken", "--exit-before-ready", "--print", "no such color: red")
     done = vllama(server, "replay", name, "--engine", "fake", "--model", "broken")
-    assert done.returncode == 3 and "the colour red is unknown" in done.stderr
+    assert done.returncode == 3 and "the color red is unknown" in done.stderr
 
 
 @pytest.mark.parametrize(

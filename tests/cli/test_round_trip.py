@@ -75,13 +75,20 @@ def test_a_model_of_all_parts(full: str, vllama: Vllama) -> None:
     assert [line.split()[0] for line in text.splitlines()[:3]] == ["FROM", "FROM", "ADAPTER"]
     done = vllama("create", "copy", "-f", "-", stdin=text)
     assert done.returncode == 0, done.stderr
-    assert shown(vllama, "copy") == (text, about)
+    copied, same = shown(vllama, "copy")
+    # files of another store stay there, and the model of that store is named instead
+    assert copied.startswith(f"FROM {full}\nADAPTER ")
+    assert same == about
+    assert copied.partition("\nTEMPLATE")[2] == text.partition("\nTEMPLATE")[2]
+    assert vllama("create", "again", "-f", "-", stdin=copied).returncode == 0
+    assert shown(vllama, "again") == (copied, about)
     # and one that stands on a model with a name
     order = f"FROM {full}\nPARAMETER stop new\nSYSTEM other\n"
     assert vllama("create", "child", "-f", "-", stdin=order).returncode == 0
     text, about = shown(vllama, "child")
     assert text.startswith(f"FROM {full}\n") and about["system"] == "other"
     assert vllama("create", "twin", "-f", "-", stdin=text).returncode == 0
-    assert shown(vllama, "twin") == (text, about)
+    twin, same = shown(vllama, "twin")
+    assert (twin.partition("\nTEMPLATE")[2], same) == (text.partition("\nTEMPLATE")[2], about)
     assert vllama("cp", "twin", "team/third:v2").returncode == 0
-    assert shown(vllama, "team/third:v2") == (text, about)
+    assert shown(vllama, "team/third:v2") == (twin, about)

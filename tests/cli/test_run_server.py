@@ -18,6 +18,7 @@ import pytest
 from tests.cli.terminal import Terminal
 from tests.ports import free_port
 from tests.server_process import Server
+from vllama.supervise.tree import is_alive
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 60.0
@@ -36,6 +37,7 @@ class Home:
         self.port = free_port()
         self.env = self.server.env | {"OLLAMA_HOST": f"127.0.0.1:{self.port}"}
         self.terminals: list[Terminal] = []
+        self.known: set[psutil.Process] = set()
 
     def begin(self, *args: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -58,14 +60,19 @@ class Home:
         return self.terminals[-1]
 
     def processes(self) -> list[psutil.Process]:
-        """Return all processes of this home: servers, engines, guards, and runs."""
-        found = []
+        """Return all processes of this home: runs and servers, and the guards and engines below.
+
+        The environment of a server can be read by root only.
+        """
+        home = self.env["HOME"]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):  # it has just ended
-                is_ours = process.environ().get("HOME") == self.env["HOME"]
-                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                if any(home in word for word in process.cmdline()) or (
+                    process.environ().get("HOME") == home
+                ):
+                    self.known |= {process, *process.children(recursive=True)}
+        self.known = set(filter(is_alive, self.known))
+        return list(self.known)
 
     def servers(self) -> list[psutil.Process]:
         found = []
@@ -268,7 +275,7 @@ def test_without_a_terminal_no_engine_is_offered(home: Home) -> None:
 
 def test_on_a_terminal_an_engine_is_offered_once(home: Home) -> None:
     terminal = home.open(*HELLO, VLLAMA_ENGINE="vllm")
-    terminal.expect("Install it now? [Y/n]")
+    terminal.expect("Install it now (other engines: vllama engines)? [Y/n]")
     terminal.type("n\n")
     assert terminal.finish() == 3
     assert terminal.screen.count("[Y/n]") == 1

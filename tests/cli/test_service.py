@@ -27,6 +27,7 @@ from vllama.cli.commands.service import (
     Service,
     install,
     make_launchd_service,
+    make_service,
     make_systemd_service,
     quote,
     uninstall,
@@ -111,10 +112,43 @@ def test_the_unit_of_the_machine_is_confined(tmp_path: Path) -> None:
         ("$HOME", "$$HOME"),
         ("a\\b", '"a\\\\b"'),
         ("a;b", '"a;b"'),
+        ("a\nb\tc", '"a\\x0ab\\x09c"'),
+        ("a\r[Service]\rExecStart=x", '"a\\x0d[Service]\\x0dExecStart=x"'),
+        ("\x7f\x1b\x85\udcff", '"\\x7f\\x1b\\xc2\\x85\\xff"'),
     ],
 )
 def test_words_of_the_command_line(word: str, written: str) -> None:
     assert quote(word) == written
+
+
+@pytest.mark.parametrize("sign", [*map(chr, range(1, 32)), *map(chr, range(127, 160))])
+def test_no_word_is_a_line_of_the_unit(tmp_path: Path, sign: str) -> None:
+    word = f"a{sign}ExecStart=/nonexistent"
+    made = make_systemd_service(["x", word], system=False, config=tmp_path, stop_timeout_s=1)
+    assert not any(line.startswith("ExecStart=/non") for line in made.text.splitlines())
+    assert sign not in quote(word)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", "sk-1"],
+        ["--api-key=sk-1"],
+        ["--model", "m", "--upstream-key", "sk-1"],
+        ["--model", "m", "--", "--api-key", "sk-1"],
+        ["--", "--hf-token=sk-1"],
+    ],
+)
+@pytest.mark.parametrize("system", [True, False])
+def test_no_key_is_in_a_unit(words: list[str], system: bool) -> None:
+    with pytest.raises(ConfigError, match="cannot write a key into the service") as caught:
+        make_service(words, system=system)
+    assert "sk-1" not in str(caught.value)
+
+
+def test_files_with_keys_are_named_in_a_unit() -> None:
+    words = ["--api-key-file", "/k", "--tls-cert=/c", "--tls-key", "/t", "--node-key-file=/n"]
+    assert " ".join(words) in make_service(words, system=False).text
 
 
 def test_the_agent_is_a_property_list() -> None:

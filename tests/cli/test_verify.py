@@ -9,15 +9,15 @@ import pytest
 from tests.cli.conftest import Vllama
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import ConfigError
-from vllama.lab.commands.verify import Side, parse_sides
+from vllama.lab.commands.verify import Peer, parse_sides
 
 
 @pytest.mark.parametrize(
     ("engines", "model", "sides"),
     [
-        ("a,b", "m", (Side("a", "m"), Side("b", "m"))),
-        (" a , b=./x.gguf", "m", (Side("a", "m"), Side("b", "./x.gguf"))),
-        ("a=x,a=org/y:Q8_0", None, (Side("a", "x"), Side("a", "org/y:Q8_0"))),
+        ("a,b", "m", (Peer("a", "m"), Peer("b", "m"))),
+        (" a , b=./x.gguf", "m", (Peer("a", "m"), Peer("b", "./x.gguf"))),
+        ("a=x,a=org/y:Q8_0", None, (Peer("a", "x"), Peer("a", "org/y:Q8_0"))),
     ],
 )
 def test_engines_with_and_without_models_of_their_own(engines, model, sides):

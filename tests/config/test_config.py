@@ -172,7 +172,7 @@ def test_listening_address(
 def test_environment(environ: dict[str, str], field: str, value: object) -> None:
     settings = config.load({}, environ)
     assert getattr(settings, field) == value
-    assert settings.notes == ()
+    assert [note for note in settings.notes if "cannot look for models" not in note] == []
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,19 @@ def test_a_wrong_file(tmp_path: Path, text: str, message: str, hint: str) -> Non
     assert hint in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("name", ["api_key", "api_key_file"])
+def test_an_empty_key_opens_no_server(name: str, tmp_path: Path) -> None:
+    variable = f"VLLAMA_{name.upper()}"
+    for text in ("", ",", " , ") if name == "api_key" else ("",):
+        with pytest.raises(ConfigError, match=f"an empty {name} from {variable}"):
+            config.load({}, {variable: text})
+    for value in ('""', "[]"):
+        file = write(tmp_path / "c.toml", f"{name} = {value}\n")
+        with pytest.raises(ConfigError, match=f"an empty {name} from .*c.toml, line 1"):
+            config.load({}, {variable: "sk-1"} if name == "api_key" else {}, file)
+    assert config.load({}, {"OLLAMA_API_KEY": "", "HF_TOKEN": ""}).api_key == ()
+
+
 def test_the_token_file(home: Path) -> None:
     write(home / ".cache/huggingface/token", "hf_stored\n")
     settings = config.load({}, {})
@@ -286,6 +299,48 @@ def test_the_token_file(home: Path) -> None:
     named = write(home / "elsewhere", "hf_named")
     assert config.load({}, {"HF_TOKEN_PATH": str(named)}).hf_token == "hf_named"
     assert config.load({}, {"HF_TOKEN": "hf_env"}).hf_token == "hf_env"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"hf_ok\n", None),
+        (b" hf_ok \r\n", None),
+        (b"hf_ok\nsecond\n", "it has several lines"),
+        (b"hf_ok\r\nsecond", "U+000D"),
+        (b"\xef\xbb\xbfhf_ok", "byte-order mark"),
+        ("hf_ok".encode("utf-16"), "UTF-16"),
+        ("hf_ok".encode("utf-16-be"), "UTF-16"),
+        ("hf_o\u200bk".encode(), "U+200B"),
+        ("hf_ök".encode(), "U+00F6"),
+        ("hf_ök".encode("latin-1"), "no UTF-8 text"),
+        (b"hf ok", "U+0020"),
+        (b"hf_\x7f", "U+007F"),
+    ],
+)
+def test_a_token_that_cannot_be_sent(home: Path, content: bytes, fault: str | None) -> None:
+    file = home / ".cache/huggingface/token"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    text = content.decode(errors="replace")
+    for environ, where in (({}, str(file)), ({"HF_TOKEN": text}, "HF_TOKEN")):
+        settings = config.load({}, environ)
+        if fault is None:
+            assert (settings.hf_token, settings.notes) == ("hf_ok", ())
+            continue
+        (note,) = settings.notes
+        assert settings.hf_token == "" and f"token from {where}" in note
+        assert fault in note or where == "HF_TOKEN"
+
+
+def test_folders_that_are_missing(tmp_path: Path) -> None:
+    gone = str(tmp_path / "drive" / "hf" / "models")
+    names = ("VLLAMA_FOLDERS", "VLLAMA_LMSTUDIO_DIR", "OLLAMA_MODELS", "HF_HUB_CACHE")
+    for name in names:
+        assert f"models in '{gone}'" in config.load({}, {name: gone}).notes[0]
+    (tmp_path / "drive").mkdir()
+    said = [bool(config.load({}, {name: gone}).notes) for name in names]
+    assert said == [True, True, False, False]  # a pull makes the others
 
 
 def test_the_table_is_whole_and_without_doubles() -> None:

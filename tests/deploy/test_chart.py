@@ -340,6 +340,25 @@ def test_the_recorded_config_file_is_one(tmp_path: Path) -> None:
     check_config(render(HERE / "values" / "configured.yaml"), tmp_path)
 
 
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_a_server_has_a_key_or_says_that_it_is_open(values: Path) -> None:
+    """The image does not start otherwise; a node has the key between it and the head."""
+    for item in filter(None, yaml.safe_load_all(render(values))):
+        if item["kind"] in ("Deployment", "StatefulSet"):
+            (container,) = item["spec"]["template"]["spec"]["containers"]
+            names = {one["name"] for one in container["env"]}
+            is_node = item["kind"] == "StatefulSet"
+            assert len(names & {"VLLAMA_API_KEY", "VLLAMA_OPEN"}) == (0 if is_node else 1)
+
+
+def test_the_monitor_shows_a_key_of_its_own(tmp_path: Path) -> None:
+    monitor = {"enabled": True, "keySecret": "prometheus"}
+    for values in ({}, {"apiKey": {"existingSecret": "clients"}}):
+        found = read(render(write(tmp_path, {"serviceMonitor": monitor, **values})))
+        (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+        assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "api-key"}
+
+
 def test_a_change_of_the_config_file_replaces_the_pod(tmp_path: Path) -> None:
     checksums = {
         read(render(write(tmp_path, {"config": f"port = {port}\n"})))["Deployment"]["spec"][

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.server.test_tls import Pair
 from tests.server_process import Server
 from vllama.cli.commands.service import STOP_MARGIN_S
 
+GUIDE = Path(__file__).parents[2] / "docs/guide/deployment.md"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BIN = Path(sys.executable).parent
 USER = 10001
@@ -53,6 +56,45 @@ def test_images_run_as_nobody_in_particular(name: str) -> None:
     assert f"USER {USER}" in lines
     entry = next(line for line in lines if line.startswith("ENTRYPOINT"))
     assert json.loads(entry.partition(" ")[2])[:2] == ["vllama", "serve"]
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.cuda"])
+def test_images_serve_nobody_without_a_key_unless_told(name: str) -> None:
+    """test_open_server.py starts a server with these variables; here it is that they are set."""
+    comment, _, steps = (DEPLOY / name).read_text().partition("ARG BASE")
+    assert re.search(r"^ENV .* VLLAMA_HOST=0.0.0.0 VLLAMA_OPEN=0 ", steps, re.MULTILINE)
+    (run_line,) = re.findall(r"podman run (.*?)\n# It", comment, re.DOTALL)
+    assert "-e VLLAMA_API_KEY=" in run_line
+    for line in GUIDE.read_text().splitlines():
+        if line.startswith("podman run"):
+            assert "VLLAMA_API_KEY=" in line or "-p 127.0.0.1:" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("Containerfile", "python -m vllama.engines.llamacpp.xllamacpp_child --version"),
+        ("Containerfile.cuda", 'python3 -c "import torch, vllm"'),
+    ],
+)
+def test_an_image_whose_engine_does_not_start_is_not_built(name: str, check: str) -> None:
+    *_, last = (DEPLOY / name).read_text().split("\nFROM ")
+    installs, checks, user = (
+        last.index(each) for each in ("pip install", f"RUN {check}", f"USER {USER}")
+    )
+    assert installs < checks < user
+    if name == "Containerfile":
+        assert "install --yes --no-install-recommends libgomp1" in last[:installs]
+
+
+def test_what_an_image_installs_is_in_the_lock() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    lock = tomllib.loads((DEPLOY.parent / "uv.lock").read_text())
+    versions = {package["name"]: package.get("version") for package in lock["package"]}
+    assert re.findall(r"(\S+)==(\S+)", text) == [("uv", versions["uv"])]
+    assert "pip install --no-cache-dir --require-hashes -r /wheels/lock.txt" in text
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert set(bases) == {"$BASE"}  # which may be given with its digest
 
 
 @pytest.mark.parametrize("name", ["Containerfile", "Containerfile.cuda"])
@@ -92,6 +134,9 @@ def test_a_wheel_and_its_versions_can_be_made_of_what_the_builder_is_sent(tmp_pa
     options = words[: words.index("-o")]
     versions = run(BIN / "uv", "export", "--quiet", "--project", tmp_path / "src", *options)
     assert "\nmsgspec==" in versions and "\npytest==" not in versions
+    assert "\nxllamacpp==" in versions
+    # each line that names a package goes on with its hashes
+    assert not re.findall(r"^[a-z].*[^\\]$", versions, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -43,3 +43,17 @@ def test_all_files_have_hashes_and_come_from_the_public_index() -> None:
             assert package["source"] == {"registry": "https://pypi.org/simple"}
             files = [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
             assert files and all(file["hash"].startswith("sha256:") for file in files)
+
+
+FLOORS = {  # the first versions without the holes of their advisories
+    "jinja2": ("3.1.5", "3.1.6"),  # a way out of the sandbox
+    "urllib3": ("2.5.0", "2.6.0"),  # compressed bodies without limit
+    "filelock": ("3.20.0", "3.20.1"),  # a race with links
+    "httptools": ("0.8.0", "0.9.0"),  # the parser whose forms test_http_forms.py tests
+}
+
+
+def test_versions_with_known_holes_are_not_installed() -> None:
+    wanted = {item.name: item for item in map(Requirement, PROJECT["project"]["dependencies"])}
+    for name, (bad, good) in FLOORS.items():
+        assert bad not in wanted[name].specifier and good in wanted[name].specifier

@@ -230,6 +230,10 @@ def test_schemas(name: str) -> None:
         ({"model": ""}, "model is required"),
         ({"model": 5}, "Invalid value for 'model': expected a string"),
         ({"max_tokens": "absent"}, "max_tokens is required and must be positive"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "json_schema": {}}}},
+            "output_config.format: Input should be a json_schema with a schema",
+        ),
         ({"max_tokens": "5"}, "Invalid value for 'max_tokens': expected an integer"),
         ({"max_tokens": True}, "Invalid value for 'max_tokens': expected an integer"),
         ({"max_tokens": 0}, "max_tokens is required and must be positive"),

@@ -345,7 +345,7 @@ def test_a_broken_call_is_text_in_a_whole_answer() -> None:
     data = chunk(piece(0, "{nonsense", "f")) + chunk({}, "tool_calls")
     whole = json.loads(run(reply(tools=True, stream=False), [data]))
     assert whole["content"] == [{"type": "text", "text": '{"name": "f", "arguments": {nonsense}'}]
-    assert whole["stop_reason"] == "end_turn"
+    assert whole["stop_reason"] == "max_tokens"
 
 
 def test_an_empty_answer() -> None:

@@ -14,7 +14,7 @@ from tests.chat.test_engine_request import VLLM
 from vllama.chat.reply import Reply, ReplyOptions
 from vllama.chat.request import Usage
 from vllama.dialects.anthropic.write import MessagesWriter
-from vllama.dialects.openai.choices import Part, merge_choices
+from vllama.dialects.openai.choices import NthChoice, merge_choices
 from vllama.dialects.openai.completions import TextWriter
 from vllama.dialects.responses.write import ResponsesWriter
 
@@ -139,7 +139,7 @@ def test_choices_of_one_prompt_count_its_cached_tokens_once() -> None:
     bodies = [b'{"choices":[{}]}', b'{"choices":[{}]}', b'{"choices":[{}]}']
     whole = json.loads(merge_choices(bodies, [(usage, True), (usage, False), (usage, True)]))
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 12}
-    parts = [part for part in Part.several([2, 1]) if part is not None]
+    parts = [part for part in NthChoice.several([2, 1]) if part is not None]
     *_, last = [part.add(usage) for part in parts]
     assert last["prompt_tokens_details"] == {"cached_tokens": 12}
     nobody_knows = Usage(prompt_tokens=9, completion_tokens=2)

@@ -14,7 +14,7 @@ from tests.dialects.answers import read_events as events
 from tests.dialects.test_anthropic_write import passage
 from vllama.base.errors import BadRequest, UpstreamError
 from vllama.chat.request import Call, Usage
-from vllama.dialects.openai.choices import Part, Totals, merge_choices, reseed
+from vllama.dialects.openai.choices import NthChoice, Totals, merge_choices, reseed
 from vllama.dialects.openai.read import read_chat
 from vllama.dialects.openai.request_types import ChatCompletionBody
 
@@ -39,7 +39,9 @@ def test_three_streams_are_one(usage: bool) -> None:
         totals = Totals()
         out = b""
         for number in range(3):
-            part = Part(totals=totals, index=number, is_last=number == 2, new_prompt=number != 1)
+            part = NthChoice(
+                totals=totals, index=number, is_last=number == 2, new_prompt=number != 1
+            )
             reply = streamed(asked, LCP, part=part, prompt_tokens=5)
             out += b"".join(reply.feed(read, 1) for read in reads) + reply.finish(2)
             assert reply.tally.ended and reply.tally.usage.completion_tokens == 6
@@ -62,7 +64,7 @@ def test_three_streams_are_one(usage: bool) -> None:
 
 
 def test_a_failure_ends_all() -> None:
-    part = Part(totals=Totals(), index=0, is_last=False, new_prompt=True)
+    part = NthChoice(totals=Totals(), index=0, is_last=False, new_prompt=True)
     reply = streamed(passage(), VLLM, part=part)
     sent = reply.feed(streams.VLLM_ERROR, 1)
     with pytest.raises(UpstreamError) as caught:
@@ -88,8 +90,8 @@ def test_whole_answers_are_one() -> None:
 
 
 def test_a_fixed_seed_differs_between_choices() -> None:
-    call = Call(path="/x", body=b'{"seed":4294967295,"a":1}')
+    call = Call(path="/x", fields={"seed": 4294967295, "a": 1})
     assert reseed(call, LCP, 0) is call
-    assert json.loads(reseed(call, LCP, 2).body) == {"seed": 1, "a": 1}  # 32 bits wide
-    none = Call(path="/x", body=b'{"a":1}')
+    assert reseed(call, LCP, 2).fields == {"seed": 1, "a": 1}  # 32 bits wide
+    none = Call(path="/x", fields={"a": 1})
     assert reseed(none, LCP, 2) is none

@@ -1,5 +1,7 @@
 """Requests for vectors: `/api/embed` and the older `/api/embeddings`."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from vllama.base.errors import BadRequest
@@ -36,3 +38,19 @@ def test_the_older_route() -> None:
 def test_langchain_sends_options_that_are_null() -> None:
     options = Options(num_ctx=None, mirostat=None, temperature=None)
     assert read_embed(EmbedBody(model="m", input=["a"], options=options)).options == options
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"truncate": True, "options": {"num_ctx": 0}}, True),
+        ({"options": {"num_ctx": 0}}, False),
+        ({"truncate": False, "options": {"num_ctx": 0}}, False),
+        ({"truncate": True, "options": {"num_ctx": 1}}, False),
+        ({"truncate": True}, False),
+    ],
+)
+def test_an_input_cannot_be_cut_to_nothing(fields: dict[str, object], refused: bool) -> None:
+    body = EmbedBody(model="m", input="a", **fields)
+    with pytest.raises(BadRequest, match="after truncation") if refused else nullcontext():
+        read_embed(body)

@@ -82,7 +82,7 @@ def test_normalized_has_length_one(vector: list[float]) -> None:
     assert math.hypot(*normalize(vector)) == pytest.approx(1)
 
 
-def test_vectors_are_normalised_and_in_base64() -> None:
+def test_vectors_are_normalized_and_in_base64() -> None:
     assert json.loads(bytes(finish_vector([3.0, 4.0]))) == pytest.approx([0.6, 0.8])
     encoded = json.loads(bytes(finish_vector([3.0, 4.0, 5.0], dimensions=2, form=write_base64)))
     assert base64.b64decode(encoded) == struct.pack("<2f", 0.6, 0.8)

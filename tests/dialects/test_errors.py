@@ -18,8 +18,8 @@ from vllama.base.errors import (
     UpstreamError,
     VllamaError,
 )
+from vllama.chat.engine.refusals import clean_engine_error
 from vllama.dialects.errors import (
-    clean_engine_error,
     make_anthropic_error,
     make_ollama_error,
     make_openai_error,
@@ -30,7 +30,11 @@ LCP_OVER = b"""{"error":{"message":"This model's maximum context length is 512 t
 NATIVE_OVER = b'{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":831,"n_ctx":256}}'
 
 REFUSED = "the upstream refused the key of this server (HTTP 401)"
+THROWN = b"""{"error":{"code":400,"message":"Field 'min_keep': [json.exception.type_error.302] type must be number, but is string","type":"invalid_request_error"}}"""
+UNREAD = b'{"error":{"code":500,"message":"[json.exception.parse_error.101] parse error at line 1, column 2: last read: x","type":"server_error"}}'
 ENGINE = [
+    (400, THROWN, BadRequest, 400, "cannot read 'min_keep': type must be number, but is string"),
+    (500, UNREAD, UpstreamError, 502, "cannot read the request: parse error at line 1, column 2: last read: x"),
     (500, LCP_TYPE, BadRequest, 400, "temperature: Input should be a valid number, unable to parse string as a number"),
     (400, LCP_OVER, ContextOverflow, 400, "This model's maximum context length is 512 tokens, however you requested 717 tokens (701 in your prompt; 16 for the completion). Please reduce your prompt; or completion length."),
     (400, NATIVE_OVER, ContextOverflow, 400, "the request exceeds the available context size, try increasing it (prompt: 831 tokens, context: 256)"),

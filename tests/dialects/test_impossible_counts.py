@@ -13,7 +13,7 @@ from tests.chat.cuts import run
 from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import VLLM
 from tests.dialects.test_cached_tokens import USAGE, WAYS, options
-from vllama.chat.engine.claims import MAX_COUNT, clean_usage, read_count, warn_of_counts
+from vllama.chat.engine.claims import MAX_COUNT, clean_usage, read_count, warn_left_out
 from vllama.dialects.ollama.embeddings import decode_embeddings
 from vllama.dialects.rerank import read_scores
 
@@ -140,7 +140,7 @@ def test_vectors_and_scores_come_whatever_numbers_the_engine_tells(number: Any) 
 
 
 def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_counts.cache_clear()
+    warn_left_out.cache_clear()
     with caplog.at_level(logging.WARNING):
         for number in IMPOSSIBLE.values():
             assert read_count(number, "the usage") is None

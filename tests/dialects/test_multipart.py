@@ -12,9 +12,9 @@ from vllama.base.errors import BadRequest
 from vllama.dialects.openai.multipart import (
     MAX_HEADER_BYTES,
     MAX_PARTS,
+    FormPart,
     FormReader,
     FormTooLarge,
-    Part,
     build_form,
 )
 
@@ -24,7 +24,7 @@ PIECE_BYTES = 64 * 1024  # what a socket gives at most
 FILE = bytes(range(256)) + b"\r\n\n\r--vllama-1\r\n\x00\xff"
 
 
-def parse_form(body: bytes, content_type: str, piece_bytes: int = PIECE_BYTES) -> list[Part]:
+def parse_form(body: bytes, content_type: str, piece_bytes: int = PIECE_BYTES) -> list[FormPart]:
     form = FormReader(content_type)
     for piece in cut(body, piece_bytes):
         form.feed(piece)
@@ -37,9 +37,9 @@ def cut(body: bytes, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
 
 def test_there_and_back() -> None:
     parts = [
-        Part(name="model", data="größe:m".encode()),
-        Part(name="file", data=FILE, filename='a "b".wav', content_type="audio/wav"),
-        Part(name="empty", data=b""),
+        FormPart(name="model", data="größe:m".encode()),
+        FormPart(name="file", data=FILE, filename='a "b".wav', content_type="audio/wav"),
+        FormPart(name="empty", data=b""),
     ]
     body, content_type = build_form(parts, seed="1")
     assert content_type == "multipart/form-data; boundary=vllama-1x"  # the file has the other
@@ -87,7 +87,9 @@ def test_broken(body: bytes, content_type: str, text: str) -> None:
     st.integers(1, 99),
 )
 def test_any_form_survives(fields: list[tuple[str, bytes]], piece_bytes: int) -> None:
-    parts = [Part(name=f"n{n}", data=data, filename=name) for n, (name, data) in enumerate(fields)]
+    parts = [
+        FormPart(name=f"n{n}", data=data, filename=name) for n, (name, data) in enumerate(fields)
+    ]
     back = parse_form(*build_form(parts, seed="s"), piece_bytes=piece_bytes)
     assert [part.data for part in back] == [data for _, data in fields]
     assert [part.name for part in back] == [part.name for part in parts]

@@ -1,6 +1,7 @@
 # ruff: noqa: E501 (tables of exact texts)
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,6 +134,16 @@ def test_fields_of_another_engine() -> None:
     )
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
     assert chat(VLLM, response_format=wanted)["response_format"] == wanted
+    spelled = {**wanted, "type": " JSON_Schema"}
+    assert chat(VLLM, response_format=spelled)["response_format"] == wanted
+
+
+def test_structural_tags_go_to_engines_that_know_them() -> None:
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": SCHEMA}}
+    knowing = replace(VLLM, takes_structural_tags=True)
+    assert chat(knowing, response_format=tag)["response_format"] == tag
+    with pytest.raises(CapabilityMissing, match="does not support structural tags"):
+        chat(VLLM, response_format=tag)
 
 
 def test_the_models_own_parameters_fill_in() -> None:
@@ -202,18 +213,71 @@ def test_messages_of_an_engine_that_takes_more() -> None:
     ]
 
 
+THOUGHT = {"type": "thinking", "thinking": "hm"}
+MISTRAL = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+CALLED = {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("turn", "content", "thinking", "calls", "passed_over"),
+    [
+        ({"role": "assistant", "content": None}, "", None, [], []),
+        ({"role": "assistant"}, "", None, [], []),
+        ({"role": "tool", "content": None, "tool_call_id": "a"}, "", None, [], []),
+        ({"role": "user", "content": None}, "", None, [], []),
+        ({"role": "assistant", "content": None, "refusal": "no"}, "no", None, [], []),
+        ({"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "a"}]}, "a", "hm", [], []),
+        ({"role": "assistant", "content": [MISTRAL]}, "", "hm", [], []),
+        ({"role": "assistant", "content": "a", "reasoning": {"x": 1}}, "a", None, [], []),
+        ({"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, "a"]},
+         "a", None, [], ["messages[0].content[0] redacted_thinking"]),
+        ({"role": "assistant", "content": None, "function_call": CALLED}, "", None, [("f", "{}")], []),
+        ({"role": "assistant", "tool_calls": [{"id": 5, "function": {**CALLED, "arguments": {"a": 1}}}]},
+         "", None, [("f", '{"a":1}')], []),
+        ({"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "s", "input": "x"}}]},
+         "", None, [("s", '{"input":"x"}')], []),
+        ({"role": "assistant", "tool_calls": [{}, {"function": CALLED}]},
+         "", None, [("f", "{}")], ["messages[0].tool_calls[0]"]),
+    ],
+)  # fmt: skip
+def test_what_is_in_a_conversation_is_accepted(turn, content, thinking, calls, passed_over) -> None:
+    asked = read_chat({"model": "m", "messages": [turn, {"role": "user", "content": "go on"}]})
+    read = asked.messages[0]
+    assert (read.content, read.thinking) == (content, thinking)
+    assert [(call.name, call.text) for call in read.tool_calls] == calls
+    assert list(asked.passed_over) == passed_over
+    assert chat(VLLM, messages=[turn, {"role": "user", "content": "go on"}])
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
+        ({"messages": [{"role": "user"}]}, "Invalid value for 'messages[0].content': expected a string or an array, got null."),
         ({"messages": []}, "[] is too short - 'messages'"),
         ({"messages": [None]}, "Invalid value for 'messages[0]': expected an object, got null."),
         (
-            {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
-            "invalid tool call arguments",
-        ),
-        (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
             'invalid format: "5"; expected "json" or a valid JSON Schema object',
+        ),
+        *(
+            (
+                {"response_format": {"type": "json_schema", **schema}},
+                "Missing required parameter: 'response_format.json_schema.schema'.",
+            )
+            for schema in (
+                {},
+                {"json_schema": {"name": "a", "schema": None}},
+                {"json_schema": {"name": "a"}},
+                {"schema": SCHEMA},
+                {"json_schema": SCHEMA},
+            )
+        ),
+        *(
+            (
+                {"response_format": {"type": kind, "regex": "a"}},
+                f"Invalid value for 'response_format.type': '{kind}'. Supported values are: 'text', 'json_object', 'json_schema', 'structural_tag'.",
+            )
+            for kind in ("regex", "grammar", None)
         ),
         ({"messages": None}, "[] is too short - 'messages'"),
         ({"messages": "x"}, "Invalid value for 'messages': expected an array, got a string."),

@@ -357,7 +357,11 @@ def test_fail() -> None:
     assert json.loads(collected(PLAIN, VLLM).fail(error)) == event
 
 
-@pytest.mark.parametrize("event", [b"{}", b'{"choices":null}', b'{"id":"x"}', b' {"choices":[]}'])
-def test_an_event_that_says_nothing_stays_json(event: bytes) -> None:
-    out = streamed(PLAIN, VLLM).feed(b"data: %b\n\n" % event, 1)
-    assert isinstance(json.loads(out.removeprefix(b"data: ")), dict)
+@pytest.mark.parametrize("event", [b"{}", b'{"choices":null}', b'{"id":"x"}', b"", b"null"])
+def test_an_event_that_says_nothing_is_passed_over(event: bytes) -> None:
+    assert not streamed(PLAIN, VLLM).feed(b"data: %b\n\n" % event, 1)
+
+
+def test_an_event_without_choices_stays_json() -> None:
+    out = streamed(PLAIN, VLLM).feed(b'data:  {"choices":[],"filters":[]}\n\n', 1)
+    assert json.loads(out.removeprefix(b"data: "))["filters"] == []

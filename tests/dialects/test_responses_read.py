@@ -165,6 +165,45 @@ def test_history_of_tools() -> None:
     assert got[6] == {"role": "tool", "tool_call_id": "c3", "content": ""}
 
 
+@pytest.mark.parametrize(
+    ("items", "calls", "results", "passed_over"),
+    [
+        ([{"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": "x"},
+          {"type": "custom_tool_call_output", "call_id": "a", "output": "done"}],
+         [("a", "patch", {"input": "x"})], [("a", "done")], []),
+        ([{"type": "local_shell_call", "id": "l", "call_id": "a", "status": "completed",
+           "action": {"type": "exec", "command": ["ls"]}},
+          {"type": "local_shell_call_output", "call_id": "a", "output": "file"}],
+         [("a", "local_shell", {"action": {"type": "exec", "command": ["ls"]}})],
+         [("a", "file")], []),
+        ([{"type": "apply_patch_call", "call_id": "a", "operation": {"type": "delete_file"}},
+          {"type": "apply_patch_call_output", "call_id": "a", "status": "completed"},
+          {"type": "shell_call_output", "call_id": "b", "output": [{"stdout": "x"}]}],
+         [("a", "apply_patch", {"operation": {"type": "delete_file"}})],
+         [("a", ""), ("b", '[{"stdout":"x"}]')], []),
+        ([{"type": "compaction", "encrypted_content": "x"}, {"type": "web_search_call", "id": "w"},
+          {"type": "mcp_call", "id": "m", "name": "f", "output": "x"}, {"id": "msg_of_another"}],
+         [], [], ["input[0] compaction", "input[1] web_search_call", "input[2] mcp_call",
+                  "input[3] item_reference"]),
+        ([{"role": "assistant", "content": [{"type": "smell"}, {"type": "text", "text": "a"}]}],
+         [], [], ["input[0] smell"]),
+    ],
+)  # fmt: skip
+def test_items_of_other_servers_are_carried_or_named(items, calls, results, passed_over) -> None:
+    asked = parse(input=[*items, {"role": "user", "content": "go on"}])
+    messages = asked.chat["messages"]
+    made = [call for turn in messages for call in turn.get("tool_calls", ())]
+    told = [
+        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in made
+    ]
+    assert told == calls
+    assert [(m["tool_call_id"], m["content"]) for m in messages if m["role"] == "tool"] == results
+    assert list(asked.passed_over) == passed_over
+    assert messages[-1]["content"] in ("go on", [{"type": "text", "text": "go on"}])
+    assert adapt_chat(asked.chat, VLLM)
+
+
 def test_pictures_do_not_part_the_results_of_parallel_calls() -> None:
     seen = [{"type": "input_image", "image_url": PIXEL}]
     calls = [
@@ -192,6 +231,9 @@ def test_formats() -> None:
     assert asked.chat["response_format"] == {"type": "json_object"}
     assert "response_format" not in parse(text={"format": {"type": "text"}}).chat
     assert "response_format" not in parse(text={}).chat
+    for form in ({"type": "regex"}, {"type": "json_schema"}, {"schema": SCHEMA}):
+        with pytest.raises(BadRequest, match="response_format"):
+            adapt_chat(parse(text={"format": form}).chat, VLLM)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +254,7 @@ def test_formats() -> None:
             {"type": "function", "function": {"name": "now"}},
             1,
         ),
+        ({"type": "custom", "name": "now"}, {"type": "function", "function": {"name": "now"}}, 2),
         ({"type": "web_search"}, None, 2),
     ],
 )  # fmt: skip
@@ -239,7 +282,7 @@ def test_namespaces_are_flattened() -> None:
     names = [tool["function"]["name"] for tool in asked.chat["tools"]]
     assert names == ["time.now", "weather"]
     assert asked.names == {"time.now": ("time", "now")}
-    assert asked.ignored == ("tools[0].tools[1]", "web_search")
+    assert asked.ignored == ("tools[0].tools[1]", "tools[2] web_search")
     assert asked.chat["tool_choice"]["function"]["name"] == "time.now"
     assert asked.chat["parallel_tool_calls"] is False
 
@@ -250,11 +293,7 @@ def test_namespaces_are_flattened() -> None:
         ({"model": 5}, "Invalid value for 'model': expected a string, got an integer."),
         ({"input": 5}, "Invalid value for 'input': expected a string or an array, got an integer."),
         ({"input": ["Hi"]}, "Invalid value for 'input[0]': expected an object, got a string."),
-        ({"input": [{}]}, "Invalid value for 'input[0]': unknown type ''."),
-        (
-            {"input": [{"type": "telepathy"}]},
-            "Invalid value for 'input[0]': unknown type 'telepathy'.",
-        ),
+        ({"input": [{}]}, "Invalid value for 'input[0]': it has neither a type nor a role."),
         (
             {"input": [{"type": 5}]},
             "Invalid value for 'input[0].type': expected a string, got an integer.",
@@ -277,7 +316,7 @@ def test_namespaces_are_flattened() -> None:
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "smell"}]}]},
-            "Invalid value for 'input[0].content[0]': unknown type 'smell'.",
+            "unknown type of content: 'smell'",
         ),
         (
             {"input": [{"type": "function_call", "call_id": 5}]},
@@ -357,7 +396,9 @@ def test_tools_without_a_name_are_left_out() -> None:
     space = {"type": "namespace", "name": "s", "tools": [nameless, None]}
     asked = parse(tools=[nameless, None, NOW, space], tool_choice=5)
     assert [tool["function"]["name"] for tool in asked.chat["tools"]] == [NOW["name"]]
-    assert asked.ignored == ("tools[0]", "tools[1]", "tools[3].tools[0]", "tools[3].tools[1]")
+    assert asked.ignored == (
+        "tools[0] function", "tools[1]", "tools[3].tools[0]", "tools[3].tools[1]",
+    )  # fmt: skip
 
 
 def test_an_effort_is_checked_where_it_is_used() -> None:
@@ -370,3 +411,9 @@ def test_an_item_with_an_empty_type_is_kept_as_the_message_that_it_was_read_as(e
     item = {"type": empty, "role": "user", "content": "Hi"}
     assert turns(item) == [{"role": "user", "content": "Hi"}]
     assert make_input_items([item], "1")[0]["type"] == "message"
+
+
+def test_what_earlier_responses_had_has_no_place_in_the_input() -> None:
+    lost, turn = {"type": "web_search_call", "id": "w"}, {"role": "user", "content": "now"}
+    asked = continue_from(parse(input=[turn, lost]), [lost, turn], [turn, lost])
+    assert asked.passed_over == ("previous_response_id web_search_call", "input[1] web_search_call")

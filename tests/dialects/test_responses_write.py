@@ -13,9 +13,9 @@ from tests.dialects.answers import FAILURES, read_named_events
 from tests.dialects.answers import make_openai_client as client
 from tests.dialects.test_anthropic_write import chunk, passage, piece
 from vllama.base.errors import ContextOverflow, UpstreamError
+from vllama.chat.engine.deltas import MAX_CALLS
 from vllama.chat.engine.traits import Traits
 from vllama.chat.reply import Reply
-from vllama.chat.tool_calls import MAX_CALLS
 from vllama.dialects.blocks import Block
 from vllama.dialects.responses.read import parse_responses
 from vllama.dialects.responses.write import ResponsesWriter
@@ -28,11 +28,18 @@ NOW = 1_795_264_126_000_000_000
 def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     tools, limit = more.pop("tools", False), more.pop("max_tokens", None)
     space = {"type": "namespace", "name": "at", "tools": [{"type": "function", "name": "now"}]}
-    body = {"model": "m", "input": "x", "tools": [space] if tools else []}
+    custom = {"type": "custom", "name": "patch"}
+    body = {"model": "m", "input": "x", "tools": [space, custom] if tools else []}
     asked = parse_responses(json.dumps(body).encode())
     options, keep = passage(stream), more.pop("keep", None)
     writer = ResponsesWriter(
-        options, seed="5eed", created_ns=NOW, echo=asked.echo, names=asked.names, keep=keep
+        options,
+        seed="5eed",
+        created_ns=NOW,
+        echo=asked.echo,
+        names=asked.names,
+        customs=asked.customs,
+        keep=keep,
     )
     return openai_reply(writer, traits, tools=tools, max_tokens=limit, **more)
 
@@ -84,6 +91,9 @@ def plain(items: list[dict[str, Any]]) -> list[Any]:
                 assert item["call_id"]
                 name = f"{item.get('namespace', '')}/{item['name']}"
                 out.append((name, json.loads(item["arguments"])))
+            case "custom_tool_call":
+                assert item["call_id"] and "arguments" not in item
+                out.append((item["name"], item["input"]))
     return out
 
 
@@ -116,6 +126,13 @@ CASES: list[tuple[str, bytes, Traits, dict[str, Any], Any, str]] = [
         "a tool of a namespace", chunk(piece(0, "{}", "at.now")) + chunk({}, "tool_calls"), VLLM,
         {"tools": True}, [("at/now", {})], "completed",
     ),
+    (
+        "a custom tool",
+        chunk(piece(0, '{"inp', "patch"))
+        + chunk(piece(0, 'ut": "*** a\\nb"}'))
+        + chunk({}, "tool_calls"),
+        VLLM, {"tools": True}, [("patch", "*** a\nb")], "completed",
+    ),
     ("native", streams.NATIVE, VLLM, {}, [{"thinking": "why"}, "yes"], "completed"),
     ("crlf", streams.TRANSFORMERS, VLLM, {}, ["Hi"], "completed"),
 ]  # fmt: skip
@@ -142,7 +159,7 @@ def test_streams(
         assert done == last["response"]["output"]
         for item in done:
             deltas = [e["delta"] for e in got if e.get("item_id") == item["id"] and "delta" in e]
-            said = item.get("arguments") or plain([item])[0]
+            said = item.get("arguments") or item.get("input") or plain([item])[0]
             text = said["thinking"] if isinstance(said, dict) else said
             assert "".join(deltas) == text or (text == "{}" and not deltas)
     assert len(outs) == 1

@@ -17,6 +17,7 @@ from vllama.engines.external import ENGINE as EXTERNAL
 from vllama.machine.environments.layout import Step, mark_complete
 from vllama.machine.types import Platform
 from vllama.models.settings import UpstreamSettings
+from vllama.plan.engine_report import report_engines
 from vllama.plan.types import Facts
 
 
@@ -46,10 +47,21 @@ NO_FAST = Missing(engine="fast", reason="it is not installed", hint="get it")
 def test_the_engine_that_would_serve(platform: Platform, installed, told: list[str]) -> None:
     missing = {name: replace(NO_FAST, engine=name) for name in ENGINES if name not in installed}
     found = DiscoveredEngines(engines=ENGINES, installations=installed, missing=missing)
-    findings = list(engines.chosen(Facts(platform=platform, found=found)))
+    findings = list(engines.check_choice(Facts(platform=platform, found=found)))
     assert statuses(findings) == told
     if platform is GPU and len(told) == 3:
         assert "no GPU support: H100 is not used" in findings[-1].text
+
+
+def test_which_of_several_programs_is_used_is_told() -> None:
+    there = replace(SLOW, executable=Path("/opt/llama"), origin=Origin.PATH)
+    found = DiscoveredEngines(
+        engines=ENGINES, installations={"slow": there}, missing={"fast": NO_FAST}
+    )
+    facts = Facts(platform=CPU, found=found)
+    assert "from PATH (/opt/llama)" in next(engines.check_choice(facts)).text
+    (row,) = (one for one in report_engines(facts).engines if one.installed)
+    assert row.where == "PATH (/opt/llama)"
 
 
 def test_adapters_and_engines_that_cannot_be_used() -> None:
@@ -88,7 +100,7 @@ def test_upstreams_are_asked_and_a_dead_one_is_a_failure() -> None:
     with socket.socket() as bound:  # which does not listen
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        external = EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url),)})
+        external = EXTERNAL.configure({"upstreams": (UpstreamSettings(url=url),)})
         found = DiscoveredEngines(
             engines={"external": external}, installations={"external": external.find(SearchPaths())}
         )

@@ -11,11 +11,13 @@ import pytest
 
 from tests.doctor.facts import CPU, GIB, GPU, H100, statuses
 from vllama.doctor import machine
-from vllama.doctor.check import Finding, Status, ok, warning
+from vllama.doctor.check import Finding, Severity, ok, warning
 from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.registry import load_engines
 from vllama.machine.nvidia import can_run, find_torch_cuda, parse_banner
 from vllama.machine.types import Platform, Vendor
+
+INSIDE = "AMD Phoenix, inside the processor, is not used: it is no gain"
 
 
 def pci(folder: Path, *devices: tuple[str, str]) -> Path:
@@ -36,6 +38,9 @@ def pci(folder: Path, *devices: tuple[str, str]) -> Path:
         (GPU, [("0x10de", "0x030200")], ok("H100: 80 GiB, driver 570.86, up to CUDA 12.8")),
         (replace(CPU, notes=("nvidia-smi gave no answer",)), [],
          warning("nvidia-smi gave no answer")),
+        (replace(CPU, notes=(INSIDE,)), [], ok(INSIDE)),
+        (replace(CPU, notes=("sick",), untold=GPU.accelerators), [("0x10de", "0x030200")],
+         warning("sick")),
     ],
 )  # fmt: skip
 def test_driver(tmp_path: Path, platform: Platform, devices, told: Finding) -> None:
@@ -45,7 +50,9 @@ def test_driver(tmp_path: Path, platform: Platform, devices, told: Finding) -> N
 def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
     bus = pci(tmp_path, ("0x10de", "0x030200"), ("0x10de", "0x030000"))
     (found,) = machine.driver(CPU, None, pci=bus)
-    assert found.status is Status.FAILED and found.text.startswith("2 NVIDIA GPUs in this machine")
+    assert found.status is Severity.FAILED and found.text.startswith(
+        "2 NVIDIA GPUs in this machine"
+    )
 
 
 RADEON = replace(CPU, accelerators=(replace(H100, vendor=Vendor.AMD, name="Radeon"),))
@@ -55,18 +62,18 @@ ARC = replace(CPU, accelerators=(replace(H100, vendor=Vendor.INTEL, name="Arc"),
 @pytest.mark.parametrize(
     ("platform", "file", "status"),
     [
-        (CPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.SKIPPED),
-        (GPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.SKIPPED),
-        (RADEON, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.OK),
-        (RADEON, "etc/vulkan/icd.d/amd_icd64.json", Status.OK),
-        (RADEON, "usr/share/vulkan/icd.d/nvidia_icd.json", Status.WARNING),
-        (ARC, "usr/share/vulkan/icd.d/intel_icd.x86_64.json", Status.OK),
-        (ARC, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Status.WARNING),
-        (RADEON, "elsewhere/radeon_icd.x86_64.json", Status.WARNING),
+        (CPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Severity.SKIPPED),
+        (GPU, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Severity.SKIPPED),
+        (RADEON, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Severity.OK),
+        (RADEON, "etc/vulkan/icd.d/amd_icd64.json", Severity.OK),
+        (RADEON, "usr/share/vulkan/icd.d/nvidia_icd.json", Severity.WARNING),
+        (ARC, "usr/share/vulkan/icd.d/intel_icd.x86_64.json", Severity.OK),
+        (ARC, "usr/share/vulkan/icd.d/radeon_icd.x86_64.json", Severity.WARNING),
+        (RADEON, "elsewhere/radeon_icd.x86_64.json", Severity.WARNING),
     ],
 )
 def test_the_vulkan_driver_of_a_gpu(
-    tmp_path: Path, platform: Platform, file: str, status: Status
+    tmp_path: Path, platform: Platform, file: str, status: Severity
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).touch()
@@ -140,7 +147,7 @@ def test_memory_is_told_with_who_holds_it() -> None:
     (told,) = machine.ram(real)
     assert "RAM are free" in told.text
     (told,) = machine.ram(replace(CPU, ram_total_bytes=10**16))
-    assert told.status is Status.WARNING
+    assert told.status is Severity.WARNING
 
 
 def test_gpu_memory_and_its_holders() -> None:
@@ -149,7 +156,7 @@ def test_gpu_memory_and_its_holders() -> None:
     full = replace(GPU, accelerators=(replace(H100, free_bytes=GIB),))
     me = os.getpid()
     (told,) = machine.gpu_memory(full, lambda: {me: {0: 70 * GIB}, 2**22: {1: GIB}})
-    assert told.status is Status.WARNING
+    assert told.status is Severity.WARNING
     assert f"(pid {me}) 70 GiB" in told.text and str(2**22) not in told.text
     (told,) = machine.gpu_memory(full, dict)
     assert "processes that cannot be seen from here" in told.text

@@ -17,7 +17,7 @@ from tests.ports import free_port
 from vllama.accounts.usage.store import UsageStore
 from vllama.base.errors import BadModelFile
 from vllama.doctor import machine, storage
-from vllama.doctor.check import Status, ok
+from vllama.doctor.check import Severity, ok
 from vllama.models.types import Skipped
 
 
@@ -41,7 +41,7 @@ def test_a_free_port() -> None:
     assert list(storage.port("127.0.0.1", number)) == [ok(f"port {number} is free")]
     assert statuses(storage.port("127.0.0.1", 0)) == ["skipped"]
     (elsewhere,) = storage.port("192.0.2.1", number)
-    assert elsewhere.status is Status.FAILED and "nothing can listen on" in elsewhere.text
+    assert elsewhere.status is Severity.FAILED and "nothing can listen on" in elsewhere.text
 
 
 def test_leftovers(tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_leftovers(tmp_path: Path) -> None:
 
 def test_unused_files_are_named_with_their_sizes(tmp_path: Path) -> None:
     folders = {tmp_path / "vectors": "steering vectors", tmp_path / "cluster": "files"}
-    assert statuses(storage.unused(folders)) == ["ok"]
+    assert statuses(storage.find_unused(folders)) == ["ok"]
     (tmp_path / "vectors" / "deep").mkdir(parents=True)
     (tmp_path / "vectors" / "deep" / "calm.safetensors").write_bytes(bytes(2_300))
-    (found,) = storage.unused(folders)
-    assert found.status is Status.WARNING
+    (found,) = storage.find_unused(folders)
+    assert found.status is Severity.WARNING
     assert found.text.endswith(f"'{tmp_path / 'vectors'}' (2.3 KB)")
     assert (tmp_path / "vectors" / "deep" / "calm.safetensors").exists()
 
@@ -90,20 +90,20 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert list(storage.writable(folders)) == [ok("data, logs can be written")]
     assert list(tmp_path.iterdir()) == []
     (told,) = storage.writable({"data": tmp_path, "logs": Path("/proc/self/none")})
-    assert told.status is Status.FAILED and "the folder of logs" in told.text
+    assert told.status is Severity.FAILED and "the folder of logs" in told.text
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = UsageStore(tmp_path)
     store.close()
-    assert [one.status for one in storage.usage(tmp_path)] == [Status.OK]
+    assert [one.status for one in storage.usage(tmp_path)] == [Severity.OK]
 
     def full_disk(dir):
         return Path("/dev/full").open("wb")
 
     monkeypatch.setattr(storage.tempfile, "TemporaryFile", full_disk)
     for told in (*storage.writable({"data": tmp_path}), *storage.usage(tmp_path)):
-        assert told.status is Status.FAILED and "No space left" in told.text
+        assert told.status is Severity.FAILED and "No space left" in told.text
         assert "free some space" in told.hint
 
 
@@ -133,7 +133,7 @@ def test_a_hub_that_is_not_there_and_one_that_is_not_asked() -> None:
         nobody.bind(("127.0.0.1", 0))  # not listening: refused at once
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         (told,) = machine.hub(url, None, offline=False)
-    assert told.status is Status.WARNING and "cannot be reached" in told.text
+    assert told.status is Severity.WARNING and "cannot be reached" in told.text
     assert statuses(machine.hub("http://hub.test", None, offline=True)) == ["skipped"]
 
 
@@ -143,7 +143,7 @@ class StoredModels:
     def __init__(self, skipped: int) -> None:
         self._skipped = skipped
 
-    def skipped(self):
+    def list_skipped(self):
         return tuple(
             Skipped(name=f"s{n}", store="hub", path=Path(), reason="no weights")
             for n in range(self._skipped)

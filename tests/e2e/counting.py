@@ -37,6 +37,7 @@ def write_counting_gguf(
     *,
     ends: bool = False,
     template: str | None = None,
+    tool_template: str | None = None,
     pre_tokenizer: str | None = None,
 ) -> Path:
     """Write a model that has the tokenizer of SmolLM2's GGUF at `source`; return `path`.
@@ -68,6 +69,9 @@ def write_counting_gguf(
             value = changed.get(field.name) or field.contents()
             inner = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(field.name, value, field.types[0], inner)
+
+    if tool_template is not None:
+        writer.add_string("tokenizer.chat_template.tool_use", tool_template)
 
     said = [tokens.index(_spelt(word)) for word in words]
     vectors = _orthogonal(WIDTH)

@@ -22,7 +22,7 @@ model = AutoModelForCausalLM.from_pretrained(
     dtype=getattr(torch, dtype),
     quantization_config=GgufConfig(dequantize=True),
 )
-# else it is taken for a quantised model, which cannot be saved
+# else it is taken for a quantized model, which cannot be saved
 if hasattr(model.config, "quantization_config"):
     del model.config.quantization_config
 model.hf_quantizer = None

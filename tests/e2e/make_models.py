@@ -3,7 +3,8 @@
     python make_models.py FOLDER
 
 `shards` is a Llama with random weights and a tokenizer of its own (sentencepiece, 400 tokens),
-large enough for K-quants, in several files with an index; `sees` is a SmolVLM.
+large enough for K-quants, in several files with an index; `sees` is a SmolVLM. `lora` is an
+adapter for `shards`, and `merged` what peft makes of both (`merge_and_unload`).
 """
 
 import io
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TEMPLATE = (
@@ -60,6 +62,24 @@ def text(folder: Path) -> None:
     tokenizer(folder, tokens)
 
 
+def tuned(base: Path, adapter: Path, merged: Path) -> None:
+    """Write an adapter as peft does, and its base with W + alpha / r * B A in the place of W."""
+    torch.manual_seed(1)
+    model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
+    tensors = {}
+    for name, weight in model.named_parameters():
+        if name.endswith("_proj.weight"):
+            a, b = torch.randn(4, weight.shape[1]) * 0.2, torch.randn(weight.shape[0], 4) * 0.2
+            prefix = "base_model.model." + name.removesuffix("weight")
+            tensors |= {f"{prefix}lora_A.weight": a, f"{prefix}lora_B.weight": b}
+            weight.data += 8 / 4 * (b @ a)
+    adapter.mkdir()
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
+    model.save_pretrained(merged)
+    tokenizer(merged, 400)
+
+
 def sees(folder: Path) -> None:
     """Write a SmolVLM: a Llama with eyes."""
     from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
@@ -102,3 +122,4 @@ if __name__ == "__main__":
     top = Path(sys.argv[1])
     text(top / "shards")
     sees(top / "sees")
+    tuned(top / "shards", top / "lora", top / "merged")

@@ -1,4 +1,4 @@
-"""The official converter, and llama.cpp loading what it made (`test_release_real` quantises).
+"""The official converter, and llama.cpp loading what it made (`test_release_real` quantizes).
 
 The converter's environment has torch: `make test-engines` makes it, by the same code that `vllama
 convert` makes it with.
@@ -105,6 +105,40 @@ def test_llama_cpp_loads_what_was_converted(server, converted, what, name, quant
     assert server.engine(name).pid
 
 
+@pytest.fixture(scope="module")
+def tuned(home, originals):
+    """Create a model with an adapter, and one of the merged weights."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "VLLAMA_DATA_DIR": str(home / "data"),
+        "VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}",
+    }
+    for name, text in (
+        ("plain", "FROM ./shards"),
+        ("adapted", "FROM ./shards\nADAPTER ./lora"),
+        ("merged", "FROM ./merged"),
+    ):
+        (originals / "Modelfile").write_text(text)
+        command = [sys.executable, "-m", "vllama", "create", name, "-f", originals / "Modelfile"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "converting model\n" in done.stderr
+
+
+def test_an_adapter_does_what_the_merged_weights_do(tuned, server):
+    def ask(name):
+        body = {"model": name, "prompt": "hello world", "raw": True, "stream": False}
+        more = {"logprobs": True, "top_logprobs": 5, "options": {"num_predict": 1}}
+        status, reply = server.post("/api/generate", body | more)
+        assert status == 200, reply
+        return {one["token"]: one["logprob"] for one in reply["logprobs"][0]["top_logprobs"]}
+
+    plain, adapted, merged = ask("plain"), ask("adapted"), ask("merged")
+    assert adapted == pytest.approx(merged, abs=0.02)
+    assert adapted.keys() != plain.keys()
+
+
 def test_its_template_and_tokenizer_came_with_it(server):
     shown = server.post("/api/show", {"model": "sees"})[1]
     assert "assistant: " in shown["template"]
@@ -118,7 +152,9 @@ def test_eyes_become_a_projector(converted):
     assert converted["hub"]["projector"] is None
 
 
-def test_nothing_else_is_left(home, converted):
+def test_nothing_else_is_left(home, converted, server):
+    for name in ("plain", "adapted", "merged"):
+        server.request("DELETE", "/api/delete", {"model": name})
     names = {Path(one[key]).name for one in converted.values() for key in ("path", "projector")
              if one[key]}  # fmt: skip
     assert {path.name for path in (home / "data" / "blobs").iterdir()} == names

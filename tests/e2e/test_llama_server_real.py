@@ -236,10 +236,10 @@ def test_a_prompt_that_is_too_long(native):
     assert "context" in reply["error"]
 
 
-@pytest.mark.parametrize("name", ["thinker", "unlearnt"])
+@pytest.mark.parametrize("name", ["thinker", "unlearned"])
 def test_thinking_is_told_apart_and_switched(native, name):
     template = THINKS
-    if name == "unlearnt":  # nothing of earlier turns: llama.cpp takes the thinking for the answer
+    if name == "unlearned":  # nothing of earlier turns: llama.cpp takes the thinking for the answer
         template = THINKS.replace("m.reasoning_content", "m.other")
     write_counting_gguf(weights(), native.models / f"{name}.gguf", template=template)
     body = {"model": name, "messages": HI, "stream": False, "options": {"num_predict": 10}}
@@ -254,6 +254,46 @@ def test_thinking_is_told_apart_and_switched(native, name):
     assert status == 200, reply
     assert "thinking" not in reply["message"]
     assert reply["message"]["content"].split() == "".join(NUMBERS).split()
+
+
+THOUGHTS = [*NUMBERS[:3], "</", "think", ">"]
+GO = (
+    "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ if .Thinking }}<think>{{ .Thinking }}"
+    "</think>{{ end }}{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
+    "{{ if and .IsThinkSet (not .Think) }}<think>\n\n</think>\n\n{{ else }}<think>\n{{ end }}"
+)
+
+
+@pytest.fixture(scope="module")
+def thoughtful(native):
+    """Have models that think three words: the engine, vllama or a Go template renders them."""
+    unlearned = THINKS.replace("m.reasoning_content", "m.other")
+    for name, template in (("thoughtful", THINKS), ("thoughtful-unlearned", unlearned)):
+        path = native.models / f"{name}.gguf"
+        write_counting_gguf(weights(), path, THOUGHTS, ends=True, template=template)
+    made = {"model": "thoughtful-go", "from": "thoughtful", "template": GO, "stream": False}
+    assert native.post("/api/create", made)[0] == 200
+
+
+@pytest.mark.parametrize("think", [{}, {"think": True}])
+@pytest.mark.parametrize("name", ["thoughtful", "thoughtful-unlearned", "thoughtful-go"])
+def test_a_schema_holds_after_the_thinking(native, thoughtful, name, think):
+    body = {"model": name, "messages": HI, "options": {"temperature": 0, "num_predict": 60}}
+    free = ask(native, body | think, "/api/chat")
+    reply = ask(native, body | think | {"format": AGE}, "/api/chat")
+    assert reply["message"]["thinking"].strip() == free["message"]["thinking"].strip()
+    assert reply["message"]["thinking"].split() == "".join(NUMBERS[:3]).split()
+    assert set(json.loads(reply["message"]["content"])) == {"age"}
+    assert reply["prompt_eval_count"] == free["prompt_eval_count"]
+    assert reply["eval_count"] > free["eval_count"] - 1 + len('{"age"') // 3
+    _, headers, data = native.request("POST", "/api/chat", body | think | {"format": AGE})
+    lines = [json.loads(line)["message"] for line in data.splitlines()]
+    assert "x-vllama-ignored" not in headers
+    assert "".join(line["content"] for line in lines) == reply["message"]["content"]
+    assert "".join(line.get("thinking", "") for line in lines) == reply["message"]["thinking"]
+    silent = ask(native, body | {"think": False, "format": AGE}, "/api/chat")
+    assert set(json.loads(silent["message"]["content"])) == {"age"}
+    assert "thinking" not in silent["message"]
 
 
 def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
@@ -311,11 +351,16 @@ def test_a_schema_that_cannot_be_used_never_reaches_it(native, schema):
     assert (status, reply["error"][:26]) == (400, "cannot use the JSON schema")
     body = {"model": MODEL, "prompt": "a", "raw": True, "json_schema": schema, "max_tokens": 2}
     assert native.post("/v1/completions", body)[0] == 400
-    body["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {
-        "type": "object", "properties": {"a": schema}}}}]  # fmt: skip
+    broken = {"type": "object", "properties": {"a": schema}}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters}}
+        for name, parameters in (("f", broken), ("g", {"type": "object"}))
+    ]
     body |= {"messages": HI, "tool_choice": "required"}
     del body["json_schema"], body["prompt"], body["raw"]
-    assert native.post("/v1/chat/completions", body)[0] == 200
+    for given, wanted in ((tools[:1], 400), (tools, 200)):  # the only one, and one of several
+        status, reply = native.post("/v1/chat/completions", body | {"tools": given})
+        assert status == wanted, reply
     assert native.post("/api/generate", {"model": MODEL, "prompt": "a", "options": {
         "num_predict": 1}, "stream": False})[0] == 200  # fmt: skip
 

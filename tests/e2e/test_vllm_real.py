@@ -17,6 +17,7 @@ import ollama
 import psutil
 import pytest
 
+from tests.e2e.bigram import PLAIN, write_bigram
 from tests.e2e.conftest import Patient, weights
 from tests.e2e.counting import NUMBERS, write_counting_gguf
 from tests.lacking import lacking
@@ -66,8 +67,6 @@ TOOL = {
         },
     },
 }
-# a form is then one of a few texts: an answer is whole, whatever the model would like to say
-COMPACT = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}')
 ROOM = 100
 # what a template of a model with tools looks like (Hermes, as Qwen's)
 TOOLS_TEMPLATE = """{%- if tools %}<|im_start|>system
@@ -118,7 +117,7 @@ def serving(home: Path, environment: Path, *arguments: str) -> Patient:
 @pytest.fixture(scope="module")
 def server(environment, model, tmp_path_factory):
     home = tmp_path_factory.mktemp("vllm")
-    arguments = ("--model", str(model), "--ctx", "2048", "--", *COMPACT)
+    arguments = ("--model", str(model), "--ctx", "2048")
     with serving(home, environment, *arguments) as running:
         running.wait_for(r"(?m)^ready: |^Error: ", START_S)
         assert "ready: http" in running.output, running.output
@@ -294,6 +293,44 @@ def test_vectors_come_from_a_process_of_their_own(client, server, name):
     assert norm == pytest.approx(1, abs=1e-3)
     assert told.prompt_eval_count > 5
     assert len(engines(server)) == 2 and chat_engine(server).is_running()
+
+
+# -- a model that always says one text ---------------------------------------------------------
+
+MARKS = ("[THINK]", "[/THINK]", "<|tool_call_start|>", "<|tool_call_end|>", "<|im_end|>")
+SAYS = (
+    "[THINK]Perhaps.[/THINK]Looking. "
+    '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|><|im_end|>'
+)
+
+
+def test_special_tokens_and_the_models_own_sampling(environment, tmp_path):
+    """Its call and thinking are in special tokens; without its sampling it says other texts."""
+    folder = write_bigram(
+        tmp_path / "says",
+        [SAYS, "One.", "Two.", "Three.", "Four.", "Five."],
+        MARKS,
+        template=PLAIN + "{# [THINK] <|tool_call_start|> #}",
+        generation={"do_sample": True, "temperature": 1e-4, "top_k": 1},
+    )
+    with serving(tmp_path / "home", environment, "--model", str(folder), "--ctx", "512") as own:
+        own.wait_for(r"(?m)^ready: |^Error: ", START_S)
+        (row,) = own.get("/api/ps")["models"]
+        asked = {"model": row["name"], "messages": QUESTION, "tools": [TOOL], "stream": False}
+        for _ in range(4):
+            _, told = own.post("/api/chat", asked)
+            message = told["message"]
+            assert (message["thinking"], message["content"]) == ("Perhaps.", "Looking. ")
+            assert message["tool_calls"][0]["function"]["arguments"] == {"city": "Paris"}
+            message = own.post("/v1/chat/completions", asked)[1]["choices"][0]["message"]
+            assert (message["reasoning"], message["content"]) == ("Perhaps.", "Looking. ")
+            assert len(message["tool_calls"]) == 1
+        lines = own.lines("/api/chat", {**asked, "stream": True})
+        assert "".join(line["message"]["content"] for line in lines) == "Looking. "
+        status, told = own.post("/v1/chat/completions", {**asked, "guided_regex": "(("})
+        assert status == 400, told
+        _, shown = own.post("/api/show", {"model": row["name"]})
+        assert "PARAMETER top_k 1\n" in shown["modelfile"]
 
 
 # -- ends -------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ ENGINES = load_engines()
 LLAMA = ("llama-cpp-python", "llama-server")
 STARTED = sorted(ENGINES)
 MEMORY, ARCHITECTURE = Fault.MEMORY, Fault.ARCHITECTURE
-QUANTISATION, MISMATCH, PORT = Fault.QUANTISATION, Fault.MISMATCH, Fault.PORT
+QUANTIZATION, MISMATCH, PORT = Fault.QUANTIZATION, Fault.MISMATCH, Fault.PORT
 
 SAID = [
     *((name, line, fault) for name in LLAMA for line, fault in (
         ("load_model: unknown model architecture: 'zzama'", ARCHITECTURE),
         ("gguf_init_from_file: this GGUF file is version 4 but this software", ARCHITECTURE),
         ("gguf_init_from_file_impl: tensor 'blk.0.ffn_up.weight' has invalid ggml type 99. "
-         "should be in [0, 40)", QUANTISATION),
+         "should be in [0, 40)", QUANTIZATION),
         ("ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 9", MEMORY),
         ("cudaMalloc failed: out of memory", MEMORY),
         ("ValueError: Failed to create llama_context", MEMORY),
@@ -42,7 +42,7 @@ SAID = [
         ("Model architectures ['FooForCausalLM'] are not supported for now.", ARCHITECTURE),
         ("The checkpoint has model type `foo` but Transformers does not recognize this "
          "architecture.", ARCHITECTURE),
-        ("ValueError: Unknown quantization method: exl2. Must be one of", QUANTISATION),
+        ("ValueError: Unknown quantization method: exl2. Must be one of", QUANTIZATION),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
          MISMATCH),
         ("RuntimeError: Failed to infer device type", MISMATCH),
@@ -51,7 +51,7 @@ SAID = [
         ("vllm: error: unrecognized arguments: --nope", None),
         ("(EngineCore pid=1) ERROR 01-01 [core.py:1] ValueError: something else", None),
     )),
-    ("transformers", "ImportError: Loading an AWQ model requires autoawq", QUANTISATION),
+    ("transformers", "ImportError: Loading an AWQ model requires autoawq", QUANTIZATION),
     ("mlx-lm", "[metal::malloc] Attempting to allocate 9 bytes", MEMORY),
     ("max", "ValueError: architecture 'Foo' is not supported", ARCHITECTURE),
     ("max", "model requires more memory than there is", MEMORY),
@@ -116,6 +116,32 @@ RECORDED = [
       "E srv    load_model: failed to create_context with model '/m.gguf'",
       "E srv          init: exiting due to model loading error"],
      1, "do not fit into memory", MEMORY),
+    ("llama-server", ["0.00.644.154 E llama_init_from_model: quantized V cache requires flash_attn "
+      "to be enabled", "0.00.718.499 E common_fit_params: encountered an error while trying to fit "
+      "params to free device memory: failed to create llama_context from model",
+      "0.01.284.424 E cmn  common_init_: failed to create context with model '/m.gguf'",
+      "0.01.300.212 E srv          init: exiting due to model loading error",
+      "error: Failed to init server, please check the input params."],
+     1, "it cannot make its context: quantized V cache requires flash_attn", None),
+    ("llama-cpp-python", ["llama_init_from_model: quantized V cache requires flash_attn to be "
+      "enabled", "ValueError: Failed to create llama_context"],
+     1, "quantized V cache requires flash_attn", None),
+    ("llama-server", ["E llama_init_from_model: SPLIT_MODE_TENSOR requires flash_attn",
+      "E srv    load_model: failed to create_context with model '/m.gguf'"],
+     1, "SPLIT_MODE_TENSOR requires flash_attn", None),
+    # no words for these: they are shown themselves
+    ("llama-server", ["0.00.1 W cmn: a warning", "0.00.2 E srv  load_model: something never seen",
+      "0.00.3 E srv  init: exiting due to model loading error",
+      "error: Failed to init server, please check the input params."],
+     1, "srv  load_model: something never seen", None),
+    ("llama-server", ["/src/ggml/src/ggml.c:1729: GGML_ASSERT(n_dims >= 1) failed"],
+     -6, "it aborted: GGML_ASSERT(n_dims >= 1) failed", None),
+    ("llama-server", ["CUDA error: an illegal memory access was encountered"],
+     -6, "it aborted: CUDA error: an illegal memory access", None),
+    ("llama-server", ["terminate called after throwing an instance of 'std::runtime_error'",
+      "  what():  invalid vector subscript"], -6, "it aborted: invalid vector subscript", None),
+    ("llama-server", ["terminate called after throwing an instance of 'std::bad_alloc'",
+      "  what():  std::bad_alloc"], -6, "do not fit into memory", MEMORY),
     ("llama-server", [MAGIC, "E llama_adapter_lora_init_from_file_ptr: failed to apply lora "
       "adapter: failed to load lora adapter from file",
       "E cmn  common_init_: failed to load lora adapter '/t.gguf'",
@@ -161,7 +187,7 @@ RECORDED = [
       "unavailable", "RuntimeError: Resource temporarily unavailable"],
      None, "could not start a thread: too little memory", MEMORY),
     ("max", ["ValueError: The encoding 'bfloat16' is not compatible with the selected device type "
-      "'cpu'."], 1, "cannot use weights in bfloat16 on a device of type cpu", QUANTISATION),
+      "'cpu'."], 1, "cannot use weights in bfloat16 on a device of type cpu", QUANTIZATION),
     ("max", ["The network port 8000 is already in use"], 1, "port was taken", PORT),
     ("max", ["Error: No such option: --fast"], 2, "does not know the argument --fast", None),
     ("tinygrad", ["ValueError: Invalid tokenizer preset 'smollm'"],
@@ -175,6 +201,33 @@ RECORDED = [
      1, "kernels are not built for this machine", MISMATCH),
     ("sglang-jax", ["TypeError: LogitsProcessor.__call__() missing 1 required positional argument: "
       "'mesh'"], -9, "a fault of its own", ARCHITECTURE),
+]  # fmt: skip
+# vLLM 0.32: pydantic's reports, and who watches a worker
+LINK = "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"
+REPORT = "pydantic_core._pydantic_core.ValidationError: {} for CacheConfig"
+IN_CORE = "(EngineCore pid=7) ERROR 11-29 10:00:00 [core.py:9] "
+WATCHED = IN_CORE + "Worker proc VllmWorker-0 died unexpectedly (exit code: {}), shutting down it."
+CANCELLED = IN_CORE + "RuntimeError: cancelled"
+FIRST_CAUSES = [
+    ([REPORT.format("1 validation error"), "  Value error, a (4) is less than b (8). [type=value_er"
+      "ror, input_value=ArgsKwargs((), {'c...: 1}), input_type=ArgsKwargs]", LINK],
+     "a (4) is less than b (8).", None),
+    ([f"(APIServer pid=3) {REPORT.format('2 validation errors')}", "(APIServer pid=3) share",
+      "(APIServer pid=3)   Input should be less than or equal to 1 [type=less_than_equal, input_val"
+      "ue=3.0, input_type=float]", f"(APIServer pid=3) {LINK}", "(APIServer pid=3) size.0",
+      "(APIServer pid=3)   Value error, too [small]", "(APIServer pid=3) by far [type=value_error]",
+      "(APIServer pid=3) goodbye"],
+     "share: Input should be less than or equal to 1; size.0: too [small] by far", None),
+    ([IN_CORE + REPORT.format("1 validation error"), f"{IN_CORE}  Value error, no sym [type=value]",
+      IN_CORE + LINK, "RuntimeError: Engine core initialization failed. See root cause above."],
+     "ValidationError: no sym", None),
+    ([REPORT.format("1 validation error"), "  Value error, Model architectures ['Foo'] are not "
+      "supported for now. [type=value_error]", LINK], "the architecture Foo", ARCHITECTURE),
+    ([WATCHED.format(-9), CANCELLED, "EngineDeadError"], "a worker was killed (SIGKILL)", MEMORY),
+    ([WATCHED.format(-11), CANCELLED], "VllmWorker-0 died unexpectedly (exit code: -11", None),
+    ([IN_CORE + "ValueError: bad shape", WATCHED.format(1), CANCELLED], "ValueError: bad shape",
+     None),
+    (["RuntimeError: Process ApiServer_1 (PID: 9) died with exit code -9"], "SIGKILL", MEMORY),
 ]  # fmt: skip
 BY_ANY = [
     ("OSError: [Errno 98] Address already in use", PORT),
@@ -203,6 +256,15 @@ def test_a_recorded_exit_has_its_cause(
     assert cause in told.cause
     assert (told.fault, told.retryable) == (fault, fault is PORT)
     assert told.hint or name != "llama-server"
+
+
+@pytest.mark.parametrize(("lines", "cause", "fault"), FIRST_CAUSES)
+def test_vllm_s_first_cause_and_not_its_last_line(
+    lines: list[str], cause: str, fault: Fault | None
+) -> None:
+    told = explain("vllm", *lines)
+    assert cause in told.cause and "pydantic" not in told.cause
+    assert told.fault is fault
 
 
 @pytest.mark.parametrize(("name", "line", "fault"), SAID)

@@ -90,7 +90,7 @@ def test_readiness_does_not_wait_for_the_lock_of_the_model():
     assert probe.ready_statuses == {404}
 
 
-def test_the_kv_cache_may_be_quantised():
+def test_the_kv_cache_may_be_quantized():
     argv = launch(LLAMA_CPP, PYTHON, kv_cache_type="q8_0").argv
     assert (flags(argv)["--type_k"], flags(argv)["--type_v"]) == ("8", "8")
 
@@ -193,7 +193,7 @@ def test_a_vocabulary_without_weights_is_refused():
     ],
 )
 def test_an_upstreams_address(url, endpoint):
-    assert EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url, key="k"),)}).endpoints == (
+    assert EXTERNAL.configure({"upstreams": (UpstreamSettings(url=url, key="k"),)}).endpoints == (
         msgspec.structs.replace(endpoint, is_elsewhere=True),
     )
 
@@ -201,4 +201,4 @@ def test_an_upstreams_address(url, endpoint):
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999"])
 def test_what_is_no_address_of_an_upstream(url):
     with pytest.raises(ConfigError, match="cannot use upstream"):
-        EXTERNAL.configured({"upstreams": (UpstreamSettings(url=url),)})
+        EXTERNAL.configure({"upstreams": (UpstreamSettings(url=url),)})

@@ -109,21 +109,10 @@ def test_a_whole_answer_becomes_an_event():
     assert reader.feed(data[:half]) == [] and not reader.pending
     event, done = reader.feed(data[half:])
     assert done == b"[DONE]" and reader.close() == []
-    assert json.loads(event) == {
-        "object": "chat.completion.chunk",
-        "id": "x",
-        "usage": {"prompt_tokens": 1},
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "tool_calls",
-                "delta": {"role": "assistant", "tool_calls": [{**call, "index": 0}]},
-            }
-        ],
-    }
+    # what engines make of deltas is made of it, too: `chat.engine.deltas`
+    assert json.loads(event) == {name: whole[name] for name in ("id", "choices", "usage")}
 
 
-@pytest.mark.parametrize("data", [b'{"choices": 1}', b'{"choices": [{"message": 1}]}', b"x" * 2000])
-def test_an_answer_that_is_none_is_an_error(data):
+def test_an_answer_that_is_too_long_is_an_error():
     with pytest.raises(UpstreamError):
-        WholeReader(1000).feed(data)
+        WholeReader(1000).feed(b"x" * 2000)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.facts import INFO, bundle
-from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.base import Installation, Missing, Mode, Origin, SearchPaths, Settings
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
-from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _find_backend, _read_build
+from vllama.engines.llamacpp.llama_server import CHILD, ENGINE, _list_devices, _read_build
 from vllama.machine.environments.layout import mark_complete
 from vllama.models.types import Capability
 from vllama.supervise.spec import Endpoint
@@ -27,8 +27,7 @@ def launch(installation=PROGRAM, made=None, **changes):
 def test_the_command_line_of_a_chat():
     assert launch(parallel=8, threads=3, batch_threads=4, gpu_layers=-1).argv == (
         "/opt/llama-server",
-        "--model", "/models/m.gguf", "--alias", "m:latest", "--host", "127.0.0.1",
-        "--port", "4321",
+        "--model", "/models/m.gguf", "--alias", "m:latest", "--host", "{scratch}/engine.sock",
         # what all slots share, and each may use its own part only
         "--ctx-size", "32768", "--parallel", "8", "--no-kv-unified",
         "--context-shift", "--n-gpu-layers", "999", "--threads", "3", "--threads-batch", "4",
@@ -36,6 +35,11 @@ def test_the_command_line_of_a_chat():
         "--cache-ram", "0", "--jinja", "--reasoning-format", "deepseek",
         "--metrics", "--no-webui", "--offline",
     )  # fmt: skip
+
+
+def test_a_user_s_address_is_kept():
+    argv = launch(extra_args=("--host", "0.0.0.0")).argv
+    assert argv[5:9] == ("--host", "127.0.0.1", "--port", "4321")
 
 
 @pytest.mark.parametrize(
@@ -239,8 +243,70 @@ def test_a_program_that_says_nothing_is_still_there(tmp_path):
     path.write_text("#!/bin/sh\nexit 1\n")
     path.chmod(0o755)
     assert _read_build(str(path)) == ""
-    assert not _find_backend(str(path))
+    assert not _list_devices(str(path))
     assert isinstance(ENGINE.find(SearchPaths(search=str(tmp_path))), Installation)
+
+
+BUILT = f'echo "version: {NEW}"; echo "built with GNU 14.2.0 for Linux x86_64"'
+COMMANDS = 'echo "Available commands:"; echo "  serve           HTTP API server"'
+# what `llama` answers: llama.cpp's own (app/llama.cpp), a link to llama-server, other projects
+DEVICES = 'printf "Available devices:\\n  CUDA0: RTX\\n"'
+OWN = f"""case "$*" in
+--version|"serve --version") {BUILT};; --help) {COMMANDS};; "serve --list-devices") {DEVICES};;
+esac"""
+LINK = f"""case $1 in
+--version) {{ {BUILT}; }} >&2;; --help) echo "-m,    --model FNAME";; *) exit 1;;
+esac"""
+STRANGERS = (
+    "exit 2",
+    'echo "version: 1.0"',
+    'echo "llama 0.2.1 (built with love)"',
+    f'[ "$1" = --help ] && {{ {COMMANDS}; }}',
+    'echo "usage: llama [-h] {stack,model,download}" >&2; exit 2',
+)
+
+
+def other(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("name", "given"), [("llama", 0), ("llama", 1), ("of-mine", 1)])
+@pytest.mark.parametrize(("script", "command"), [(OWN, ("serve",)), (LINK, ())])
+def test_the_program_with_commands(tmp_path, name, given, script, command):
+    path = other(tmp_path / name, script)
+    search_paths = SearchPaths(
+        search="" if given else str(tmp_path), paths={"llama-server": path} if given else {}
+    )
+    found = ENGINE.find(search_paths)
+    assert (found.executable, found.command, found.version) == (path, command, "b11434")
+    assert found.backend == ("CUDA" if command else "")
+    argv = launch(found).argv
+    assert argv[: 2 + len(command)] == (str(path), *command, "--model")
+
+
+@pytest.mark.parametrize("script", STRANGERS)
+def test_the_llama_of_another_project(tmp_path, script):
+    path = other(tmp_path / "first" / "llama", script)
+    given = ENGINE.find(SearchPaths(paths={"llama-server": path}))
+    assert isinstance(given, Missing) and "engine_paths" in given.hint
+    if not importlib.util.find_spec("xllamacpp"):
+        assert isinstance(ENGINE.find(SearchPaths(search=str(path.parent))), Missing)
+    ours = other(tmp_path / "second" / "llama", OWN)
+    found = ENGINE.find(SearchPaths(search=f"{path.parent}:{ours.parent}"))
+    assert (found.executable, found.command) == (ours, ("serve",))
+
+
+def test_which_of_several_wins(tmp_path):
+    first = other(tmp_path / "1" / "llama", OWN)
+    second = other(tmp_path / "2" / "llama", OWN)
+    search = f"{first.parent}:{second.parent}"
+    assert ENGINE.find(SearchPaths(search=search)).executable == first
+    server = program(second.parent)
+    found = ENGINE.find(SearchPaths(search=search))
+    assert (found.executable, found.command, found.origin) == (server, (), Origin.PATH)
 
 
 def test_nothing_is_there(tmp_path):
@@ -289,7 +355,7 @@ def test_the_wheel_knows_every_flag_that_it_is_given(changes):
     assert argv[:3] == ("/env/bin/python", "-I", str(CHILD))
     given = vars(child().build_parser().parse_args(argv[3:]))
     assert given["model.path"] == "/models/m.gguf"
-    assert given["port"] == 4321
+    assert given["hostnames"] == ["{scratch}/engine.sock"]
     assert given["model_alias"] == {"m:latest"}
     assert given["kv_unified"] is False
 

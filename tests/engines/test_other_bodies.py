@@ -23,7 +23,7 @@ SAMPLING = Sampling(
 
 
 def sent(engine, sampling=SAMPLING, **more):
-    return json.loads(chat_call(HI, sampling, traits(engine), **more).body)
+    return json.loads(chat_call(HI, sampling, traits(engine), **more).encode())
 
 
 def test_transformers_gets_sampling_where_it_reads_it():
@@ -39,7 +39,7 @@ def test_transformers_gets_sampling_where_it_reads_it():
 @pytest.mark.parametrize("engine", [VLLM, SGLANG, MLX])
 def test_earlier_thinking_is_sent_where_the_template_gets_it(engine):
     talk = (*HI, Message(role="assistant", content="a", thinking="Hm."), *HI)
-    body = json.loads(chat_call(talk, SAMPLING, traits(engine)).body)
+    body = json.loads(chat_call(talk, SAMPLING, traits(engine)).encode())
     assert body["messages"][1]["reasoning_content"] == "Hm."
 
 

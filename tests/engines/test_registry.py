@@ -39,14 +39,14 @@ class Odd(FakeEngine):
 
 
 def raise_an_error(search_paths: SearchPaths) -> Installation:
-    raise RuntimeError("no such colour")
+    raise RuntimeError("no such color")
 
 
 def test_an_adapter_that_raises_counts_as_missing() -> None:
     here = Installation(engine="odd", version="1")
     assert locate_engine(Odd(lambda search_paths: here), SearchPaths()) is here
     found = discover_engines({"odd": Odd(raise_an_error)}).missing["odd"]
-    assert found.reason == "looking for it failed (RuntimeError: no such colour)"
+    assert found.reason == "looking for it failed (RuntimeError: no such color)"
 
 
 class Raising(Odd):
@@ -56,24 +56,24 @@ class Raising(Odd):
         super().__init__(lambda search_paths: Installation(engine="odd", version="1"))
 
     def fail(self, *_: object) -> NoReturn:
-        raise RuntimeError("no such colour")
+        raise RuntimeError("no such color")
 
-    configured = preference = refuses = fail
+    configure = preference = refuses = fail
 
 
 def test_methods_that_raise_harm_their_own_engine_only(caplog: pytest.LogCaptureFixture) -> None:
     found = discover_engines({**load_engines(), "odd": Raising()})
-    assert "cannot configure engine 'odd': RuntimeError: no such colour" in caplog.text
+    assert "cannot configure engine 'odd': RuntimeError: no such color" in caplog.text
     machine = replace(facts(CPU), found=found)
     assert "odd" not in [engine.name for engine, _, _ in rank_engines(machine)]
     assert ask_preference(found.engines["odd"], CPU) == (
         0,
-        "its adapter failed (RuntimeError: no such colour)",
+        "its adapter failed (RuntimeError: no such color)",
     )
     refusal = find_refusal(
         found.engines["odd"], machine, ModelInfo(architecture="llama"), Mode.CHAT
     )
-    assert refusal == "its adapter failed (RuntimeError: no such colour)"
+    assert refusal == "its adapter failed (RuntimeError: no such color)"
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(3)", "GeneratorExit", "BaseException('x')"])
@@ -285,7 +285,7 @@ def test_an_adapter_that_inherits_from_nothing_gets_the_defaults(
     strange = load_engines()["strange"]
     assert (strange.max_adapters, strange.slots(2), strange.tunes) == (0, None, False)
     assert strange.attaches and strange.attach() == ((), "/up")
-    assert strange.configured({}) is strange
+    assert strange.configure({}) is strange
 
 
 def test_names_that_are_offered_are_those_that_are_listed() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import release as release_script
 from scripts import renew_build
 from tests.engines.releases import PROGRAM, Releases, make_archive, make_build
 from tests.engines.test_install import CPU, Painter, wheels, with_gpu
@@ -203,7 +206,7 @@ def test_what_is_cancelled_while_it_is_unpacked_leaves_nothing(
 
     way = mirrored(releases, BUILD)
     assert way.archive is not None
-    with pytest.raises(EnvironmentFailed, match="it was cancelled"), open_releases() as connections:
+    with pytest.raises(EnvironmentFailed, match="it was canceled"), open_releases() as connections:
         install_build(way.archive, folder, tell=tell, connections=connections, cancelled=cancelled)
     assert list_left(tmp_path) == []
 
@@ -258,7 +261,7 @@ def test_what_cannot_be_reached_is_replaced_by_the_next_way(
         monkeypatch.setenv(variable, value)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     painter = Painter(install=Recipe(wheels=(BUILD, wheels("paint==1"))))
-    found = install_first(make_offers(painter, CPU, tmp_path / "e"))
+    found = install_first(make_offers(painter, CPU, tmp_path / "e"), yes=False)
     assert found.version == "1"
     said = " ".join(capsys.readouterr().err.split())
     assert "cannot download llama.cpp's own build: " in said and "paint==1 is installed" in said
@@ -285,8 +288,7 @@ def test_the_c_library_is_looked_at_before_the_download(
     assert (first.wheels.archive is None, len(others)) == ((True, 0) if why else (False, 1))
     if why:
         assert (
-            f"instead      llama.cpp's own build does not run here: {why}"
-            in describe_offer(first)[-1]
+            f"instead   llama.cpp's own build does not run here: {why}" in describe_offer(first)[-1]
         )
         with pytest.raises(EngineMissing, match=r"release b1 of Painter: llama.cpp"):
             make_offers(painter, CPU, tmp_path, release="b1")
@@ -329,6 +331,14 @@ def test_the_pin_is_renewed(
     said = source.read_text()
     assert 'TAG = "b11600"' in said and said.count("bin-ubuntu-x64.tar.gz': '") == 1
     compile(said, str(source), "exec")
+    pins = re.search(r"DIGESTS.*= (\{[^}]*\})", said)
+    assert pins and len(ast.literal_eval(pins[1])) == len(names)
+    monkeypatch.setattr(llama_server, "DIGESTS", {"other": "0" * 64})
+    with pytest.raises(SystemExit, match=r"cannot release: the SHA-256 of llama-.* is not pinned"):
+        release_script.check_pins()
+    tag = llama_server.TAG
+    monkeypatch.setattr(llama_server, "DIGESTS", {each.format(tag=tag): "0" for each in names})
+    release_script.check_pins()
     with pytest.raises(SystemExit, match="b11500 has no SHA-256 of"):
         renew_build.main("b11500", source)
 

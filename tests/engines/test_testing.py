@@ -87,7 +87,7 @@ def change_environ(spec, environ) -> dict:
 
 
 def raise_an_error(self, *arguments):
-    raise RuntimeError("no such colour")
+    raise RuntimeError("no such color")
 
 
 FAULTS = [
@@ -98,7 +98,7 @@ FAULTS = [
     (Good(formats=()), "`formats` is empty"),
     (Good(modes=()), "`modes` is empty"),
     (with_method("preference", lambda self, platform: (-1, "")), "`preference` returns (-1, '')"),
-    (with_method("preference", raise_an_error), "RuntimeError: no such colour (in raise_an_error"),
+    (with_method("preference", raise_an_error), "RuntimeError: no such color (in raise_an_error"),
     (with_method("refuses", lambda self, platform, info: False), "`refuses` returns False"),
     (
         with_method("find", lambda self, paths: Missing(engine="good", reason="", hint="")),

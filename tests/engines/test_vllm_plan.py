@@ -11,7 +11,6 @@ from vllama.base.errors import NotEnoughMemory
 from vllama.engines.argv import flag_number, flag_value, has_flag
 from vllama.engines.base import Installation, Mode, Settings, TuningRequest
 from vllama.engines.vllm.adapter import ENGINE
-from vllama.engines.vllm.arguments import choose_reasoning_parser, choose_tool_parser
 from vllama.engines.vllm.memory import count_token_bytes, parse_size
 from vllama.engines.vllm.parallel import (
     Layout,
@@ -19,6 +18,7 @@ from vllama.engines.vllm.parallel import (
     choose_layout,
     iterate_shapes,
 )
+from vllama.engines.vllm.parsers import choose_reasoning_parser, choose_tool_parser, read_registries
 from vllama.machine.types import Platform, Vendor
 from vllama.models.types import Format
 from vllama.plan.choose import make_plan
@@ -150,6 +150,7 @@ def test_on_a_cpu_the_cache_is_given_in_bytes_and_prompts_are_read_whole():
         "--enforce-eager": "",
         "--no-enable-chunked-prefill": "",
         "--max-num-batched-tokens": str(4096 + 128),
+        "--structured-outputs-config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
     }
     assert tuning.memory.kv_bytes // count_token_bytes(INFO) >= 8 * 4096
     assert tuning.memory.weights_bytes == INFO.weights_bytes
@@ -271,6 +272,67 @@ def test_an_fp8_cache_holds_twice_as_much():
     assert tokens[1] == pytest.approx(2 * tokens[0], rel=0.01)
 
 
+def test_an_fp8_cache_is_for_gpus_that_compute_in_it():
+    old = replace(H100.accelerators[0], name="RTX 3090", compute_capability=(8, 6))
+    tuning = ENGINE.tune(wish(replace(H100, accelerators=(old,)), kv_cache_type="q8_0"))
+    assert "--kv-cache-dtype" not in tuning.settings.tuned_args
+    assert any("no fp8 cache: for that it does not use the RTX 3090" in r for r in tuning.reasons)
+
+
+def sharing(total: int, free: int) -> Platform:
+    """Return a machine whose GPU's memory is the RAM; sizes in GiB."""
+    one = replace(H100.accelerators[0], name="NVIDIA GB10", shares_ram=True)
+    gpu = replace(one, total_bytes=total * GIB, free_bytes=free * GIB)
+    ram = {"ram_total_bytes": total * GIB, "ram_available_bytes": free * GIB}
+    return replace(H100, accelerators=(gpu,), **ram)
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "weights", "most"),
+    [
+        (119, 112, 1, 0.28),
+        (119, 112, 16, 0.38),
+        (119, 60, 1, 0.2),
+        (119, 112, 64, 0.8),
+        (61, 55, 1, 0.4),
+        (61, 55, 16, 0.65),
+        (15, 13, 1, 0.5),
+        (15, 13, 16, 2),  # it does not fit, and says so by its numbers
+    ],
+)
+def test_on_shared_memory_the_cache_is_for_a_need_and_the_system_has_room(
+    total, free, weights, most
+):
+    info = replace(LLAMA_8B, weights_bytes=weights * GIB)
+    reserve = min(max(2 * GIB, total * GIB // 10), total * GIB // 4)
+    request = wish(sharing(total, free), info, context_length=131_072, reserve_bytes=reserve)
+    tuning = ENGINE.tune(request)
+    got, memory = arguments(tuning), tuning.memory
+    assert memory.total_bytes <= most * total * GIB
+    cache = int(got["--kv-cache-memory-bytes"])
+    assert memory.kv_bytes < cache <= memory.kv_bytes + GIB // 16
+    assert cache >= tuning.settings.context_length * count_token_bytes(info)
+    if memory.total_bytes <= free * GIB - reserve:
+        assert float(got["--gpu-memory-utilization"]) * total * GIB <= free * GIB - reserve
+    assert "of the RAM" in tuning.reasons[-1]
+
+
+def test_on_shared_memory_the_user_s_own_sizes_stay():
+    for own in (("--gpu-memory-utilization", "0.8"), ("--kv-cache-memory-bytes", "4G")):
+        tuning = ENGINE.tune(wish(sharing(119, 112), extra_args=own))
+        assert "--kv-cache-memory-bytes" not in tuning.settings.tuned_args
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_a_gpu_that_does_not_tell_its_memory_is_not_divided_by(silent):
+    """Nor does it take along one that does."""
+    two = gpus(2).accelerators
+    mute = tuple(replace(gpu, total_bytes=0, free_bytes=0) for gpu in two[:silent])
+    tuning = ENGINE.tune(wish(replace(H100, accelerators=(*mute, *two[silent:]))))
+    assert tuning.settings.gpus == ((1,) if silent == 1 else ())
+    assert ("--gpu-memory-utilization" in tuning.settings.tuned_args) is (silent == 1)
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("4G", 4 * GIB), ("4g", 4 * 10**9), ("1.5M", 3 * MIB // 2), ("7", 7), ("lots", 0), (None, 0)],
@@ -319,6 +381,39 @@ def test_the_fewest_gpus_that_hold_the_model(platform, info, expected):
     tensor = flag_number(tuning.settings.tuned_args, "--tensor-parallel-size", default=1)
     pipeline = flag_number(tuning.settings.tuned_args, "--pipeline-parallel-size", default=1)
     assert (tensor, pipeline, len(tuning.settings.gpus)) == expected
+
+
+def unlike(*kinds: tuple[int, tuple[int, int]]) -> Platform:
+    """Return a machine with a GPU for each (GiB, compute capability)."""
+    platform = gpus(len(kinds))
+    cards = [
+        replace(gpu, total_bytes=size * GIB, free_bytes=(size - 1) * GIB, compute_capability=has)
+        for gpu, (size, has) in zip(platform.accelerators, kinds, strict=True)
+    ]
+    return replace(platform, accelerators=tuple(cards))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "weights", "expected"),
+    [
+        (((24, (8, 9)), (48, (8, 6))), 30, (1,)),
+        (((24, (8, 6)), (24, (8, 9)), (24, (8, 6))), 30, (0, 2)),
+        (((24, (8, 6)), (48, (8, 6)), (24, (8, 6))), 41, (1,)),
+        (((12, (8, 6)), (24, (8, 9)), (12, (8, 6))), 16, (1,)),
+        # the larger one alone does not hold it, and nobody is told that both do
+        (((24, (8, 9)), (48, (8, 6))), 55, None),
+    ],
+)
+def test_a_model_is_split_over_equal_gpus_only(kinds, weights, expected):
+    here = facts(unlike(*kinds), (VLLM_HERE,))
+    info = replace(LLAMA_8B, weights_bytes=weights * GIB)
+    if expected is None:
+        with pytest.raises(NotEnoughMemory):
+            make_plan(here, FOLDER, info, Need())
+        return
+    plan = make_plan(here, FOLDER, info, Need())
+    assert plan.settings.gpus == expected
+    assert any("differ: a model is split over equal ones only" in r for r in plan.reasons)
 
 
 def test_the_roomiest_gpu_is_taken_and_named():
@@ -382,7 +477,7 @@ def test_every_shape_can_be_run(heads, kv, count):
 
 
 def test_without_gpus_there_is_nothing_to_choose():
-    assert choose_layout(CPU, INFO, fits=lambda *_: False, parallel=None) == Layout()
+    assert choose_layout(wish(CPU, INFO), lambda *_: False) == Layout()
 
 
 # -- the whole plan ---------------------------------------------------------------------------
@@ -439,6 +534,17 @@ THINKS = "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}"
         ("gpt_oss", "{% if tools %}<|channel|>analysis<|call|>", "openai", "openai_gptoss"),
         ("mistral", "{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS]", "mistral", None),
         ("mistral", "[INST]", None, None),
+        # marks of one family are enough
+        ("a", "tools <|tools_prefix|> <|inner_prefix|>", "apertus", None),
+        ("a", "tools ]<]minimax[>[<tool_call> <mm:think>", "minimax_m3", "minimax_m3"),
+        ("a", "tools <|open|>tools<|sep|> <|open|>think", "kimi_k3", "kimi_k3"),
+        ("a", "tools <atem:invoke to=self<|message|>", "muse", "muse"),
+        ("hy_v3", "tools <tool_calls:1><tool_sep:1> <think:1>", "hy_v3", "hy_v3"),
+        ("hunyuan_v1_moe", "tools <tool_calls> <think> <answer>", None, "hunyuan_a13b"),
+        # vllama reads these by itself
+        ("gemma4", "tools <|tool_call>call: <|channel>thought", None, None),
+        ("lfm2", "tools <|tool_call_start|>", None, None),
+        ("kimi_k25", "tools <|tool_calls_section_begin|><think>", None, None),
     ],
 )
 def test_a_parser_only_where_type_and_template_agree(architecture, template, tools, thinking):
@@ -447,9 +553,63 @@ def test_a_parser_only_where_type_and_template_agree(architecture, template, too
     args = ENGINE.tune(wish(CPU, info)).settings.tuned_args
     assert flag_value(args, "--tool-call-parser") == tools
     assert ("--enable-auto-tool-choice" in args) is bool(tools)
+
     assert flag_value(args, "--reasoning-parser") == thinking
     assert not has_flag(
         ENGINE.tune(wish(CPU, info, mode=Mode.EMBED)).settings.tuned_args,
         "--tool-call-parser",
         "--reasoning-parser",
     )
+
+
+REGISTRY = """_TO_REGISTER = {
+    "muse_glimmer": (  # name
+        "file",
+    ),
+    "granite-20b-fc": ("file", "Class"),
+}
+"""
+
+
+def test_parsers_are_those_of_the_installed_version(tmp_path):
+    for folder in ("tool_parsers", "reasoning"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(REGISTRY)
+    known = read_registries(tmp_path)
+    assert known == {(kind, name) for kind in ("tool_parsers", "reasoning")
+                     for name in ("muse_glimmer", "granite-20b-fc")}  # fmt: skip
+    info = replace(INFO, chat_template="tools <atem:invoke to=self<|message|>")
+    assert choose_tool_parser(info, known) == choose_reasoning_parser(info, known) == "muse_glimmer"
+    here = replace(VLLM_HERE, parsers=known)
+    args = ENGINE.tune(replace(wish(CPU, info), installation=here)).settings.tuned_args
+    assert flag_value(args, "--tool-call-parser") == "muse_glimmer"
+    # older versions have none there, and of a program alone nothing is known
+    assert read_registries(tmp_path / "none") == frozenset() and read_registries(None) is None
+    assert choose_tool_parser(info, frozenset()) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "rank", "platform", "extra", "said"),
+    [
+        (0, 0, H100, (), (None, None)),
+        (20, 12, H100, (), ("20", "16")),
+        (100, 8, H100, (), ("32", "8")),
+        (3, 300, CPU, (), ("4", "320")),  # the last one stays empty
+        (3, 8, H100, ("--enable-lora",), (None, None)),
+    ],
+)
+def test_adapters_on_this_disk_have_room(count, rank, platform, extra, said):
+    base = LLAMA_8B if platform is H100 else INFO
+    meta = {f"{base.architecture}.feed_forward_length": 14_336}
+    info = replace(base, lora_count=count, lora_rank=rank, metadata=meta)
+    tuning = ENGINE.tune(wish(platform, info, extra_args=extra))
+    args = tuning.settings.tuned_args
+    assert (flag_value(args, "--max-loras"), flag_value(args, "--max-lora-rank")) == said
+    without = ENGINE.tune(wish(platform, replace(info, lora_count=0)))
+    assert (tuning.memory.weights_bytes > without.memory.weights_bytes) is (said[0] is not None)
+    if count == 20:  # some 84 MB each: 41.9 million numbers in two bytes
+        added = tuning.memory.weights_bytes - without.memory.weights_bytes
+        assert added == 20 * 41_943_040 * 2
+    settings = replace(tuning.settings, extra_args=extra)
+    paths = ENGINE.traits(bundle(), settings).adapter_paths
+    assert (paths is not None) is bool(extra or said[0])

@@ -5,7 +5,8 @@ A single file with nothing but the standard library: ``python tests/fake_engine/
 that: ``@tokens=50 @delay=0.01``. ``--help`` lists the faults; ``GET /__stats`` tells what it saw,
 ``GET /__exit`` ends it (with --exit-code) at once, ``GET /__core_dies`` makes it answer from then
 on that its core is dead, and ``@core_dies`` in a message does so, too; ``@dies=N`` kills
-it after N tokens.
+it after N tokens, ``@dies_after=N`` N milliseconds after it has read that; ``@reads=S`` has it read
+for S seconds where no tokens are wanted.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, required=True)
+    p.add_argument("--uds", metavar="PATH", help="listen there, not on the port")
     p.add_argument("--api-key")
     p.add_argument("--model", default="fake")
     p.add_argument("--owner", default="fake", help="`owned_by` of its model")
@@ -100,11 +102,14 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     flow.add_argument(
         "--say", type=json.loads, metavar="JSON", help="this text, three letters each"
     )
+    flow.add_argument("--say-held", type=json.loads, metavar="JSON", help="this one for a format")
     flow.add_argument("--started-with", metavar="JSON")
     flow.add_argument("--no-usage", action="store_true")
     flow.add_argument("--stall-after", type=int, metavar="N", help="say no more after N tokens")
     flow.add_argument("--reset-after", type=int, metavar="N", help="reset the connection")
     flow.add_argument("--die-after", type=int, metavar="N", help="SIGKILL, or --exit-code")
+    flow.add_argument("--die-held", action="store_true", help="when asked for a format")
+    flow.add_argument("--die-reading", action="store_true", help="the answer, for its tokens")
     flow.add_argument("--error-after-200", action="store_true")
     flow.add_argument("--empty-200", action="store_true")
     flow.add_argument("--counts", choices=("messages", "tokenize"), help="by vLLM's route so named")
@@ -220,11 +225,13 @@ class Server(ThreadingHTTPServer):
         ]
         self.texts = [""] * SLOTS
         self.core_died = threading.Event()
+        self.loop = threading.Lock()  # whoever has it keeps all others waiting
         self.held = bytes(range(256)) * (4096 * options.hold)
         self.bodies: deque[Any] = deque(maxlen=KEPT)
         self.ids: deque[str | None] = deque(maxlen=KEPT)  # `x-request-id` of each of the bodies
         self.parents: deque[dict[str, str | None]] = deque(maxlen=KEPT)  # W3C's, of each of them
-        super().__init__((options.host, options.port), Handler)
+        self.address_family = socket.AF_UNIX if options.uds else socket.AF_INET
+        super().__init__(options.uds or (options.host, options.port), Handler)
 
     def server_bind(self) -> None:
         """Bind without the look-up of the host's name that the base class does."""
@@ -234,7 +241,7 @@ class Server(ThreadingHTTPServer):
 
     def kill_core(self) -> None:
         """Announce the end of the core in the log, and fail all answers from now on."""
-        print("core: no such colour: mauve", flush=True)
+        print("core: no such color: mauve", flush=True)
         self.core_died.set()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -260,10 +267,14 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     server: Server
     dies_after: int | None = None
     steered = ""  # what an answer begins with
+
+    def setup(self) -> None:
+        """Send small pieces at once, which a Unix socket does anyway."""
+        self.disable_nagle_algorithm = self.server.address_family != socket.AF_UNIX
+        super().setup()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -292,7 +303,8 @@ class Handler(BaseHTTPRequestHandler):
         elif not self.authorized():
             self.answer(401, error("invalid api key", 401))
         elif path == "/metrics" and options.metrics != "hang":
-            self.server.count(scrapes=1)
+            with self.server.loop:
+                self.server.count(scrapes=1)
             self.answer(200, (METRICS if options.metrics == "good" else "# TYPE x\n{").encode())
         elif path == "/metrics":
             time.sleep(CHILD_LIFE_S)
@@ -445,15 +457,25 @@ class Handler(BaseHTTPRequestHandler):
         self.dies_after = int(dies[1]) if dies else None
         n_prompt = len(prompt.split())
         self.steered = describe_steering(body.get("vllm_xargs") or {})
+        if blocks := re.search(r"@blocks=([0-9]+)", last_user(body, chat)):
+            with self.server.loop:
+                print("its loop is blocked", flush=True)
+                time.sleep(int(blocks[1]))
+        if takes := re.search(r"@takes=([0-9]+)", last_user(body, chat)):
+            self.server.held += b"x" * (int(takes[1]) << 20)
         if self.dies_after == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        found = dict(re.findall(r"@(tokens|delay)=([0-9.]+)", last_user(body, chat)))
-        said = options.say or ""
+        if late := re.search(r"@dies_after=([0-9]+)", last_user(body, chat)):
+            threading.Timer(int(late[1]) / 1000, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        found = dict(re.findall(r"@(tokens|delay|reads)=([0-9.]+)", last_user(body, chat)))
+        self.said = said = self.choose_text(body)
         total = int(found.get("tokens", -(-len(said) // 3) or DEFAULT_TOKENS))
         delay_s = float(found.get("delay", options.token_interval))
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         reason = "length" if limit is not None and limit <= total else "stop"
         tokens = min(total, limit) if limit is not None else total
+        if limit == 0:
+            time.sleep(float(found.get("reads", 0)))
         usage: dict[str, Any] = {
             "prompt_tokens": n_prompt,
             "completion_tokens": tokens,
@@ -472,7 +494,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(delay_s)
             self.fault(number)
         self.server.count(tokens=tokens)
-        text = options.say or "".join(f"tok{n} " for n in range(tokens))
+        text = said or "".join(f"tok{n} " for n in range(tokens))
         text = self.steered + text
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -481,6 +503,18 @@ class Handler(BaseHTTPRequestHandler):
         if layers := (body.get("vllm_xargs") or {}).get("output_residual_stream"):
             answer |= collect(layers, prompt, text, choice)
         self.answer(200, answer)
+
+    def choose_text(self, body: dict[str, Any]) -> str:
+        """Return what it was told to say, up to a stop sequence; "": tokens with numbers."""
+        options = self.server.options
+        if options.say_held is None:
+            return options.say or ""
+        is_held = any(body.get(name) for name in ("response_format", "json_schema", "regex"))
+        if is_held and options.die_held:
+            os.kill(os.getpid(), signal.SIGKILL)
+        text = options.say_held if is_held else options.say
+        ends = [at for stop in body.get("stop") or () if (at := text.find(stop)) >= 0]
+        return text[: min(ends, default=len(text))]
 
     def head(self, chat: bool, kind: str) -> dict[str, Any]:
         """Return the fields that every chunk and answer begins with."""
@@ -536,7 +570,7 @@ class Handler(BaseHTTPRequestHandler):
             if delay_s:
                 time.sleep(delay_s)
             self.fault(number)
-            said = self.server.options.say
+            said = self.said or None
             text = f"tok{number} " if said is None else said[3 * number : 3 * number + 3]
             yield choice({"content": text})
             self.server.count(tokens=1)
@@ -562,6 +596,8 @@ class Handler(BaseHTTPRequestHandler):
     def fault(self, sent: int) -> None:
         """Stall, reset or die, if it is time to after `sent` tokens."""
         options = self.server.options
+        with self.server.loop:
+            pass
         if options.stall_after == sent:
             while True:
                 self.check_client()
@@ -648,6 +684,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def tokenize(self, path: str, body: dict[str, Any]) -> None:
         """Answer both /extras paths; a token is a code point, or a byte above all of them."""
+        if self.server.options.die_reading and "tok0 " in body.get("input", ""):
+            os.kill(os.getpid(), signal.SIGKILL)
         if path.endswith("/detokenize"):
             data = b"".join(map(write_token, body.get("tokens", [])))
             self.answer(200, {"text": data.decode(errors="replace")})

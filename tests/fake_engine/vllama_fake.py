@@ -13,7 +13,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
+from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_server import SLOTS
@@ -22,7 +25,7 @@ from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.vllm.lens import Lens
 from vllama.machine.environments.layout import Step
 from vllama.models.types import Format
-from vllama.supervise.spec import Fault, Grace, HttpProbe, LaunchSpec
+from vllama.supervise.spec import SOCKET, Fault, Grace, HttpProbe, LaunchSpec
 
 PROGRAM = Path(__file__).with_name("engine.py")
 STUCK = {
@@ -44,7 +47,7 @@ class FakeEngine(Engine):
     overhead: Overhead = Overhead(context_multiple=256)
     failures: tuple = (
         FailurePattern(
-            pattern="no such colour: (.+)", cause="the colour {0} is unknown", hint="paint it"
+            pattern="no such color: (.+)", cause="the color {0} is unknown", hint="paint it"
         ),
         FailurePattern(
             pattern="failed to allocate", cause="no memory", hint="buy some", fault=Fault.MEMORY
@@ -95,6 +98,9 @@ class FakeEngine(Engine):
             "--started-with", describe_start(settings, bundle.draft),
             *(part for part in more if part),
         )  # fmt: skip
+        if "unix" in settings.alias:
+            argv += ("--uds", SOCKET)
+            endpoint = msgspec.structs.replace(endpoint, socket=SOCKET)
         return LaunchSpec(
             name=settings.alias,
             argv=argv,
@@ -107,6 +113,7 @@ class FakeEngine(Engine):
         )
 
     saves_slots: bool = True
+    spare_bytes: int = 512 * 1024**2  # tests/chaos/trouble.py takes 400 MiB at a start
 
     def lacks_for_inspection(self, installation):
         """It has a lens unless it is an old one."""
@@ -139,11 +146,13 @@ class FakeEngine(Engine):
             usage_in_stream="counts" in bundle.name,
             parses_tools=not bare,
             splits_reasoning=not bare,
+            fields_for_marks={"skip_special_tokens": False},
             formats_completions="chats-only" not in bundle.name,
+            schema_compiler=LLGUIDANCE if "compiles" in bundle.name else None,
             schema_style=SchemaStyle.JSON_OBJECT if bare else SchemaStyle.OPENAI,
             vector_style=VectorStyle.PER_TOKEN,
-            dead_words=("the core is dead",),
-            dead_line="^core: ",
+            dead_words=() if "silent" in bundle.name else ("the core is dead",),
+            dead_line="" if "silent" in bundle.name else "^core: ",
             takes_audio="hears" in bundle.name,
             request_id_header="x-request-id",
             inspector=Lens() if settings.inspect else None,

@@ -27,7 +27,7 @@ from vllama.chat.tool_calls import CallScanner
 
 # these read a client's request or a model's template; no other may be added without a thought
 OF_REQUESTS = {
-    "chat.bodies", "chat.grammar_schema", "chat.schema",
+    "chat.bodies", "chat.grammar_schema", "chat.schema", "chat.schema_pattern",
     "chat.templates.go.functions", "chat.templates.go.lex", "chat.templates.template_style",
     "dialects.ollama.read", "dialects.openai.messages",
 }  # fmt: skip

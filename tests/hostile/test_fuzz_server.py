@@ -114,6 +114,10 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
         {"model": "four", "files": {"m.gguf": "sha256:" + "a" * 64}, "quantize": "q4_0"},
     ],
     "/api/tokenize": [{"model": "sea", "content": "x"}],
+    **{
+        path: [{"model": "sea", "prompt": "x"}]
+        for path in ("/tokenize", "/detokenize", "/pooling", "/classify")
+    },
     "/api/detokenize": [{"model": "sea", "tokens": [1, 2]}],
     "/v1/chat/completions": [
         {"model": "sea", "messages": TALK, "tools": [TOOL], "max_tokens": 2, "stop": ["x"]},
@@ -167,6 +171,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/web_fetch": [{"url": HERE}],
     "/api/push": [{"model": "sea", "stream": False}],
     "/api/me": [{"name": "x"}],
+    "/api/changes": [{"removed": ["x"]}],
     "/api/signout": [{"name": "x"}],
     "/api/experimental/web_search": [{"query": "x"}],
     "/api/experimental/web_fetch": [{"url": HERE}],

@@ -42,7 +42,7 @@ from tests.hostile.test_model_files import (
     text,
 )
 from vllama.base.errors import BadRequest, VllamaError
-from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.grammar_schema import COMPILERS, SchemaWriter
 from vllama.chat.parsers.call_values import Toolset
 from vllama.chat.parsers.thinking import ThinkSplitter
 from vllama.chat.reply import Reply
@@ -353,7 +353,8 @@ def test_fuzz_schemas(content: bytes) -> None:
     if not isinstance(schema, dict):
         return
     with steps(STEPS):
-        for ask in (check_schema, make_safe_schema, close_schema):
+        writers = [SchemaWriter(one) for one in COMPILERS]
+        for ask in (check_schema, *(partial(one.write, where="schema") for one in writers)):
             try:
                 ask(schema)
             except VllamaError as error:

@@ -19,7 +19,7 @@ from vllama.config import Config
 from vllama.models.library import open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.in_use import InUse, Setup
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def catalog(place: Path, *, paths: bool) -> Catalog:
         data_dir=place / "data",
     )
     config = Config(host="127.0.0.1" if paths else "0.0.0.0")
-    return Catalog(InUse(Snapshot(config=config, library=open_library(settings))), RealClock())
+    return Catalog(InUse(Setup(config=config, library=open_library(settings))), RealClock())
 
 
 def answer(asked: Catalog, name: str) -> tuple[object, ...]:

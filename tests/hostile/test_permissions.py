@@ -37,10 +37,13 @@ KINDS = {
     for path in route.paths
     for method in route.methods
 }
-CHANGING = [place for place, kind in KINDS.items() if kind is RouteKind.WRITES]
+CHANGING = [
+    place for place, kind in KINDS.items() if kind is RouteKind.WRITES and place[0] != "HEAD"
+]
 SETTING = [place for place, kind in KINDS.items() if kind is RouteKind.SETS]
 HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/api/plan", "/api/show", "/api/tokenize", "/api/detokenize"),
+    *("/tokenize", "/detokenize", "/pooling", "/classify", "/engine/x"),
     *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking", "/v2/rerank", "/score", "/v1/score"),
     *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
     *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
@@ -48,6 +51,7 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
     *("/v1/images/generations", "/v1/images/edits"),
     *("/api/me", "/api/signout", "/api/user/keys/x"),
+    "/api/changes",  # refuses by itself, see tests/server/test_changes.py
     "/api/requests/x",  # ends a request, whoever has asked: keys are the only guard
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
     *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),

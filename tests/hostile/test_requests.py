@@ -17,9 +17,10 @@ from tests.hostile.test_model_files import MB, memory
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base.clock import RealClock
 from vllama.base.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
-from vllama.chat.bodies import MAX_VALUES, decode_json
+from vllama.chat import bodies as bodies_module
+from vllama.chat.bodies import MAX_TEXT, MAX_VALUES, decode_json, decode_object
 from vllama.chat.engine.traits import Tokenizer, Traits
-from vllama.chat.grammar_schema import close_schema, make_safe_schema
+from vllama.chat.grammar_schema import CONVERTER, FRAGILE, SchemaWriter
 from vllama.chat.prepare import make_call_schema
 from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS, Message
 from vllama.chat.schema import MOST_BYTES, check_schema
@@ -39,13 +40,12 @@ from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes import app as app_module
 from vllama.routes import guards as guards_module
 from vllama.routes.app import App
-from vllama.routes.context import Gateway
+from vllama.routes.context import Starting
 from vllama.routes.guards import Guards
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.in_use import InUse, Setup
 from vllama.routes.prompts import tokenizer
 from vllama.routes.prompts.prompt import Prompt
 from vllama.routes.route import Route
-from vllama.routes.route_table import RouteTable
 
 STEPS = 300_000
 """Of any of these: some 50 ms of the loop, all of it while others wait."""
@@ -173,7 +173,14 @@ def chained(count: int, reference: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("reference", ["#{}", "#/$defs/{}"])
-@pytest.mark.parametrize("use", [check_schema, close_schema, make_safe_schema])
+@pytest.mark.parametrize(
+    "use",
+    [
+        check_schema,
+        lambda schema: SchemaWriter(CONVERTER).write(schema, "schema"),
+        lambda schema: SchemaWriter(FRAGILE).write(schema, "schema"),
+    ],
+)
 def test_references_are_followed_once(use: Callable[[object], object], reference: str) -> None:
     schema = chained(1000, reference)
     with steps(STEPS):
@@ -277,8 +284,40 @@ def test_an_input_that_no_context_holds_is_not_given_to_a_tokenizer() -> None:
         asyncio.run(tokenizer.tokenize(None, traits, "a" * (tokenizer.MAX_TEXT + 1)))  # type: ignore[arg-type]
 
 
+TEXTS: dict[str, tuple[str, bool]] = {
+    "ascii": ("one word " * (MAX_TEXT // 9 + 1), False),
+    "as long as a context may be": ("one word " * (MAX_TEXT // 9), True),
+    "wide": ("\u6c49" * (MAX_TEXT * 2), False),
+    "wide, as long as a context may be": ("\u6c49" * MAX_TEXT, True),
+    "lines": ("one line of words, and many more of them\n" * (MAX_TEXT // 25), False),
+    "an image": ("A" * (MAX_TEXT * 3), True),
+    "an address of an image": ("data:image/png;base64," + "A" * (MAX_TEXT * 3), True),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("ascii_", [False, True])
+def test_a_text_that_no_context_holds_is_not_decoded(
+    name: str, ascii_: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text of escapes alone may look like an image's, and is decoded."""
+    text, passes = TEXTS[name]
+    body = json.dumps({"model": "m", "prompt": text}, ensure_ascii=ascii_).encode()
+    if passes or (ascii_ and "wide" in name):
+        assert decode_object(body)["prompt"] == text
+        return
+    monkeypatch.setattr(bodies_module, "_decode", pytest.fail)
+    with pytest.raises(BadRequest, match="the input is too long"):
+        decode_object(body)
+
+
+def test_many_long_texts_are_no_long_text() -> None:
+    texts = ["one word " * 500_000] * 4
+    assert decode_object(json.dumps({"input": texts}).encode())["input"] == texts
+
+
 def test_nor_is_it_rendered() -> None:
-    prompt = Prompt(INFO, None, None, Traits(context_length=8))  # type: ignore[arg-type]
+    prompt = Prompt(INFO, None, None, Traits(context_length=100_000))  # type: ignore[arg-type]
     half = Message(role="user", content="a" * (tokenizer.MAX_TEXT // 2 + 1))
     with memory(MB), pytest.raises(BadRequest, match="too long"):
         asyncio.run(prompt.fit((half, half), (), think=None))
@@ -321,7 +360,7 @@ def test_nothing_stays_of_a_request_that_failed(
     """Not until the collector of cycles comes, either, which is set to come rarely."""
     alive: list[weakref.ref[Body]] = []
 
-    async def handle(gateway: Gateway, request: Request) -> None:
+    async def handle(starting: Starting, request: Request) -> None:
         body = Body()
         alive.append(weakref.ref(body))
         try:
@@ -330,9 +369,13 @@ def test_nothing_stays_of_a_request_that_failed(
             raise type(error)("no") from LookupError("why")
 
     async def run() -> None:
-        in_use = InUse(Snapshot(config=Config()))
-        gateway = Gateway(in_use, KeyRing((), None, RealClock()), Metrics())
-        app = App(gateway, RouteTable([Route("GET /x", handle, starting=True)]))
+        starting = Starting(
+            in_use=InUse(Setup(config=Config())),
+            keys=KeyRing((), None, RealClock()),
+            metrics=Metrics(),
+            routes=(Route("GET /x", handle, starting=handle),),
+        )
+        app = App(starting)
         head = Head("GET", "/x", "1.1", True, {b"host": b"localhost"})
         request = Request(Nobody(), head)  # type: ignore[arg-type]
         await app(request)

@@ -12,7 +12,7 @@ from tests.hub.repos import CHUNK, HubFile
 
 GB = 10**9
 ALIGNMENT = 32
-# quantisation → (number in `general.file_type`, tensor type, values of a block, its bytes): ggml.h
+# quantization → (number in `general.file_type`, tensor type, values of a block, its bytes): ggml.h
 QUANTS = {
     "F16": (1, 1, 1, 2),
     "Q8_0": (7, 8, 32, 34),

@@ -1,6 +1,6 @@
 """The two servers: the hub and, at another origin, its CDN.
 
-Answers were taken from huggingface_hub's and llama.cpp's client code and from known behaviour. Not
+Answers were taken from huggingface_hub's and llama.cpp's client code and from known behavior. Not
 here: Xet, uploads, datasets.
 
 See docs/reference/hub.md#hub-api.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vllama.machine.cpu import (
-    Limits,
+    Cgroups,
     apply_quota,
     count_physical_cores,
     detect_cpu,
@@ -16,8 +16,8 @@ from vllama.machine.cpu import (
     parse_cpu_max,
     parse_cpuinfo,
     parse_memory_limit,
+    parse_page_cache,
     parse_self_cgroup,
-    parse_stat,
     read_cgroup,
 )
 
@@ -62,10 +62,26 @@ def test_apply_quota(affinity: int, quota: float | None, cores: int) -> None:
     assert apply_quota(affinity, quota) == cores
 
 
-def test_inactive_file() -> None:
-    assert parse_stat("anon 5\ninactive_file 4096\nfile 9\n", "inactive_file") == 4096
-    assert parse_stat("total_inactive_file 77\n", "inactive_file") == 77
-    assert parse_stat("", "inactive_file") == 0
+@pytest.mark.parametrize(
+    ("stat", "clean"),
+    [
+        ("anon 5\nfile 9\ninactive_file 4000\nactive_file 96\n", 4096),  # v2
+        ("inactive_file 4000\nactive_file 96\nshmem 700\n", 4096),  # tmpfs is not among them
+        ("inactive_file 400\nfile_dirty 90\nfile_writeback 10\n", 300),
+        ("inactive_file 1\ntotal_inactive_file 70\ntotal_active_file 7\n", 77),  # v1, groups below
+        ("inactive_file 1\ntotal_inactive_file 70\ndirty 3\ntotal_dirty 20\n", 50),
+        ("total_inactive_file 5\ntotal_dirty 9\n", 0),
+        ("inactive_file many\n\nactive_file\n", 0),
+        ("", 0),
+    ],
+)
+def test_the_page_cache_that_can_be_dropped_at_once(stat: str, clean: int) -> None:
+    assert parse_page_cache(stat)[0] == clean
+
+
+def test_the_page_cache_that_has_to_be_written() -> None:
+    assert parse_page_cache("active_file 90\nfile_dirty 30\nfile_writeback 9\n") == (51, 39)
+    assert parse_page_cache("total_active_file 20\ntotal_dirty 30\n") == (0, 20)
 
 
 def test_self_cgroup() -> None:
@@ -106,8 +122,11 @@ def test_cgroup_v2_takes_the_tightest_of_all_levels(tmp_path: Path) -> None:
             "sys/fs/cgroup/user.slice/job.scope/memory.stat": f"inactive_file {GIB // 2}",
         },
     )
-    assert read_cgroup(tmp_path) == Limits(
-        cores=1.0, memory_bytes=2 * GIB, memory_used_bytes=GIB // 2
+    assert read_cgroup(tmp_path) == Cgroups(
+        cores=1.0,
+        memory_bytes=2 * GIB,
+        memory_free_bytes=GIB + GIB // 2,
+        memory_cached_bytes=GIB // 2,
     )
 
 
@@ -122,7 +141,9 @@ def test_cgroup_v2_in_a_container(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory.current": "1000",
         },
     )
-    assert read_cgroup(tmp_path) == Limits(cores=1.5, memory_bytes=GIB, memory_used_bytes=1000)
+    assert read_cgroup(tmp_path) == Cgroups(
+        cores=1.5, memory_bytes=GIB, memory_free_bytes=GIB - 1000
+    )
 
 
 def test_cgroup_v1_whose_path_is_not_mounted_here(tmp_path: Path) -> None:
@@ -136,11 +157,13 @@ def test_cgroup_v1_whose_path_is_not_mounted_here(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB),
         },
     )
-    assert read_cgroup(tmp_path) == Limits(cores=2.0, memory_bytes=4 * GIB, memory_used_bytes=GIB)
+    assert read_cgroup(tmp_path) == Cgroups(
+        cores=2.0, memory_bytes=4 * GIB, memory_free_bytes=3 * GIB
+    )
 
 
 def test_no_cgroup(tmp_path: Path) -> None:
-    assert read_cgroup(tmp_path) == Limits()
+    assert read_cgroup(tmp_path) == Cgroups()
 
 
 def test_the_limit_counts_as_the_memory_there_is(tmp_path: Path) -> None:
@@ -161,8 +184,8 @@ def test_the_limit_counts_as_the_memory_there_is(tmp_path: Path) -> None:
 
 
 def test_pages_of_files_that_are_kept_are_not_available():
-    total, available = measure_usable_ram(Limits())
-    _, less = measure_usable_ram(Limits(), kept_bytes=total)
+    total, available = measure_usable_ram(Cgroups())
+    _, less = measure_usable_ram(Cgroups(), kept_bytes=total)
     assert available > 0
     assert less == 0
 
@@ -170,22 +193,41 @@ def test_pages_of_files_that_are_kept_are_not_available():
 @pytest.mark.parametrize(
     ("cached_bytes", "kept_bytes", "available"),
     [
-        (0, 0, 600),  # as before: used is used
-        (0, 100, 500),  # kept, and not counted as used there
-        (100, 100, 600),  # kept, and counted as used there already
-        (300, 100, 600),
-        (50, 100, 550),
+        (0, 0, 600),
+        (300, 0, 600),
+        (300, 100, 500),
+        (100, 100, 500),
+        (50, 100, 550),  # half of them were read by another group, which pays for them
+        (0, 100, 600),
     ],
 )
 def test_kept_pages_count_once_in_a_control_group(cached_bytes, kept_bytes, available):
-    limits = Limits(memory_bytes=1000, memory_used_bytes=400, memory_cached_bytes=cached_bytes)
+    limits = Cgroups(memory_bytes=1000, memory_free_bytes=600, memory_cached_bytes=cached_bytes)
     assert measure_usable_ram(limits, kept_bytes)[1] == available
 
 
-def test_active_pages_of_files():
-    assert parse_stat("inactive_file 7\nactive_file 4096\n", "active_file") == 4096
-    assert parse_stat("total_active_file 77\n", "active_file") == 77
-    assert parse_stat("", "active_file") == 0
+@pytest.mark.parametrize(
+    ("group", "left"),
+    [
+        # of the container and of the machine's half that holds it: limit, usage, cache
+        ((2 * GIB, GIB, 0), (GIB, 0)),
+        ((2 * GIB, GIB, GIB // 4), (GIB + GIB // 4, GIB // 4)),
+        ((8 * GIB, GIB, 0), (2 * GIB, GIB)),  # the outer one is the fuller one
+    ],
+)
+def test_of_nested_groups_the_smallest_limit_and_the_fullest_group_count(
+    tmp_path, group: tuple[int, int, int], left: tuple[int, int]
+) -> None:
+    inner, outer = "sys/fs/cgroup/memory/docker/a", "sys/fs/cgroup/memory/docker"
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    rows = {inner: group, outer: (4 * GIB, 3 * GIB, GIB)}
+    write(tmp_path, {"proc/self/cgroup": "4:memory:/docker/a"})
+    for folder, (limit, usage, cache) in rows.items():
+        write(tmp_path, {f"{folder}/{names[0]}": str(limit), f"{folder}/{names[1]}": str(usage)})
+        write(tmp_path, {f"{folder}/memory.stat": f"active_file 0\ntotal_active_file {cache}"})
+    limits = read_cgroup(tmp_path)
+    assert limits.memory_bytes == min(group[0], 4 * GIB)
+    assert (limits.memory_free_bytes, limits.memory_cached_bytes) == left
 
 
 def siblings(root: Path, pairs: dict[int, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -37,10 +38,9 @@ H100S = "\n".join(
 )
 
 
-def linux(smi: str) -> Platform:
-    return assemble(
-        system="linux", arch="x86_64", processor=CPU, mac=None, findings=(parse_nvidia_smi(smi),)
-    )
+def linux(smi: str, *more: Findings, arch: str = "x86_64") -> Platform:
+    findings = (parse_nvidia_smi(smi), *more)
+    return assemble(system="linux", arch=arch, processor=CPU, mac=None, findings=findings)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,61 @@ def test_describe(smi: str, line: str) -> None:
     assert describe(linux(smi)) == line
 
 
-def test_a_gpu_without_memory_of_its_own_has_the_machines() -> None:
-    machine = linux("0, NVIDIA GB10, [N/A], [N/A], 580.95.05, 12.1, GPU-d, [N/A]")
-    assert machine.accelerators[0].total_bytes == 128 * GIB
-    assert machine.accelerators[0].free_bytes == 100 * GIB
-    hidden = linux("0, NVIDIA A100, [Insufficient Permissions], [N/A], 535.1, 8.0, a, Enabled")
-    assert hidden.accelerators[0].total_bytes == 0
+@pytest.mark.parametrize(
+    ("name", "cell", "arch", "shares"),
+    [
+        ("NVIDIA GB10", "[N/A]", "aarch64", True),
+        ("NVIDIA GB20", "[N/A]", "x86_64", True),
+        ("NVIDIA N1X", "[Not Supported]", "aarch64", True),
+        ("NVIDIA Thor", "0", "aarch64", True),
+        ("Orin (nvgpu)", "[N/A]", "aarch64", True),
+        ("NVIDIA Something New", "[N/A]", "aarch64", True),
+        ("NVIDIA Something New", "[N/A]", "x86_64", False),
+        ("NVIDIA GeForce RTX 4090", "[Unknown Error]", "x86_64", False),
+        ("NVIDIA GeForce RTX 4090", "[Unknown Error]", "aarch64", False),
+        ("NVIDIA A16-8Q", "[N/A]", "x86_64", False),
+        ("NVIDIA A16-8Q", "[N/A]", "aarch64", False),
+        ("NVIDIA GH200 480GB", "[Insufficient Permissions]", "aarch64", False),
+        ("NVIDIA GB200", "[Unknown Error]", "aarch64", False),
+        ("NVIDIA L40S", "0", "aarch64", False),
+    ],
+)
+def test_a_gpu_that_does_not_report_its_memory(name, cell, arch, shares) -> None:
+    machine = linux(f"0, {name}, {cell}, {cell}, 580.95.05, 12.1, GPU-d, [N/A]", arch=arch)
+    if shares:
+        (gpu,) = machine.accelerators
+        assert (gpu.total_bytes, gpu.free_bytes, gpu.shares_ram) == (128 * GIB, 100 * GIB, True)
+        assert not (machine.notes or machine.untold)
+    else:
+        assert not machine.accelerators
+        assert [gpu.name for gpu in machine.untold] == [name]
+        assert machine.notes == (
+            f"GPU 0 ({name}) does not report its memory and is not used: check it with nvidia-smi",
+        )
+
+
+def test_a_sick_card_leaves_the_others_alone() -> None:
+    sick = "1, NVIDIA L4, [Unknown Error], [Unknown Error], 550.1, 8.9, b, [N/A]"
+    half = "2, NVIDIA L4, 23034, [Unknown Error], 550.1, 8.9, c, [N/A]"
+    odd = "Unable to determine the device handle for GPU3: 0000:05:00.0: Insufficient Permissions"
+    machine = linux("\n".join((H100S.splitlines()[0], sick, half, odd)))
+    assert [gpu.index for gpu in machine.accelerators] == [0]
+    assert [gpu.index for gpu in machine.untold] == [1, 2]
+    assert len(machine.notes) == 3
+
+
+def test_graphics_in_the_processor_are_not_used_beside_a_card() -> None:
+    inside = replace(
+        linux("0, NVIDIA L4, 512, 512, 550.1").accelerators[0],
+        vendor=Vendor.AMD,
+        name="AMD Strix Halo",
+        shares_ram=True,
+    )
+    alone = linux("", Findings(accelerators=(inside,)))
+    assert alone.accelerators == (inside,)
+    both = linux(H100S.splitlines()[0], Findings(accelerators=(inside,)))
+    assert [gpu.vendor for gpu in both.accelerators] == [Vendor.NVIDIA]
+    assert both.notes == ("AMD Strix Halo, inside the processor, is not used: there is a card",)
 
 
 def test_mac() -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from vllama.machine.nvidia import MIB, detect_nvidia, parse_nvidia_smi, read_nvml
+from vllama.machine.nvidia import (
+    MIB,
+    detect_nvidia,
+    parse_instances,
+    parse_nvidia_smi,
+    read_nvml,
+)
 from vllama.machine.types import Vendor
 
 H100 = (
@@ -73,11 +79,10 @@ def test_gpus(text: str, expected: list[tuple[Any, ...]]) -> None:
         (NOT_LOADED, "driver is not loaded"),
         ("Failed to initialize NVML: Insufficient Permissions\n", "/dev/nvidia"),
         (A100_PAIR, "GPU 1 (NVIDIA A100-SXM4-40GB) is divided by MIG"),
-        (GB10, "does not report its memory"),
         ("something nobody expected\n", 'nvidia-smi printed: "something nobody expected"'),
         (
             "0, NVIDIA A100, [Insufficient Permissions], [N/A], 535.1, 8.0, GPU-a, Enabled",
-            "does not report its memory",
+            "divided by MIG",
         ),
     ],
 )
@@ -88,6 +93,26 @@ def test_notes(text: str, word: str) -> None:
 @pytest.mark.parametrize("text", [H100, CONSUMER, "No devices were found\n", ""])
 def test_nothing_to_note(text: str) -> None:
     assert parse_nvidia_smi(text).notes == ()
+
+
+LISTED = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaa)
+  MIG 3g.20gb     Device  0: (UUID: MIG-1)
+  MIG 1g.5gb      Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)
+GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-ccc)
+  MIG 1g.10gb+me  Device  0: (UUID: MIG-3)
+  MIG 1c.3g.40gb  Device  1: (UUID: MIG-GPU-ccc/7/0)
+"""
+
+
+def test_instances_of_mig_are_listed_with_their_memory() -> None:
+    found = parse_instances(LISTED)
+    sizes = {i: [(one.uuid, one.total_bytes / MIB / 1024) for one in found[i]] for i in found}
+    assert sizes == {
+        0: [("MIG-1", 19), ("MIG-2", 4.75)],
+        2: [("MIG-3", 9.5), ("MIG-GPU-ccc/7/0", 38)],
+    }
+    assert parse_instances(LISTED.replace("MIG", "???")) == {}
 
 
 class FakeError(Exception):
@@ -135,8 +160,36 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
         return f"GPU-{handle}"
 
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=f"00000000:0{handle + 1}:00.0".encode())
+
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
         raise FakeError("Not Supported")
+
+
+class DividedNvml(FakeNvml):
+    """One GPU with two instances, at the second and the third of its seven places."""
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, place: int) -> int:  # noqa: N802
+        if place not in (1, 2):
+            raise FakeError("Not Found")
+        return 10 * place
+
+
+def test_instances_of_mig_by_nvml() -> None:
+    found = read_nvml(DividedNvml())
+    assert found is not None
+    size, free = 24 * 1024**3, 20 * 1024**3
+    assert found.accelerators[0].instances == (("GPU-10", size, free), ("GPU-20", size, free))
 
 
 def test_nvml() -> None:
@@ -150,11 +203,9 @@ def test_nvml() -> None:
         20 * 1024**3,
     )
     assert (first.driver, first.compute_capability, first.uuid) == ("550.54.15", (8, 9), "GPU-0")
+    assert (first.bus, second.bus) == ("0000:01:00.0", "0000:02:00.0")
     assert second.total_bytes == 0
-    assert found.notes == (
-        "GPU 1 (NVIDIA L4) does not report its memory",
-        "GPU 2 cannot be used: GPU is lost",
-    )
+    assert found.notes == ("GPU 2 cannot be used: GPU is lost",)
     assert nvml.ended
 
 

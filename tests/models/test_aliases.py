@@ -88,7 +88,7 @@ def test_every_entry_is_a_repository_or_a_tag() -> None:
 
 
 @given(st.sampled_from(list_families()), st.sampled_from(["q8_0", "q4_K_M", "IQ4_XS", "bf16"]))
-def test_a_quantisation_never_changes_the_model(model: str, quant: str) -> None:
+def test_a_quantization_never_changes_the_model(model: str, quant: str) -> None:
     for tag in list_tags(model):
         plain = find_hub_alias(ModelRef.parse(f"{model}:{tag}"))
         with_quant = find_hub_alias(ModelRef.parse(f"{model}:{tag}-{quant}"))

@@ -10,7 +10,7 @@ import pytest
 from tests.facts import bundle
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import BadRequest, ModelNotFound
-from vllama.models.create import Recipe, copy, create
+from vllama.models.create import NewModel, copy, create
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelSettings, ModelsSettings, ModelTables, UpstreamSettings
 
@@ -63,7 +63,7 @@ def test_what_is_made_of_a_model_has_none_of_the_users_settings(tmp_path) -> Non
     for name in ("big", "gpt"):
         found = library.find(name)
         assert found.parameters and found.system and found.draft
-        made = create(library, Recipe(name="made", base=found, parameters={"temperature": 0.3}))
+        made = create(library, NewModel(name="made", base=found, parameters={"temperature": 0.3}))
         copied = copy(library, found, "copied:latest")
         for one, parameters in ((made, {"temperature": 0.3}), (copied, {})):
             assert (one.parameters, one.system, one.draft) == (parameters, None, None)

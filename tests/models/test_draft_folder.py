@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny import make_weights
 from vllama.base.errors import BadRequest
-from vllama.models.create import Recipe, create
+from vllama.models.create import NewModel, create
 from vllama.models.modelfile import format_modelfile
 
 CONFIG = {
@@ -38,7 +38,7 @@ def large(library, tmp_path):
 
 def test_a_folder_is_kept_as_draft_model(library, large, tmp_path):
     small = make(tmp_path / "small", parameters=10)
-    made = create(library, Recipe(name="drafting", base=large, draft=small))
+    made = create(library, NewModel(name="drafting", base=large, draft=small))
     assert library.find("drafting") == made
     assert made.draft == small
     assert set(made.files) == {*large.path.iterdir(), *small.iterdir()}
@@ -48,22 +48,22 @@ def test_a_folder_is_kept_as_draft_model(library, large, tmp_path):
     assert (info.weights_bytes, info.draft_kind) == (2020, "simple")
     assert f"DRAFT {small}" in format_modelfile(made, info)
     # a model made of it has the draft model once, or another one in its place
-    again = create(library, Recipe(name="again", base=made))
+    again = create(library, NewModel(name="again", base=made))
     assert sorted(again.files) == sorted(made.files)
     other = make(tmp_path / "other", parameters=20)
-    third = create(library, Recipe(name="third", base=made, draft=other))
+    third = create(library, NewModel(name="third", base=made, draft=other))
     assert set(third.files) == {*large.path.iterdir(), *other.iterdir()}
 
 
 def test_a_folder_without_a_tokenizer_is_a_head(library, large, tmp_path):
     head = make(tmp_path / "head", tokenizer=None, vocab_size=2, architectures=["EagleLlama"])
-    made = create(library, Recipe(name="drafting", base=large, draft=head))
+    made = create(library, NewModel(name="drafting", base=large, draft=head))
     assert library.info(made).draft_kind == "head"
 
 
 def test_a_draft_model_that_is_gone_is_missed(library, large, tmp_path):
     small = make(tmp_path / "small")
-    create(library, Recipe(name="drafting", base=large, draft=small))
+    create(library, NewModel(name="drafting", base=large, draft=small))
     small.rename(tmp_path / "elsewhere")
     made = library.find("drafting")
     assert not all(file.exists() for file in made.files)
@@ -81,15 +81,15 @@ def test_a_draft_model_that_is_gone_is_missed(library, large, tmp_path):
 def test_a_folder_that_cannot_guess_is_refused(library, large, tmp_path, changes, words):
     small = make(tmp_path / "small", **changes)
     with pytest.raises(BadRequest, match=words):
-        create(library, Recipe(name="drafting", base=large, draft=small))
+        create(library, NewModel(name="drafting", base=large, draft=small))
 
 
 def test_both_have_to_be_of_one_format(library, large, tmp_path):
     file = make(tmp_path / "small") / "model.safetensors"
     with pytest.raises(BadRequest, match="has to be a folder of safetensors"):
-        create(library, Recipe(name="drafting", base=large, draft=file))
+        create(library, NewModel(name="drafting", base=large, draft=file))
     with pytest.raises(BadRequest, match="it is the model itself"):
-        create(library, Recipe(name="drafting", base=large, draft=large.path))
+        create(library, NewModel(name="drafting", base=large, draft=large.path))
 
 
 @pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers"])

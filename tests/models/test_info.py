@@ -258,6 +258,12 @@ def test_safetensors_folder(tmp_path: Path) -> None:
         "eos_token": "</s>",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    tokens = [{"id": 1, "content": "<s>", "special": True}, {"id": 2, "content": "<tool_call>"}]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    assert read_info(at(folder)).special_tokens == ("<s>",)
+    tokenizer["added_tokens_decoder"] = {"3": {"content": "</s>", "special": True, "lstrip": False}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert read_info(at(folder)).special_tokens == ("</s>",)
     bundle = at(folder)
     assert (bundle.format, bundle.path) == (Format.SAFETENSORS, folder)
     info = read_info(bundle)
@@ -277,6 +283,7 @@ def test_safetensors_folder(tmp_path: Path) -> None:
         chat_template="{{ tools }}",
         bos_token="<s>",
         eos_token="</s>",
+        special_tokens=("</s>",),
         capabilities=frozenset({CHAT, Capability.TOOLS}),
     )
     assert build_model_info(info)["llama.context_length"] == 2048
@@ -301,7 +308,7 @@ def test_a_chat_template_has_a_limit_wherever_it_lies(tmp_path: Path) -> None:
     assert read_info(at(folder)).chat_template == longest
 
 
-def test_quantised_safetensors_count_packed_weights(tmp_path: Path) -> None:
+def test_quantized_safetensors_count_packed_weights(tmp_path: Path) -> None:
     config = {**CONFIG, "quantization_config": {"quant_method": "awq", "bits": 4}}
     weights = {"a.qweight": ("I32", [8, 64], 2048)}
     info = read_info(at(safetensors(tmp_path / "m", config, model=weights)))
@@ -360,3 +367,67 @@ def test_damaged_safetensors(tmp_path: Path) -> None:
 )
 def test_kinds_of_draft_models(metadata, kind):
     assert find_draft_kind(metadata) == kind
+
+
+def write_parts(folder: Path, *parts: tuple[str, int | None, int | None]) -> Path:
+    """Write files with `split.no` and `split.count`; return the first."""
+    for name, number, count in parts:
+
+        def extra(writer: Any, number: Any = number, count: Any = count) -> None:
+            if count is not None:
+                writer.add_uint16("split.no", number)
+                writer.add_uint16("split.count", count)
+
+        write_tiny_gguf(folder / name, extra=extra)
+    return folder / parts[0][0]
+
+
+A, B = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ([(A, 0, 2), (B, 1, 2)], None),
+        ([(A, 1, 2), (B, 0, 2)], "part 2 of 2 of a model, not 1 of 2"),  # a wrong order
+        ([(A, 0, 2), (B, 0, 2)], "part 1 of 2 of a model, not 2 of 2"),
+        ([(A, 0, 3), (B, 1, 3)], "x-00003-of-00003.gguf is missing"),
+        ([("x.gguf", 0, 2)], "x-00002-of-00002.gguf is missing"),  # renamed, or joined by cat
+        ([("x.gguf", 2, 3)], "x-00001-of-00003.gguf is missing"),
+        ([("x.gguf", 0, 1)], None),
+        ([(A, None, None)], None),  # no shards, whatever they are called
+        ([(A, None, None), (B, None, None)], None),
+        ([(A, 0, 2)], "missing, such as x-00002-of-00002.gguf"),
+        ([(B, 1, 2)], "missing, such as x-00001-of-00002.gguf"),
+    ],
+)  # fmt: skip
+def test_parts_of_a_model(tmp_path: Path, parts: Any, says: str | None) -> None:
+    first = write_parts(tmp_path, *parts)
+    if says is None:
+        assert read_info(at(first)).parameter_count
+        return
+    with pytest.raises(BadModelFile, match=says):
+        read_info(at(first))
+
+
+def test_a_projector_by_its_width(tmp_path: Path) -> None:
+    for width in (64, 128):
+        write_tiny_gguf(tmp_path / f"m{width}-Q8_0.gguf", n_embd=width)
+    write_projector(tmp_path / "mmproj-F16.gguf", 128)
+    assert at(tmp_path / "m128-Q8_0.gguf").projector == tmp_path / "mmproj-F16.gguf"
+    blind = at(tmp_path / "m64-Q8_0.gguf")
+    assert (blind.projector, blind.unfit_projector) == (None, tmp_path / "mmproj-F16.gguf")
+
+
+def write_projector(path: Path, width: int) -> None:
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.add_tensor("v.patch_embd.weight", np.zeros((64, 32), np.float32))
+    writer.add_tensor("mm.2.weight", np.zeros((width, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,4 +1,4 @@
-"""Files without a chat template: the family is recognised by its control tokens."""
+"""Files without a chat template: the family is recognized by its control tokens."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
     assert (info.template_family, info.turn_end) == ("gemma", ("<end_of_turn>", 356))
     assert info.capabilities == {Capability.COMPLETION}
     bundle = at(tmp_path / "m.gguf")
-    assert describe_template(bundle, info) == "gemma, recognised by its tokens"
+    assert describe_template(bundle, info) == "gemma, recognized by its tokens"
 
 
 def test_the_files_own_template_wins(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_the_files_own_template_wins(tmp_path: Path) -> None:
     assert describe_template(at(tmp_path / "m.gguf"), info) == ""
 
 
-def test_none_is_recognised(tmp_path: Path) -> None:
+def test_none_is_recognized(tmp_path: Path) -> None:
     info = info_of(tmp_path / "m.gguf", template=None)
     assert (info.chat_template, info.template_family) == (None, None)
     words = describe_template(at(tmp_path / "m.gguf"), info)
-    assert words == "none, and none recognised: prompts are sent as bare text"
+    assert words == "none, and none recognized: prompts are sent as bare text"
 
 
 def test_one_that_makes_vectors_has_no_turns(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from vllama.models.types import Format, Repository, Variant
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository's folder with two quantisations by name."""
+    """A repository's folder with two quantizations by name."""
     folder = tmp_path_factory.mktemp("repo")
     write_tiny_gguf(folder / "tiny-Q4_K_M.gguf", seed=1)
     write_tiny_gguf(folder / "tiny-Q8_0.gguf", seed=2)
@@ -287,7 +287,7 @@ def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | No
             "name a GGUF repository",
         ),
         (repository(Q4), (ST,), "gguf only, and safetensors is wanted", "install an engine"),
-        (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantised"),
+        (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantized"),
         (BOTH, (), "another format is wanted", "install an engine"),
     ],
 )

@@ -10,7 +10,8 @@ from tests.facts import CPU, bundle
 from tests.tiny import make_weights
 from vllama.base.errors import BadModelFile
 from vllama.engines.vllm.adapter import ENGINE as VLLM
-from vllama.engines.vllm.arguments import choose_formats, choose_tool_parser
+from vllama.engines.vllm.arguments import choose_formats
+from vllama.engines.vllm.parsers import choose_tool_parser
 from vllama.models.convert.workspace import check_folder
 from vllama.models.headers.safetensors import is_model_folder, list_weight_files, read_folder
 from vllama.models.names.mistral_format import translate_params

@@ -11,6 +11,7 @@ from vllama.models.names.quant import (
     strip_quant,
 )
 from vllama.models.names.variants import (
+    GgufFacts,
     choose_group,
     choose_projector,
     choose_safetensors_files,
@@ -201,11 +202,11 @@ def test_what_is_left_out_and_why() -> None:
         (None, None, False),
     ],
 )
-def test_two_spellings_of_one_quantisation(one: str | None, other: str | None, same: bool) -> None:
+def test_two_spellings_of_one_quantization(one: str | None, other: str | None, same: bool) -> None:
     assert is_same_quant(one, other) is same
 
 
-def test_names_without_quantisation() -> None:
+def test_names_without_quantization() -> None:
     assert strip_quant("Model-Q4_K_M-GGUF") == "model--gguf"
     assert strip_quant("gpt-oss-20b-mxfp4") == "gpt-oss-20b-"
 
@@ -222,3 +223,81 @@ def test_safetensors_file_set() -> None:
     )
     assert choose_safetensors_files(["model.safetensors"]) == ()
     assert choose_safetensors_files(["config.json", "unet/model.safetensors"]) == ()
+
+
+TEXT, EYES = GgufFacts(width=2560), GgufFacts(is_model=False, widths=frozenset({2560, 1152}))
+WIDE, PART = GgufFacts(width=4096), GgufFacts(is_part=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "projectors", "facts", "chosen"),
+    [
+        # the usual repository: one projector without a name, in several quantizations
+        ("gemma-3-4b-it-Q4_K_M.gguf", ["mmproj-F16.gguf", "mmproj-Q8_0.gguf"], {}, 0),
+        ("Q4/gemma-3-4b-it-Q4_K_M-00001-of-00002.gguf", ["mmproj-model-f16.gguf"], {}, 0),
+        ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": TEXT, "mmproj-F16.gguf": EYES}, 0),
+        ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": WIDE, "mmproj-F16.gguf": EYES}, None),
+        ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": WIDE}, 0),  # the file does not tell
+        # by the name, as publishers write it
+        ("Qwen2.5-VL-7B-Instruct-Q4_K_M.gguf", ["mmproj-Qwen2.5-VL-7B-Instruct-Q8_0.gguf"], {}, 0),
+        ("google_gemma-3-4b-it-Q8_0.gguf", ["mmproj-google_gemma-3-4b-it-f16.gguf"], {}, 0),
+        ("X.i1-Q4_K_M.gguf", ["X.mmproj-f16.gguf"], {}, 0),
+        ("X-UD-Q4_K_XL-00001-of-00002.gguf", ["X.BF16-mmproj.gguf"], {}, 0),
+        ("llava-v1.5-7b-Q4_K.gguf", ["llava-v1.5-7b-mmproj-f16.gguf"], {}, 0),
+        ("moondream2-text-model-f16.gguf", ["moondream2-mmproj-f16.gguf"], {}, 0),
+        ("gemma-3-4b-it-q4_0.gguf", ["mmproj-model-f16-4B.gguf"], {}, 0),
+        ("gemma-3-12b-it-q4_0.gguf", ["mmproj-model-f16-4B.gguf"], {}, None),
+        ("gemma-3-4b-it-abliterated-Q8_0.gguf", ["mmproj-gemma-3-4b-it-f16.gguf"], {}, 0),
+        # of several the one of the name, whatever folder the others are in
+        ("b-Q8_0.gguf", ["mmproj-F16.gguf", "mmproj-a-F16.gguf", "eyes/mmproj-b-F16.gguf"], {}, 2),
+        # a neighbor's
+        ("Llama-3.2-3B-Instruct-Q4_K_M.gguf", ["mmproj-gemma-3-4b-it-f16.gguf"], {}, None),
+        ("Qwen2.5-7B-Instruct-Q8_0.gguf", ["mmproj-Qwen2.5-VL-7B-Instruct-f16.gguf"], {}, None),
+        ("gemma-3-12b-it-Q8_0.gguf", ["mmproj-gemma-3-4b-it-f16.gguf"], {}, None),
+        ("Qwen2.5-VL-7B-Instruct-Q8_0.gguf", ["mmproj-Qwen2-VL-7B-Instruct-f16.gguf"], {}, None),
+        ("DeepSeek-R1-Distill-Qwen-7B-Q4_K_M.gguf", ["mmproj-MiMo-VL-7B-RL-Q8_0.gguf"], {}, None),
+        ("a/text-Q8_0.gguf", ["b/mmproj-F16.gguf"], {}, None),
+    ],
+)  # fmt: skip
+def test_whose_projector_it_is(model, projectors, facts, chosen) -> None:
+    expected = None if chosen is None else projectors[chosen]
+    assert choose_projector(model, projectors, facts.get) == expected
+    groups = group_ggufs([*iterate_shard_paths(model), *projectors], facts.get, published=False)
+    group = next(group for group in groups if group.paths[0] == model)
+    assert group.projector == expected
+    assert group.unfit is None or group.projector is None
+
+
+def test_a_repository_with_one_model_has_its_projector_by_any_name() -> None:
+    names = ["Llama-3.2-1B-Instruct-Q8_0.gguf", "mmproj-ultravox-v0_5-llama-3_2-1b-f16.gguf"]
+    assert group_ggufs(names)[0].projector == names[1]
+    assert group_ggufs(names, published=False)[0].projector is None
+    assert group_ggufs([*names, "other-Q8_0.gguf"])[0].projector is None
+
+
+@pytest.mark.parametrize(
+    ("names", "facts", "models", "left_out"),
+    [
+        (["x-00001-of-00003.gguf"], {}, [], ["x.gguf"]),
+        (["x-00001-of-00003.gguf"], {"x-00001-of-00003.gguf": PART}, [], ["x.gguf"]),
+        (["x-00001-of-00003.gguf"], {"x-00001-of-00003.gguf": TEXT}, [1], []),
+        (["x-00002-of-00003.gguf"], {"x-00002-of-00003.gguf": TEXT}, [1], []),
+        ([*iterate_shard_paths("x-00001-of-00002.gguf")], {}, [2], []),
+        (
+            [*iterate_shard_paths("x-00001-of-00002.gguf")],
+            dict.fromkeys(iterate_shard_paths("x-00001-of-00002.gguf"), TEXT), [1, 1], [],
+        ),
+        (["imatrix.gguf", "m.imatrix.gguf", "m-imatrix.gguf"], {}, [], []),
+        (["m-imatrix-Q4_K_M.gguf", "m-IQ3_M-imatrix.gguf"], {}, [1, 1], []),
+        (["m-imatrix.gguf"], {"m-imatrix.gguf": TEXT}, [1], []),
+        (["m-Q8_0-imatrix.gguf"], {"m-Q8_0-imatrix.gguf": EYES}, [], []),
+    ],
+)  # fmt: skip
+def test_names_that_mislead(names, facts, models, left_out) -> None:
+    assert [len(group.paths) for group in group_ggufs(names, facts.get)] == models
+    assert list(explain_left_out(names, facts.get)) == left_out
+
+
+def test_labels_are_tags() -> None:
+    labels = [group.label for group in group_ggufs(["a-Q8_0.gguf", "été 2-Q8_0.gguf"])]
+    assert labels == ["Q8_0", "t-2-Q8_0"]

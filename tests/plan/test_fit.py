@@ -11,8 +11,8 @@ from vllama.plan.fit import (
     choose_default_context,
     estimate_model_memory,
     find_largest_context,
+    find_windowed_layers,
     kv_bytes,
-    windowed_layers,
 )
 
 # Gemma 3 270M
@@ -72,13 +72,13 @@ def test_the_file_says_which_layers_see_a_window():
         block_count=2,
         metadata={"gemma3.attention.sliding_window_pattern": [True, False]},
     )
-    assert list(windowed_layers(by_list)) == [True, False]
+    assert list(find_windowed_layers(by_list)) == [True, False]
     by_period = replace(
         GEMMA, block_count=4, metadata={"gemma3.attention.sliding_window_pattern": 2}
     )
-    assert list(windowed_layers(by_period)) == [True, False, True, False]
-    assert list(windowed_layers(replace(GEMMA, sliding_window=None))) == [False] * 18
-    assert list(windowed_layers(replace(GEMMA, architecture="phi3"))) == [False] * 18
+    assert list(find_windowed_layers(by_period)) == [True, False, True, False]
+    assert list(find_windowed_layers(replace(GEMMA, sliding_window=None))) == [False] * 18
+    assert list(find_windowed_layers(replace(GEMMA, architecture="phi3"))) == [False] * 18
 
 
 def test_an_encoder_has_no_cache():
@@ -113,4 +113,4 @@ def test_nothing_fits_into_too_little():
         memory = estimate_model_memory(INFO, context, Overhead(), every_row=False, on_gpu=False)
         return memory.total_bytes <= 10 * MIB
 
-    assert find_largest_context(8192, 1, fits) is None
+    assert find_largest_context(8192, 1, 2048, fits) is None

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts
+from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, VLLM_HERE, facts, with_reserve
 from vllama.base.errors import BadModelFile, Offline, SourceError, VllamaError
 from vllama.models.resolve.candidates import Candidate
 from vllama.models.resolve.search import Resolution
 from vllama.models.types import Format, ModelInfo, Repository, SourceFile, Variant
 from vllama.plan.form_choice import FitsHere
-from vllama.plan.types import RESERVE_BYTES
 
 # Llama 3.1 8B: a cache of 512 MiB and buffers of some 340 MiB with 4096 tokens
 LLAMA = replace(
@@ -74,7 +73,7 @@ def choose(
     installed=(LLAMA_CPP_HERE,),
     **preferences,
 ) -> Resolution:
-    machine = replace(platform, ram_total_bytes=int(usable_gib * GIB) + RESERVE_BYTES)
+    machine = replace(platform, ram_total_bytes=with_reserve(usable_gib * GIB))
     here = facts(machine, installed, **preferences)
     search = iter(found or (resolution(repository("o/Llama-8B-GGUF", SIZES)),))
     return FitsHere(here).choose(search, read, lambda: family, named=named)
@@ -113,7 +112,31 @@ def test_the_largest_up_to_the_usual_one_that_fits(usable: float, quant: str) ->
         if small
         else f"it needs 5.4 GiB, {usable:.1f} GiB usable"
     )
-    assert reasons["Q8_0"] == "larger ones only if they are asked for"
+    assert reasons["Q8_0"] == (
+        f"larger ones only if they are asked for: it needs 8.8 GiB, {usable:.1f} GiB usable"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "quant", "in_ram"),
+    [(8, "Q4_K_M", 16), (5, "Q3_K_M", 52), (4.5, "Q2_K", 55), (2.2, "Q4_K_M", 79)],
+)
+def test_one_that_lies_on_the_gpu_as_a_whole_comes_first(
+    gpu_gib: float, quant: str, in_ram: int
+) -> None:
+    """One bit a weight is no reason to have it there."""
+    gpu = replace(
+        H100.accelerators[0], total_bytes=int(gpu_gib * GIB), free_bytes=int(gpu_gib * GIB)
+    )
+    machine = replace(H100, accelerators=(gpu,))
+    here = replace(LLAMA_CPP_HERE, offloads=True)
+    found = choose(32, platform=machine, installed=(here,))
+    assert (found.variant.quant, found.shortage) == (quant, None)
+    reasons = {c.quant: c.reason for c in found.candidates}
+    told = f"larger ones only if they are asked for: it would have {in_ram} % in RAM"
+    assert reasons["Q8_0"] == told
+    if quant != "Q4_K_M":
+        assert "Q4_K_M would have" in found.notes[0]
 
 
 def test_what_fits_anyway_is_not_looked_into() -> None:
@@ -123,7 +146,7 @@ def test_what_fits_anyway_is_not_looked_into() -> None:
 
 
 @pytest.mark.parametrize(("usable", "fits"), [(9.5, True), (6, False)])
-def test_a_quantisation_that_was_named_is_never_replaced(usable: float, fits: bool) -> None:
+def test_a_quantization_that_was_named_is_never_replaced(usable: float, fits: bool) -> None:
     repo = repository("o/Llama-8B-GGUF", SIZES)
     found = choose(usable, resolution(repo, "Q8_0"), named=True)
     assert found.variant.quant == "Q8_0" and (found.shortage is None) is fits
@@ -147,7 +170,7 @@ def test_where_nothing_fits_nothing_is_taken_and_something_helps() -> None:
     for found in (choose(1.5), choose(2, resolution(repository("o/One-GGUF", {"Q4_K_M": 4.6})))):
         assert found.shortage is not None
         assert found.shortage.hint == (
-            "take a smaller model, or a repository with smaller quantisations of this one"
+            "take a smaller model, or a repository with smaller quantizations of this one"
         )
         assert not any(one.taken for one in found.candidates)
         assert all("was taken" not in one.reason for one in found.candidates)
@@ -188,7 +211,7 @@ def test_the_end_of_the_search_is_no_error_of_its_own() -> None:
         yield few
         raise SourceError("cannot ask the hub")
 
-    machine = facts(replace(CPU, ram_total_bytes=4 * GIB + RESERVE_BYTES))
+    machine = facts(replace(CPU, ram_total_bytes=with_reserve(4 * GIB)))
     found = FitsHere(machine).choose(search(), header, lambda: (), named=False)
     assert found.shortage is not None
 
@@ -213,7 +236,7 @@ def test_without_an_engine_memory_decides_nothing() -> None:
     assert choose(1, installed=()).variant.quant == "Q4_K_M"
 
 
-def test_quantised_safetensors_only_where_only_they_fit() -> None:
+def test_quantized_safetensors_only_where_only_they_fit() -> None:
     def whole(name: str, gib: float, quant: str | None = None) -> Resolution:
         file = SourceFile(path="model.safetensors", size_bytes=int(gib * GIB))
         tokenizer = SourceFile(path="tokenizer.json", size_bytes=0)

@@ -46,7 +46,9 @@ FOLDER = {"format": Format.SAFETENSORS, "path": Path("/models/m"), "files": (Pat
 SMALL = bundle("other:Q2_K", path=Path("/models/s.gguf"), quant="Q2_K", size_bytes=5_000_000)
 LARGE = bundle("other:F16", path=Path("/models/l.gguf"), quant="F16", size_bytes=10**9)
 FORMS = [(LARGE, INFO), (SMALL, INFO)]
-RECOGNISED = (Fault.MEMORY, Fault.ARCHITECTURE, Fault.QUANTISATION, Fault.MISMATCH)
+RECOGNIZED = (
+    Fault.MEMORY, Fault.ARCHITECTURE, Fault.QUANTIZATION, Fault.MISMATCH, Fault.DEVICE,
+)  # fmt: skip
 
 
 def here(platform=CPU, *more, installed=(LLAMA_CPP_HERE,), **preferences):
@@ -116,7 +118,7 @@ LLAMA, SERVER = "llama-cpp-python", "llama-server"
         (here(CPU, LLAMA_SERVER_HERE), Fault.MISMATCH, FORMS, [(LLAMA, 4096, "m.gguf")]),
         (
             here(CPU, LLAMA_SERVER_HERE),
-            Fault.QUANTISATION,
+            Fault.QUANTIZATION,
             FORMS,
             [(SERVER, 4096, "l.gguf"), (SERVER, 4096, "s.gguf"), (LLAMA, 4096, "s.gguf")],
         ),
@@ -125,7 +127,7 @@ LLAMA, SERVER = "llama-cpp-python", "llama-server"
         (here(CPU, LLAMA_SERVER_HERE), None, FORMS, []),
         *(
             (here(CPU, LLAMA_SERVER_HERE, strict=True), fault, FORMS, [])
-            for fault in RECOGNISED
+            for fault in RECOGNIZED
         ),
     ],
 )  # fmt: skip
@@ -164,7 +166,7 @@ def test_another_engine_reads_the_same_files():
     assert tried[1].plan.reasons[0] == tried[1].plan.instead
 
 
-@pytest.mark.parametrize("fault", RECOGNISED)
+@pytest.mark.parametrize("fault", RECOGNIZED)
 @pytest.mark.parametrize("name", ["llama.cpp", "llama-server"])
 def test_an_engine_that_was_named_stays(name, fault):
     tried = climb(here(CPU, LLAMA_SERVER_HERE, engine=name), fault, forms=FORMS)
@@ -198,7 +200,7 @@ def test_requests_at_once_that_were_asked_for_stay():
         ("llama3.2:3b-instruct-q4_K_M", True),
     ],
 )
-def test_a_quantisation_in_the_name_stays(name, asked):
+def test_a_quantization_in_the_name_stays(name, asked):
     what = bundle(name)
     assert names_form(what) is asked
     tried = climb(here(), Fault.MEMORY, what=what, forms=FORMS)
@@ -254,17 +256,30 @@ def test_forms_of_one_model(path, hub_id, other, other_hub, one_model):
     assert list_other_forms(large, [large, small]) == ((small,) if one_model else ())
 
 
+def test_without_its_gpu_a_model_is_planned_for_the_cpu():
+    offloading = replace(LLAMA_CPP_HERE, offloads=True, backend="CUDA")
+    known = here(H100, installed=(offloading,))
+    need = make_need(num_gpu=99)
+    first, second = climb(known, Fault.DEVICE, need=need)
+    assert first.plan.memory.on_gpu and not second.plan.memory.on_gpu
+    assert (second.plan.settings.gpu_layers, second.plan.settings.gpus) == (0, ())
+    assert second.plan.settings.threads == first.plan.settings.threads + 1
+    assert second.plan.instead.startswith("second plan: on the CPU, because the first failed")
+    assert len(climb(here(CPU, LLAMA_SERVER_HERE), Fault.DEVICE)) == 1, "there is no GPU to lose"
+    assert len(climb(here(H100, installed=(offloading,), strict=True), Fault.DEVICE)) == 1
+
+
 def test_what_the_plan_says_of_failures():
     known = here(CPU, LLAMA_SERVER_HERE)
     told = list_fallbacks(known, Need(), make_plan(known, bundle(), INFO, Need()))
     other = (f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title}",)
-    assert told[Fault.ARCHITECTURE] == told[Fault.MISMATCH] == told[Fault.QUANTISATION] == other
+    assert told[Fault.ARCHITECTURE] == told[Fault.MISMATCH] == told[Fault.QUANTIZATION] == other
     assert told[Fault.MEMORY][0] == "a context of 2048 tokens instead of 4096"
     assert not list_fallbacks(here(strict=True), Need(), make_plan(here(), bundle(), INFO, Need()))
 
 
 @given(
-    faults=st.lists(st.sampled_from([*RECOGNISED, Fault.PORT, None]), min_size=1, max_size=9),
+    faults=st.lists(st.sampled_from([*RECOGNIZED, Fault.PORT, None]), min_size=1, max_size=9),
     engine=st.sampled_from([None, "llama.cpp", "llama-server"]),
     context=st.sampled_from([None, 512, 4096, 8192]),
     parallel=st.sampled_from([0, 1, 4]),
@@ -352,7 +367,7 @@ def test_what_was_asked_for_stays_before_a_start_too():
     assert "which is here and smaller" in str(refusing(here(), named).hint)
     alone = refusing(here(CPU, LLAMA_SERVER_HERE, engine="llama.cpp"), forms=[])
     assert alone.message.startswith("cannot load 'm:latest': model requires more system memory")
-    assert "smaller quantisation" in str(alone.hint)
+    assert "smaller quantization" in str(alone.hint)
     long = make_first_plan(here(context_length=2048), BIG, BIG_INFO, Need(), lambda: SOME)
     assert long.settings.context_length == 2048
 

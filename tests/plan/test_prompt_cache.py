@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.facts import CPU, GIB, INFO, LLAMA_CPP_HERE, MIB
+from tests.facts import CPU, GIB, H100, INFO, LLAMA_CPP_HERE, LLAMA_SERVER_HERE, MIB
 from tests.plan.test_threads import plan
 from vllama.engines.base import Mode
 from vllama.plan.types import Need
@@ -48,3 +48,12 @@ def test_a_large_model_has_at_most_8_gib():
 )
 def test_none_where_it_is_of_no_use(made):
     assert made.settings.prompt_cache_bytes == 0
+
+
+@pytest.mark.parametrize(("shares", "mib"), [(False, 256), (True, 128)])
+def test_a_model_on_a_gpu_that_shares_the_ram_takes_of_it(shares, mib):
+    free = {"total_bytes": 8 * GIB, "free_bytes": 1200 * MIB, "shares_ram": shares}
+    gpu = replace(H100.accelerators[0], **free)
+    machine = replace(CPU, ram_available_bytes=1200 * MIB, accelerators=(gpu,))
+    made = plan(machine, installed=replace(LLAMA_SERVER_HERE, offloads=True))
+    assert made.memory.on_gpu and made.settings.prompt_cache_bytes == mib * MIB

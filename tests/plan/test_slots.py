@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import CPU, GIB, H100, INFO, MAC, bundle
+from tests.facts import CPU, GIB, H100, INFO, MAC, MIB, bundle
 from vllama.base.errors import EngineMissing
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
@@ -206,14 +206,14 @@ def test_as_many_as_fit_beside_the_whole_context_if_nobody_said_how_many(ram_gib
     first = make_plan(facts, bundle(), wanted, Need())
     assert first.most_parallel == plan.settings.parallel == plan.most_parallel
     assert first.may_grow is (plan.settings.parallel > 1) and not plan.may_grow
-    usable = platform.ram_total_bytes - facts.reserve_bytes
+    usable = platform.ram_total_bytes - facts.reserve_of()
     assert plan.memory.total_bytes <= usable
     if plan.settings.parallel < 4:  # one step more would not have
         assert plan.memory.total_bytes + plan.memory.kv_bytes > usable
 
 
 def test_an_automatic_context_shrinks_for_the_requests_that_were_asked_for():
-    small = replace(CPU, ram_total_bytes=int(1.2 * GIB))
+    small = replace(CPU, ram_total_bytes=900 * MIB)
     facts = facts_of(BOTH, small, engine=NATIVE.name, num_parallel=8)
     plan = make_plan(facts, bundle(), INFO, Need())
     assert plan.settings.parallel == 8

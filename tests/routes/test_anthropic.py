@@ -161,8 +161,11 @@ def test_tools_of_the_cloud_are_named_in_a_header(server):
     status, headers, _ = server.request("POST", "/v1/messages", said)
     assert status == 200
     assert headers["x-vllama-ignored"] == "web_search_20250305"
-    status, answer = server.post("/v1/messages", ask(tools=[search]))
-    assert status == 400 and "does not support tools" in answer["error"]["message"]
+    status, headers, _ = server.request("POST", "/v1/messages", ask(tools=[search]))
+    assert (status, headers["x-vllama-ignored"]) == (200, "web_search_20250305")
+    alone = {"model": "plain", "input": "hi", "tools": [{"type": "web_search"}]}
+    status, headers, _ = server.request("POST", "/v1/responses", alone)
+    assert (status, headers["x-vllama-ignored"]) == (200, "tools[0]_web_search")
     odd = [{"type": f"a\r\nx-{number}: b"} for number in range(50)]
     said = ask(tools=[*odd, now], **forced)
     status, headers, _ = server.request("POST", "/v1/messages", said)

@@ -22,11 +22,16 @@ from tests.loops import in_loop
 from vllama.base.clock import RealClock
 from vllama.base.errors import Busy, EngineCrashed, LimitReached, ModelNotFound, NotFound
 from vllama.dialects.openai.batch_types import Batch
+from vllama.net.http.request import Request
+from vllama.plan.types import Need
 from vllama.routes.batches import runner
-from vllama.routes.batches.lane import Lane, is_row
+from vllama.routes.batches.lane import Lane
 from vllama.routes.batches.rows import add_lines, read_ended, write_line
 from vllama.routes.batches.runner import Batches
 from vllama.routes.batches.store import BatchStore, Conflict, NoRoom, StoredBatch
+from vllama.routes.recording.running import RunningRequest, Wanted
+from vllama.routes.route_table import ROUTES
+from vllama.scheduler.scheduler import Scheduler
 
 GB = 10**9
 
@@ -72,7 +77,6 @@ class Site:
             keys=SimpleNamespace(find_owner=lambda *_: None, is_required=False),
             catalog=SimpleNamespace(look_up=look_up),
             lane=SimpleNamespace(may_start=lambda *_: True),
-            scheduler=None,
         ))  # fmt: skip
 
     def open_again(self) -> None:
@@ -204,9 +208,9 @@ async def test_a_batch_is_cancelled_while_its_rows_run(site) -> None:
     server.start(site.batch)
     server.start(site.batch)  # it runs once all the same
     await until(started.is_set)
-    shown = await server.cancel(site.batch.shown.id, "")
-    assert shown.status == "cancelling"
-    assert await server.cancel(shown.id, "") == shown
+    twice = (server.cancel(site.batch.shown.id, "") for _ in range(2))  # before it has ended
+    shown, again = await asyncio.gather(*twice)
+    assert shown.status == "cancelling" and again == shown
     with pytest.raises(NotFound):
         await server.cancel(shown.id, "somebody else")
     await until(lambda: site.find().status == "cancelled")
@@ -244,18 +248,27 @@ def test_what_was_written_before_a_kill_counts_once(site) -> None:
 
 @in_loop
 async def test_a_request_waits_until_the_slots_of_rows_are_free() -> None:
-    lane, row, live = Lane(RealClock()), asyncio.Event(), asyncio.Event()
-    token = is_row.set(True)
-    lane.enter("model", row.set)
-    is_row.reset(token)
-    lane.enter("model", live.set)
-    assert row.is_set() and not live.is_set()
-    waits = asyncio.create_task(lane.wait_for_rows("model"))
+    lane, stopped = Lane(RealClock(), Scheduler.__new__(Scheduler)), asyncio.Event()
+
+    def make(*, is_row: bool) -> RunningRequest:
+        def stop() -> bool:
+            stopped.set()
+            return True
+
+        request = Request.without_socket("/v1/completions", b"{}", "batch")
+        running = RunningRequest("1", request, ROUTES[0], None)
+        bundle = SimpleNamespace(key="model")
+        running.wanted, running.stop = Wanted(bundle, Need(), None, None), stop  # type: ignore[arg-type]
+        running.is_row = is_row
+        return running
+
+    row, live = make(is_row=True), make(is_row=False)
+    await lane.queued(row)
+    assert not stopped.is_set()
+    waits = asyncio.create_task(lane.queued(live))
     await asyncio.sleep(0)
-    assert not waits.done()
-    token = is_row.set(True)
-    lane.leave("model", row.set)
-    is_row.reset(token)
+    assert stopped.is_set() and not waits.done()
+    lane.released(row)
     await waits
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import gzip
+import itertools
 import json
 import signal
 import subprocess
@@ -207,6 +209,19 @@ def test_wrong_requests(client, server) -> None:
     assert form.status_code == 400
 
 
+def test_a_compressed_form_is_read(client, server) -> None:
+    content = b'{"a": 1}\n' * 1000
+    whole = httpx.Request(
+        "POST", server.url, files={"file": ("a", content)}, data={"purpose": "batch"}
+    )
+    headers = {"content-type": whole.headers["content-type"], "content-encoding": "gzip"}
+    sent = httpx.post(
+        f"{server.url}/v1/files", content=gzip.compress(whole.read()), headers=headers
+    )
+    assert sent.status_code == 200
+    assert client.files.content(sent.json()["id"]).content == content
+
+
 def test_a_batch_is_cancelled(client) -> None:
     batch = start(client, [row(n, "@tokens=20 @delay=0.05") for n in range(100)])
     wait(client, batch, "in_progress")
@@ -271,6 +286,87 @@ def test_a_row_goes_on_from_its_text(tmp_path) -> None:
         asked = [x["max_tokens"] for x in sent]
         assert asked[0] == 40 and asked == sorted(set(asked), reverse=True) and len(asked) == 4
         assert text.startswith(sent[-1]["prompt"].removeprefix(sent[0]["prompt"]))
+
+
+SERIAL = "serial-replays-renders-counts"
+
+
+def ask(server, model=SERIAL) -> None:
+    body = {"model": model, "prompt": "live @tokens=2", "stream": False}
+    assert server.post("/api/generate", body)[0] == 200
+
+
+def list_prompts(server) -> list[str]:
+    """Return what the engine was asked for the long row."""
+    bodies = server.stats(SERIAL)["bodies"]
+    texts = [x.get("prompt") or str(x.get("messages")) for x in bodies]
+    return [text for text in texts if "long" in text]
+
+
+KEEPS = {
+    "its text": ({}, True),
+    "a schema": ({"response_format": {"type": "json_object"}}, False),
+    "log probabilities": ({"logprobs": True}, False),
+    "n": ({"n": 2}, False),
+}
+
+
+@pytest.mark.parametrize("case", KEEPS)
+def test_a_long_row_blocks_no_short_ones(tmp_path, case) -> None:
+    """Questions come all the time, so it never ends between two of them."""
+    more, goes_on = KEEPS[case]
+    with serve(tmp_path, model=SERIAL) as (server, client):
+        long = row(0, "@tokens=70 @delay=0.05 long", model=SERIAL, max_tokens=70, **more)
+        short = [row(n, model=SERIAL, max_tokens=9) for n in range(1, 41)]
+        batch = start(client, [long, *short])
+        until_active(server, SERIAL)
+        asked = 0
+        while (now := client.batches.retrieve(batch.id)).status != "completed":
+            ask(server)
+            asked += now.request_counts.completed < 30
+            time.sleep(2.0)
+        assert asked <= 22 and now.request_counts.completed == 41
+        lines = read(client, now.output_file_id)
+        places = [line["custom_id"] for line in lines]
+        assert sorted(places) == sorted(f"row-{n}" for n in range(41))
+        assert places.index("row-0") >= 30
+        sent = list_prompts(server)
+        if goes_on:  # each time from all that it had before
+            assert all(b.startswith(a) for a, b in itertools.pairwise(sent))
+        elif case != "n":  # whose first choice goes on from its text
+            assert len(sent) <= 3
+        answer = lines[places.index("row-0")]["response"]["body"]
+        for choice in answer["choices"]:
+            assert choice["message"]["content"].count("tok") == 70
+
+
+@pytest.mark.parametrize("trouble", ["a question", "a crash", "both"])
+def test_a_row_that_is_read_again_loses_nothing(tmp_path, trouble) -> None:
+    with serve(tmp_path, "--strict", model=SERIAL) as (server, client):
+        text = "@tokens=40 @delay=0.05 @reads=1 long"
+        batch = start(client, [row(0, text, model=SERIAL, max_tokens=40)])
+        until_active(server, SERIAL)
+        time.sleep(0.5)
+        for _ in range(2):
+            if trouble != "a crash":
+                ask(server)
+            if trouble == "a question":
+                before = len(list_prompts(server))
+                while len(list_prompts(server)) == before:  # it is being read
+                    time.sleep(0.02)
+            else:
+                until_active(server, SERIAL)
+                server.engine(SERIAL).kill()
+                server.wait_for(r"restarting (.*\n)*.*restarting" if _ else "restarting")
+        if trouble == "a question":
+            ask(server)
+        ended = wait(client, batch)
+        (line,) = read(client, ended.output_file_id)
+        answer = line["response"]["body"]
+        assert answer["choices"][0]["message"]["content"].count("tok") == 40
+        assert answer["usage"]["completion_tokens"] == 40
+        sent = list_prompts(server)
+        assert trouble == "a crash" or "tok5 " in sent[0] or "tok5 " in sent[1]
 
 
 def test_rows_give_way_to_other_models_and_to_an_unload(tmp_path) -> None:

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
          {"error": "ollama cloud is disabled: web search is unavailable"}),
         ("POST", "/api/web_fetch", {"url": "x"}, 403,
          {"error": "ollama cloud is disabled: web fetch is unavailable"}),
-        ("GET", "/api/experimental/model-recommendations", None, 200, {"recommendations": []}),
         ("POST", "/api/chat", {"model": "gpt-oss:120b-cloud"}, 403,
          {"error": "ollama cloud is disabled: remote model is unavailable"}),
         ("POST", "/api/generate", {"model": "m:cloud"}, 403,
@@ -37,6 +36,14 @@ pytestmark = pytest.mark.slow
 def test_the_answers(server, method, path, body, status, reply):
     got, _, data = server.request(method, path, body)
     assert (got, json.loads(data)) == (status, reply)
+
+
+def test_models_are_recommended_by_their_plans(server):
+    answer = server.get("/api/experimental/model-recommendations")
+    for row in answer["recommendations"]:
+        assert row.keys() == {
+            "model", "description", "context_length", "max_output_tokens", "vram_bytes"
+        }  # fmt: skip
 
 
 def test_cloud_models_on_v1(server):

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from tests.models.convert.conftest import local
-from tests.models.convert.tools import Tools, write_quantiser
+from tests.models.convert.test_adapter import write
+from tests.models.convert.tools import Tools, write_quantizer
 from tests.routes.test_create import blobs, client, digest_of, names
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
@@ -15,9 +16,9 @@ __all__ = ["client"]
 pytestmark = pytest.mark.slow
 
 
-def with_quantiser(home):
-    """Return the variables of a server that finds a quantiser on PATH."""
-    folder = write_quantiser(home / "bin").parent
+def with_quantizer(home):
+    """Return the variables of a server that finds a quantizer on PATH."""
+    folder = write_quantizer(home / "bin").parent
     return {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
 
 
@@ -25,7 +26,7 @@ def with_quantiser(home):
 def server(tmp_path_factory):
     """Return a server of our own: the others' look for what is left behind."""
     home = tmp_path_factory.mktemp("quantize")
-    with Server(home, env=with_quantiser(home)) as running:
+    with Server(home, env=with_quantizer(home)) as running:
         yield running
 
 
@@ -51,7 +52,7 @@ def test_a_large_model_is_made_smaller(server, client):
     assert blobs(server) == []
 
 
-def test_an_upload_is_quantised_without_a_stream(server, client, tmp_path):
+def test_an_upload_is_quantized_without_a_stream(server, client, tmp_path):
     path = write_tiny_gguf(tmp_path / "up.gguf", seed=9)
     digest = client.create_blob(path)
     body = {"model": "up", "files": {"up.gguf": digest}, "quantize": "Q8_0", "stream": False}
@@ -66,7 +67,7 @@ def converting(tmp_path_factory):
     home = tmp_path_factory.mktemp("converting")
     tiny = write_tiny_gguf(home / "tiny.gguf")
     tools = Tools(home / "data", tiny)
-    with Server(home, env=with_quantiser(home)) as running:
+    with Server(home, env=with_quantizer(home)) as running:
         yield running, tools
 
 
@@ -105,9 +106,51 @@ def test_uploads_that_cannot_be_converted(converting, tmp_path):
     assert "x:latest" not in names(server)
 
 
+def test_a_folder_where_engines_read_gguf(converting, tmp_path):
+    server, _ = converting
+    body = {"model": "folder", "from": str(local(tmp_path / "m"))}
+    said = [line.get("status") for line in server.lines("/api/create", body)]
+    assert (said[0], said[-1]) == ("converting model", "success")
+    details = server.post("/api/show", {"model": "folder"})[1]["details"]
+    assert (details["format"], details["quantization_level"]) == ("gguf", "F16")
+    assert server.request("DELETE", "/api/delete", {"model": "folder"})[0] == 200
+
+
+def test_an_uploaded_adapter_of_peft(server, tmp_path):
+    server.model("sea")
+    adapters = upload(server, write(tmp_path / "lora")["adapter_config.json"].parent)
+    body = {"model": "tuned", "from": "sea", "adapters": adapters, "stream": False}
+    assert server.post("/api/create", body) == (200, {"status": "success"})
+    shown = server.post("/api/show", {"model": "tuned"})[1]["modelfile"]
+    assert "\nADAPTER " in shown
+    del adapters["adapter_config.json"]
+    status, reply = server.post("/api/create", body)
+    assert status == 400
+    assert "'adapter_model.safetensors': it has no adapter_config.json" in reply["error"]
+    assert server.request("DELETE", "/api/delete", {"model": "tuned"})[0] == 200
+
+
 def test_without_a_converter(server, tmp_path):
     files = upload(server, local(tmp_path / "m"))
     status, _, data = server.request("POST", "/api/create", {"model": "x", "files": files})
     assert status == 500
     assert "converter is not installed" in json.loads(data)["error"]
     assert "vllama convert" in json.loads(data)["error"]
+    folder = local(tmp_path / "f")
+    status, reply = server.post("/api/create", {"model": "x", "from": str(folder)})
+    assert (status, f"vllama convert {folder} -q F16" in reply["error"]) == (500, True)
+
+
+def test_a_draft_model_is_quantized(server, client, tmp_path):
+    server.model("sea")
+    digest = client.create_blob(write_tiny_gguf(tmp_path / "draft.gguf", n_embd=32))
+    body = {"model": "drafts", "from": "sea", "draft_files": {"draft.gguf": digest}}
+    lines = server.lines("/api/create", body | {"draft_quantize": "q4_k_m"})
+    said = [line["status"] for line in lines]
+    assert "quantizing F16 model to Q4_K_M" in said and said[-1] == "success"
+    shown = server.post("/api/show", {"model": "drafts"})[1]["modelfile"]
+    assert "DRAFT " in shown and digest.removeprefix("sha256:") not in shown
+    assert client.show("drafts").details.quantization_level == "F16"
+    status, reply = server.post("/api/create", body | {"draft_quantize": "x", "stream": False})
+    assert status == 400 and reply["error"].startswith('unsupported quantization "x"')
+    client.delete("drafts")

@@ -177,7 +177,7 @@ def test_a_vllm_without_a_parser_is_asked_again_without_one(tmp_path):
                 status, reply = server.post("/api/chat", asked)
                 assert (status, len(reply["message"]["tool_calls"])) == (200, 1)
             choices = [body.get("tool_choice") for body in elsewhere.stats()["bodies"]]
-            assert choices == [None, "none", "none"]  # it is learnt once
+            assert choices == [None, "none", "none"]  # it is learned once
     finally:
         elsewhere.stop()
 
@@ -197,7 +197,7 @@ def test_a_server_that_refuses_an_order_of_roles_is_asked_in_another(tmp_path):
                 [item["role"] for item in body["messages"]] for body in elsewhere.stats()["bodies"]
             ]
             folded = ["system", "user"]
-            assert sent == [["system", "user", "system"], folded, folded]  # it is learnt once
+            assert sent == [["system", "user", "system"], folded, folded]  # it is learned once
     finally:
         elsewhere.stop()
 
@@ -260,7 +260,7 @@ def test_earlier_thinking_reaches_the_server_unless_it_refuses_it(tmp_path, swit
                 answer = elsewhere.stats()["bodies"][-1]["messages"][-2]
                 thinking = {field: "Hm."} if field else {}
                 assert answer == {"role": "assistant", "content": "a", **thinking}, path
-            refused = 0 if field else 1  # it is learnt once
+            refused = 0 if field else 1  # it is learned once
             assert elsewhere.stats()["requests"] == len(EARLIER) + refused
     finally:
         elsewhere.stop()
@@ -278,7 +278,8 @@ def test_a_forced_call_is_sent_as_a_schema(tmp_path, owner):
             assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
             body = elsewhere.stats()["bodies"][-1]
             schema = body["response_format"]["json_schema"]["schema"]
-            assert schema["properties"]["arguments"] == TOOL["function"]["parameters"]
+            closed = TOOL["function"]["parameters"] | {"additionalProperties": False}
+            assert schema["properties"]["arguments"] == closed
             assert body["tool_choice"] == "none"
     finally:
         elsewhere.stop()

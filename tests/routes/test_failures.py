@@ -30,7 +30,7 @@ def test_an_engine_that_dies_in_mid_stream(server):
 
 
 LONG = user("@tokens=1000000 @delay=0.01")
-CRASH = "the engine has crashed: the colour mauve is unknown; try again: it is being restarted"
+CRASH = "the engine has crashed: the color mauve is unknown; try again: it is being restarted"
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_an_engine_that_does_not_start_names_the_cause(server):
         "--exit-code",
         "3",
         "--print",
-        "no such colour: octarine",
+        "no such color: octarine",
         once=True,
     )
     status, reply = whole(server, name)
     assert status == 500
-    assert "the colour octarine is unknown" in reply["error"]
+    assert "the color octarine is unknown" in reply["error"]
     assert "paint it" in reply["error"]
     assert whole(server, name)[0] == 200
 

@@ -127,10 +127,10 @@ def test_thinking_that_the_prompt_has_opened_with_an_engine_that_counts_by_itsel
 
 def test_a_format_is_an_answer_though_the_prompt_opens_the_thinking(server):
     for fields in ({"format": "json"}, {"format": PARAMETERS}):
-        reply = chat(server, "/api/chat", model="bare-json", **fields)
+        reply = chat(server, "/api/chat", model="bare-json", think=False, **fields)
         assert reply["message"]["content"] == '{"a": 1}'
         assert not reply["message"].get("thinking")
-    asked = {"response_format": {"type": "json_object"}, "reasoning_effort": "high"}
+    asked = {"response_format": {"type": "json_object"}, "reasoning_effort": "none"}
     message = chat(server, model="bare-json", **asked)["choices"][0]["message"]
     assert message["content"] == '{"a": 1}'
     # without a format it begins inside the tag
@@ -151,6 +151,18 @@ def test_a_forced_call_of_a_model_without_tools(server):
         "/api/chat", {"model": "bare-call", "messages": ASK, "tools": [TOOL]}
     )
     assert status == 400 and "does not support tools" in refused["error"]
+
+
+def test_special_tokens_are_asked_for_where_they_are_looked_for(server):
+    def asked(model, **fields):
+        chat(server, model=model, **fields)
+        return server.sent(model).get("skip_special_tokens")
+
+    assert asked("bare") is False  # it may think
+    assert asked("bare-call") is None
+    assert asked("bare-call", skip_special_tokens=True) is True
+    assert asked("bare-call", tools=[TOOL], tool_choice="required") is False
+    assert asked("bare", skip_special_tokens=True) is False
 
 
 def test_a_history_with_tools_for_a_model_without_tools(server):

@@ -41,3 +41,18 @@ def test_what_gives_no_tokens_yet_is_no_slow_target(reason: str) -> None:
     with pytest.raises(TooSlow):
         asyncio.run(wait())
     assert next(looks, None) is None
+
+
+def test_the_time_begins_anew_while_the_engine_is_at_work_for_others() -> None:
+    running = SimpleNamespace(has_begun=False, waits_for_tokens=False, expects_no_tokens=False)
+    tokens = iter(range(5))
+
+    async def wait() -> None:
+        progress = lambda: next(tokens, None)  # noqa: E731
+        async with first_token_in_time(running, progress=progress) as begin:  # type: ignore[arg-type]
+            begin(0.01)
+            await asyncio.Event().wait()
+
+    with pytest.raises(TooSlow):
+        asyncio.run(wait())
+    assert next(tokens, None) is None

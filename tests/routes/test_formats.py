@@ -60,3 +60,51 @@ def test_a_load_looks_at_no_schema(server):
     for path in ("/api/chat", "/api/generate"):
         status, reply = server.post(path, {"model": "plain", "format": NONSENSE})
         assert (status, reply["done_reason"]) == (200, "load")
+
+
+UNHELD = {
+    "type": "object",
+    "properties": {"u": {"type": "string", "format": "uri"}, "a": {"uniqueItems": True}},
+}
+SAID = {
+    "compiles-good": ('{"u": "http://a.b/c", "a": [1, 2]}', []),
+    "compiles-bad": ('{"u": "abc", "a": [1, 1]}', ["a.uniqueItems", "u.format"]),
+    "compiles-prose": ("Well, here it is", None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", SAID)
+def test_what_the_engine_cannot_hold_is_checked(server, model, stream):
+    said, broken = SAID[model]
+    server.model(model, "--say", json.dumps(said))
+    names = ["schema"] if broken is None else [f"schema.properties.{name}" for name in broken]
+    form = {"type": "json_schema", "schema": UNHELD}
+    told = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
+    for path, body in [*bodies(UNHELD), ("/v1/messages", told | {"output_format": form})]:
+        status, headers, data = server.request(
+            "POST", path, {"model": model, **body, "stream": stream}
+        )
+        assert (status, "uniqueItems" in headers["x-vllama-ignored"]) == (200, True), path
+        if stream:
+            assert "x-vllama-violates" not in headers
+            lines = [line.removeprefix("data: ") for line in data.decode().splitlines()]
+            events = [json.loads(line) for line in lines if line.startswith("{")]
+            found = [event["violates"] for event in events if "violates" in event]
+            assert [*map(sorted, found)] == [sorted(names)] * bool(names), path
+        else:
+            told = headers.get("x-vllama-violates")
+            assert sorted(told.split(", ") if told else []) == sorted(names), path
+
+
+@pytest.mark.slow
+def test_a_response_that_is_cut_is_not_checked(server):
+    server.model("compiles-bad", "--say", json.dumps(SAID["compiles-bad"][0]))
+    for path, body in bodies(UNHELD):
+        limit = {"options": {"num_predict": 2}} if "api" in path else {"max_tokens": 2}
+        limit = {"max_output_tokens": 2} if path == "/v1/responses" else limit
+        status, headers, _ = server.request(
+            "POST", path, {"model": "compiles-bad", **body, **limit}
+        )
+        assert (status, headers.get("x-vllama-violates")) == (200, None), path

@@ -62,6 +62,7 @@ from vllama.routes.guards import Guards
 def test_hosts_of_a_server_for_this_machine(host: str, allowed: bool) -> None:
     assert Guards(loopback=True).host_allowed(host) is allowed
     assert Guards(loopback=False).host_allowed(host)
+    assert Guards(loopback=True).host_allowed(host, keyed=True)
 
 
 def test_the_addresses_of_this_machine_are_allowed() -> None:

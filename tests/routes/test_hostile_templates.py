@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.routes.test_ollama_chat import WORDS, until, user
+from tests.routes.test_ollama_chat import WORDS, user
 
 pytestmark = pytest.mark.slow
 
@@ -24,21 +24,28 @@ def test_a_go_template_of_a_request_that_is_costly_in_each_turn(server):
     server.request("DELETE", "/api/delete", {"model": "turns"})
 
 
-def test_a_template_without_end_harms_its_own_model_only(server):
+def test_a_template_without_end_starts_no_engine(server):
     server.model("endless", template=STUCK)
-    hello = {**user(), "stream": False}
-    server.post("/api/chat", {"model": "plain"})
+    for path in ("/api/chat", "/api/generate", "/v1/chat/completions"):
+        status, reply = server.post(path, {"model": "endless", **user(), "prompt": "hi"})
+        error = reply["error"]
+        text = error if isinstance(error, str) else error["message"]
+        assert (status, text[: len(WHY)]) == (400, WHY)
+    assert not list((server.home / "data").rglob("*endless*"))  # no log, so no start
+
+
+def test_a_template_that_waits_for_its_word_harms_its_own_model_only(server):
+    server.model("sly", template="{% if messages[-1].content == 'go' %}" + STUCK + "{% endif %}ok")
+    hello, go = {**user(), "stream": False}, {**user("go"), "stream": False}
+    for name in ("plain", "sly"):
+        assert server.post("/api/chat", {"model": name, **hello})[0] == 200
+    known = len(server.stats("sly")["bodies"])
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(server.post, "/api/chat", {"model": "endless", **hello})
-        until(lambda: "endless" in str(server.get("/api/ps")))
-        assert (
-            server.post("/api/chat", {"model": "plain", **hello})[1]["message"]["content"] == WORDS
-        )
-        assert not asked.done()
-        status, reply = asked.result()
-    assert (status, reply["error"][: len(WHY)]) == (400, WHY)
+        asked = [pool.submit(server.post, "/api/chat", {"model": "sly", **go}) for _ in range(4)]
+        said = server.post("/api/chat", {"model": "plain", **hello})[1]["message"]["content"]
+        assert said == WORDS
+    for status, reply in [each.result() for each in asked]:
+        assert (status, reply["error"][: len(WHY)]) == (400, WHY)
     # the engine, which would try the same, has not been asked
-    assert server.stats("endless")["bodies"] == []
-    status, reply = server.post("/v1/chat/completions", {"model": "endless", **hello})
-    assert (status, reply["error"]["message"][: len(WHY)]) == (400, WHY)
-    server.post("/api/generate", {"model": "endless", "keep_alive": 0})
+    assert len(server.stats("sly")["bodies"]) == known
+    server.post("/api/generate", {"model": "sly", "keep_alive": 0})

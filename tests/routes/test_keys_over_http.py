@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.server_process import Server
-from vllama.accounts.keys.key import Key, Scope
+from vllama.accounts.keys.key import ApiKey, Scope
 from vllama.base.errors import Forbidden
 from vllama.routes.server.keys import check_standing
 
@@ -156,7 +156,7 @@ def test_only_the_servers_own_page_may_change_keys(server: Server, admin: str, o
         ({"name": "n", "secret": "sk-mine"}, "cannot use the field 'secret'"),
         ({"name": "n", "digest": "0" * 64}, "cannot use the field 'digest'"),
         ({}, "no such name is possible"),
-        ([], "cannot change keys"),
+        ([], "Invalid value for"),
     ],
 )
 def test_a_wrong_field_is_refused(server: Server, admin: str, body: Any, words: str) -> None:
@@ -185,7 +185,7 @@ def test_a_key_cannot_shut_itself_out(server: Server, admin: str, method: str, b
 def test_of_two_that_revoke_each_other_at_once_one_stays(server: Server, admin: str) -> None:
     """The second was an administrator when it was let in, and is none when its turn comes."""
     ann, bob = (
-        Key(name=name, digest=name, shown=name, owner=name, scopes=(Scope.ADMIN,))
+        ApiKey(name=name, digest=name, shown=name, owner=name, scopes=(Scope.ADMIN,))
         for name in ("ann", "bob")
     )
     check_standing(ann, ann, 1.0)

@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("observing")
     env = {
         "VLLAMA_HF_TOKEN": "hf_secret-of-the-hub",
-        "HF_ENDPOINT": "http://me:word-of-honour@127.0.0.1:1",
+        "HF_ENDPOINT": "http://me:word-of-honor@127.0.0.1:1",
         "VLLAMA_ENGINE_ARGS": "--api-key=sk-of-the-engine",
         "HF_HUB_OFFLINE": "1",
     }
@@ -90,7 +90,7 @@ def test_settings_and_where_they_come_from(server: Server) -> None:
     assert rows["strict"]["source"] == "default" and rows["strict"]["help"]
     assert rows["hf_token"]["source"] == "VLLAMA_HF_TOKEN"
     text = json.dumps(told)
-    for secret in (KEY, "secret-of-the-hub", "word-of-honour", "sk-of-the-engine"):
+    for secret in (KEY, "secret-of-the-hub", "word-of-honor", "sk-of-the-engine"):
         assert secret not in text
 
 
@@ -269,8 +269,9 @@ def test_what_a_server_that_is_open_to_all_tells_to_whom(
         connection.close()
         return status
 
-    every = (*OBSERVING, PREVIEWS, "/api/events")
-    for path in ("/api/logs", "/api/logs/vllama", "/api/captures", "/api/captures/x"):
+    every = (*OBSERVING[1:], PREVIEWS, "/api/events")
+    closed = ("/api/config", "/api/logs", "/api/logs/vllama", "/api/captures", "/api/captures/x")
+    for path in (*closed, "/v1/files", "/v1/batches"):
         assert {get(path, host=host) for host in (STRANGER, LOCAL)} == {403}, path
     for path in every:
         assert get(path, host=STRANGER) == 403, path
@@ -284,7 +285,7 @@ def test_what_a_server_that_is_open_to_all_tells_to_whom(
     with Server(tmp_path / "named", "--host", "0.0.0.0", env=env) as named:
         assert get("/api/events", named, host=STRANGER) == 200
     with Server(tmp_path / "keyed", "--host", "0.0.0.0", "--api-key", KEY) as keyed:
-        for path in (*every[:4], "/api/logs", "/api/events"):
+        for path in (*OBSERVING, "/api/logs", "/api/events"):
             assert get(path, keyed, host=STRANGER, **SHOWS_KEY) == 200, path
 
 

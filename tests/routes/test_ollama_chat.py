@@ -286,7 +286,7 @@ def test_a_slow_reader_gets_every_line(server):
     assert re.findall(rb'"content":"tok(\d+) "', data) == [str(n).encode() for n in range(count)]
 
 
-def test_embeddings_are_pooled_and_normalised(server):
+def test_embeddings_are_pooled_and_normalized(server):
     _, reply = server.post("/api/embed", {"model": "vectors", "input": ["ab", "cde"]})
     assert len(reply["embeddings"]) == 2
     for vector in reply["embeddings"]:

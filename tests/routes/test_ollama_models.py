@@ -218,6 +218,12 @@ def test_openai_models_tell_their_state(server):
 def test_local_pages_may_call(server, origin):
     status, headers, _ = server.request("GET", "/api/tags", headers={"Origin": origin})
     assert (status, headers["access-control-allow-origin"]) == (200, origin)
+    assert "x-vllama-ignored" in headers["access-control-expose-headers"]
+    names = "content-type, x-new-of-an-sdk,traceparent"
+    for asked, granted in ((names, names), ("a\tb: c", None), ("", None)):
+        wanted = {"Origin": origin, "Access-Control-Request-Headers": asked}
+        _, headers, _ = server.request("OPTIONS", "/api/chat", headers=wanted)
+        assert headers["access-control-allow-headers"] == (granted or "Authorization, Content-Type")
     status, headers, _ = server.request("OPTIONS", "/api/chat", headers={"Origin": origin})
     assert status == 204
     assert "POST" in headers["access-control-allow-methods"]

@@ -92,7 +92,7 @@ def test_a_client_that_leaves_stops_the_download(server, hub):
     hub.fault = None
     lines = server.lines("/api/pull", {"model": slow})
     assert lines[-1] == {"status": "success"}
-    assert "never retrieved" not in server.output  # that the first one was cancelled
+    assert "never retrieved" not in server.output  # that the first one was canceled
 
 
 def test_a_download_in_the_background_is_told_shared_and_stopped(server, hub):
@@ -131,7 +131,7 @@ def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
         assert "success" in server.output
         # the plan's short form: the file, then why
         assert f"{NAME}: Tiny-Q8_0.gguf, gguf Q8_0, " in server.output
-        assert re.search(r"^context \d+ tokens; about .* usable$", server.output, re.MULTILINE)
+        assert re.search(r"^context \d+ tokens; about .* stay free\)$", server.output, re.MULTILINE)
 
 
 def test_a_registry_that_cannot_be_reached_is_a_bad_gateway(tmp_path):

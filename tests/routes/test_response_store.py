@@ -10,7 +10,7 @@ from vllama.base.errors import BadRequest, NotFound
 from vllama.routes import response_store
 from vllama.routes.response_store import (
     DiskLimits,
-    Record,
+    Exchange,
     ResponseStore,
 )
 
@@ -20,7 +20,7 @@ def name(number):
 
 
 def record(number, previous=None, owner="", text="x"):
-    return Record(
+    return Exchange(
         id=name(number),
         owner=owner,
         previous=None if previous is None else name(previous),

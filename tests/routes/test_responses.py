@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 import tracemalloc
+import zlib
 
 import openai
 import pytest
@@ -13,8 +14,12 @@ import pytest
 from tests.routes.test_ollama_chat import WORDS
 from tests.server_process import Server
 from vllama.base.errors import BadRequest
-from vllama.net.http.content_encoding import MAX_FRAMES, UnknownEncoding, decompress
-from vllama.net.http.request import BodyTooLarge
+from vllama.net.http.content_encoding import (
+    MAX_FRAMES,
+    BodyTooLarge,
+    UnknownEncoding,
+    decompress,
+)
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -158,6 +163,27 @@ def test_calls_of_a_response_are_answered_by_their_id(server, client):
     assert [turn["role"] for turn in turns][::2] == ["user"] * 3 and "sunny" in turns[2]["content"]
 
 
+def test_references_to_items_are_what_was_kept(server, client):
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+    first = client.responses.create(model="plain", input=[{"role": "user", "content": "one"}])
+    earlier = client.responses.input_items.list(first.id).data
+    named = [{"id": earlier[0].id}, {"type": "item_reference", "id": first.output[0].id}]
+    lost = {"type": "item_reference", "id": "msg_" + "0" * 26}
+    asked = {"model": "plain", "input": [*named, lost, call, {"role": "user", "content": "two"}]}
+    status, told, _ = server.request("POST", "/v1/responses", asked)
+    turns = server.sent("plain")["messages"]
+    assert status == 200 and told["x-vllama-ignored"] == "input[2]_item_reference"
+    assert turns[0]["content"] == "one" and turns[1]["content"].startswith(WORDS)
+    assert turns[-1]["content"] == "two"
+    asked = {
+        "input": [named[1], {"role": "user", "content": "two"}],
+        "previous_response_id": first.id,
+    }
+    status, told, _ = server.request("POST", "/v1/responses", {"model": "plain", **asked})
+    assert status == 200 and "x-vllama-ignored" not in told
+    assert [turn["content"] for turn in server.sent("plain")["messages"]] == ["one", WORDS, "two"]
+
+
 def test_a_stored_response_outlives_the_server_and_belongs_to_its_key(tmp_path):
     keys = ("--api-key", "sk-a", "--api-key", "sk-b")
 
@@ -231,16 +257,46 @@ def test_the_oldest_turns_may_be_dropped(server, client):
     assert server.sent("plain")["messages"] == turns[1:]
 
 
-@pytest.mark.parametrize("pack", [zstd.compress, gzip.compress])
-def test_compressed_bodies(server, pack):
-    body = pack(json.dumps({"model": "plain", "input": "hello"}).encode())
-    encoding = "gzip" if pack is gzip.compress else "zstd"
-    status, _, data = server.request("POST", "/v1/responses", body, {"content-encoding": encoding})
+def deflate(body):
+    made = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return made.compress(body) + made.flush()
+
+
+PACKS = [
+    ("zstd", zstd.compress), ("gzip", gzip.compress), ("deflate", zlib.compress),
+    ("deflate", deflate), ("identity", bytes),
+]  # fmt: skip
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.mark.parametrize(("encoding", "pack"), PACKS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/chat/completions", HELLO),
+        ("/v1/messages", {**HELLO, "max_tokens": 64}),
+        ("/api/chat", {**HELLO, "stream": False}),
+        ("/api/show", {}),
+    ],
+)
+def test_compressed_bodies(server, encoding, pack, path, body):
+    packed = pack(json.dumps({"model": "plain", **body}).encode())
+    headers = {"content-encoding": encoding}
+    status, _, data = server.request("POST", path, packed, headers)
     assert status == 200
-    assert json.loads(data)["output"][0]["content"][0]["text"] == WORDS
+    assert path == "/api/show" or WORDS.strip() in data.decode()
+    status, _, data = server.request("POST", path, packed[:-5] + b"x", headers)
+    assert status == 400
 
 
-@pytest.mark.parametrize(("name", "pack"), [("zstd", zstd.compress), ("gzip", gzip.compress)])
+def test_an_unknown_encoding_is_named(server):
+    status, _, data = server.request("POST", "/api/chat", b"x", {"content-encoding": "br"})
+    assert status == 415
+    assert "unknown encoding 'br'" in data.decode() and "zstd" in data.decode()
+
+
+@pytest.mark.parametrize(("name", "pack"), PACKS[:4])
 def test_decompression_is_bounded(name, pack):
     assert decompress(pack(b"x" * 1000), name.upper(), 1000) == b"x" * 1000
     with pytest.raises(BodyTooLarge):
@@ -294,10 +350,10 @@ def test_other_encodings():
         ({"input": "x"}, 400, "invalid_request_error", "model is required"),
         ({"model": "nobody", "input": "x"}, 404, "not_found_error", "model 'nobody' not found"),
         (
-            {"model": "plain", "input": [{"type": "x"}]},
+            {"model": "plain", "input": [{"role": "user", "content": [{"type": "x"}]}]},
             400,
             "invalid_request_error",
-            "unknown type 'x'",
+            "unknown type of content: 'x'",
         ),
     ],
 )

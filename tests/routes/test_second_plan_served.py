@@ -148,7 +148,7 @@ def test_plan_shows_the_ladder(server):
     assert "nothing else is tried (--strict)" in plan("--strict")
 
 
-def test_a_smaller_quantisation_that_is_here(tmp_path):
+def test_a_smaller_quantization_that_is_here(tmp_path):
     folder = tmp_path / "repo"
     folder.mkdir()
     write_tiny_gguf(folder / "Tiny-Q8_0.gguf", n_ctx=2048)

@@ -301,11 +301,12 @@ HELD = [
 
 
 @pytest.mark.parametrize(("route", "asked"), HELD)
-def test_an_answer_that_is_held_to_a_format_does_not_begin_with_thinking(
-    server, made, route, asked
-):
+def test_an_answer_that_is_held_to_a_format_begins_after_the_thinking(server, made, route, asked):
     """The grammar holds from the first token of a completion: all of it would be thinking."""
     made("thinker", template=THINKING)
     assert server.post(route, {"model": "thinker", "stream": False, **asked})[0] == 200
     sent = server.sent("thinker")
-    assert "<think>" not in str(sent.get("prompt") or sent.get("messages"))
+    assert sent["response_format"] and sent["prompt"].endswith(" </think>")
+    off = {"think": False} if route == "/api/chat" else {"reasoning_effort": "none"}
+    assert server.post(route, {"model": "thinker", "stream": False, **asked, **off})[0] == 200
+    assert "<think>" not in server.sent("thinker")["prompt"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def plan(*, drafts: bool, model=MODEL) -> Plan:
 def test_both_sides_are_kept_for_later_servers(tmp_path: Path) -> None:
     path = tmp_path / "drafts.json"
     for drafts, tokens, seconds in ((True, 100, 2.0), (True, 50, 2.0), (False, 10, 1.0)):
-        asyncio.run(DraftRecords(path).add(plan(drafts=drafts), tokens, seconds))
+        DraftRecords(path).add(plan(drafts=drafts), tokens, seconds)
     speeds = DraftRecords(path).read()[make_key(MODEL, LLAMA_SERVER_HERE)]
     assert (speeds.with_draft.tokens, speeds.with_draft.seconds) == (150, 4.0)
     assert (speeds.without.tokens, speeds.without.seconds) == (10, 1.0)
@@ -33,15 +32,15 @@ def test_both_sides_are_kept_for_later_servers(tmp_path: Path) -> None:
 
 def test_other_models_have_figures_of_their_own(tmp_path: Path) -> None:
     records, other = DraftRecords(tmp_path / "f"), bundle(draft=Path("/other.gguf"))
-    asyncio.run(records.add(plan(drafts=True), 5, 1.0))
-    asyncio.run(records.add(plan(drafts=True, model=other), 7, 1.0))
+    records.add(plan(drafts=True), 5, 1.0)
+    records.add(plan(drafts=True, model=other), 7, 1.0)
     assert sorted(row.with_draft.tokens for row in records.read().values()) == [5, 7]
 
 
 def test_what_was_long_ago_counts_less(tmp_path: Path) -> None:
     records = DraftRecords(tmp_path / "f")
     for seconds in (2400.0, 24.0, 24.0, 24.0):
-        asyncio.run(records.add(plan(drafts=True), MAX_TOKENS, seconds))
+        records.add(plan(drafts=True), MAX_TOKENS, seconds)
     (speeds,) = records.read().values()
     assert speeds.with_draft.tokens == MAX_TOKENS
     assert speeds.with_draft.seconds == pytest.approx(24 + (2400 - 24) / 8)

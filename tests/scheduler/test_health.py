@@ -9,7 +9,7 @@ from tests.scheduler.world import World, in_loop, in_world, model, reach, reques
 from vllama.net.upstream.connection import Progress
 from vllama.plan.types import Need
 from vllama.scheduler.health import HangDetector
-from vllama.supervise.tree import Activity
+from vllama.supervise.tree import TreeWork
 
 CHAT = Need()
 S = 30.0
@@ -26,7 +26,7 @@ def judge(
         detector.add_progress(answers(now_s), now_s)
         if detector.needs_probe(now_s):
             done = cpu(now_s)
-            activity = None if done is None else Activity(cpu_s=done)
+            activity = None if done is None else TreeWork(cpu_s=done)
             detector.add_probe(activity, alive=alive(now_s), now_s=now_s)
         if cause := detector.judge(now_s):
             return now_s, cause
@@ -104,7 +104,7 @@ def test_idle_long_ago_does_not_count_against_a_stream_among_others():
 async def test_a_hung_engine_is_cut_restarted_and_the_next_request_served(world, scheduler):
     lease = await scheduler.acquire(model("m"), CHAT, None)
     (process,) = world.processes
-    process.done = Activity(cpu_s=3.0)
+    process.done = TreeWork(cpu_s=3.0)
     world.answer(process, (True, 7))
     for _ in range(9):
         world.clock.advance(STEP_S)

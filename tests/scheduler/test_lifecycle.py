@@ -123,6 +123,45 @@ async def test_who_leaves_while_a_load_waits_for_room_leaves_the_load_to_the_oth
 
 
 @in_world(size=4 * GIB, free=5 * GIB)
+async def test_a_load_that_nobody_waits_for_makes_room(world, scheduler):
+    world.auto_open = False
+    gone = asyncio.ensure_future(use(scheduler, "a"))
+    await settle()
+    gone.cancel()
+    await settle()
+    (first,) = world.processes  # it goes on as long as it is in nobody's way
+    assert not first.stops
+    world.auto_open = True
+    await use(scheduler, "b")
+    assert first.stops and len(world.processes) == 2
+
+
+@in_world(size=4 * GIB, free=5 * GIB)
+async def test_a_load_that_somebody_waits_for_makes_no_room(world, scheduler):
+    world.auto_open = False
+    first = asyncio.ensure_future(use(scheduler, "a"))
+    second = asyncio.ensure_future(use(scheduler, "b"))
+    await settle()
+    (process,) = world.processes
+    assert not process.stops
+    process.open()
+    world.auto_open = True
+    await asyncio.gather(first, second)
+
+
+@in_world(size=4 * GIB, free=5 * GIB, turn_s=1e9)
+async def test_a_load_that_waits_for_room_ends_with_the_last_who_waits_for_it(world, scheduler):
+    lease = await scheduler.acquire(model("a"), CHAT, None)
+    gone = asyncio.ensure_future(use(scheduler, "b"))
+    await settle()
+    gone.cancel()
+    await settle()
+    assert [view.name for view in scheduler.list_views()] == ["a:latest"]
+    scheduler.release(lease)
+    assert len(world.processes) == 1
+
+
+@in_world(size=4 * GIB, free=5 * GIB)
 async def test_a_wish_that_no_memory_can_meet_is_refused_while_others_run(world, scheduler):
     await use(scheduler, "a", math.inf)
     world.size = 6 * GIB

@@ -44,11 +44,11 @@ async def test_a_row_has_the_progress_of_its_load_until_it_is_ready(
         world.processes[0].output = lambda: log
         await reach(lambda: scheduler.list_models()[0].load)
         (row,) = scheduler.list_models()
-        assert row.load is not None and row.load.completed == 0
+        assert row.load is not None and row.load.completed_bytes == 0
         log.append(VLLM.format(50, 2))
-        await reach(lambda: scheduler.list_models()[0].load.completed)
+        await reach(lambda: scheduler.list_models()[0].load.completed_bytes)
         (row,) = scheduler.list_models()
-        assert row.load is not None and row.load.completed == row.bundle.size_bytes // 2
+        assert row.load is not None and row.load.completed_bytes == row.bundle.size_bytes // 2
         world.processes[0].open()
         await ask
         await reach(lambda: scheduler.list_models()[0].load is None)

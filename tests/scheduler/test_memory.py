@@ -268,6 +268,56 @@ async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_l
     assert sorted(phases(scheduler)) == ["b"]
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+@in_world(size=SIZE, free=SIZE + MIB, retry_room_s=0.5)
+async def test_memory_that_comes_back_late_is_waited_for(world, scheduler, comes_back):
+    """A GPU's driver was seen to take 12 s."""
+    lease = await scheduler.acquire(model("a"), CHAT, 0.0)
+    world.lagging = SIZE
+    scheduler.release(lease)
+    await reach(lambda: not world.scheduler.list_views())
+    begun_s = world.clock.monotonic()
+    other = asyncio.ensure_future(as_time_passes(world, use(scheduler, "b")))
+    await reach(lambda: world.clock.monotonic() > begun_s + 12)
+    assert not other.done()
+    if comes_back:
+        world.lagging = 0
+        await other
+        return
+    with pytest.raises(NotEnoughMemory):
+        await other
+    assert world.clock.monotonic() - begun_s >= 30
+
+
+@in_world(size=SIZE, free=SIZE + MIB, retry_room_s=0.5)
+async def test_pages_that_have_to_be_written_first_are_waited_for(world, scheduler):
+    measure, world.lagging = world.measure, SIZE
+
+    async def with_unwritten(processes, gpus):
+        measured = await measure(processes, gpus)
+        return replace(measured, returning={"ram": world.lagging})
+
+    scheduler._admission._hooks = replace(world.hooks, measure=with_unwritten)
+    begun_s = world.clock.monotonic()
+    load = asyncio.ensure_future(as_time_passes(world, use(scheduler, "a")))
+    await reach(lambda: world.clock.monotonic() > begun_s + 12)
+    assert not load.done()
+    world.lagging = 0
+    await load
+
+
+@in_world(size=SIZE, free=SIZE + MIB)
+async def test_what_an_ended_engine_held_is_not_waited_for_where_it_is_not_enough(world, scheduler):
+    lease = await scheduler.acquire(model("a"), CHAT, 0.0)
+    scheduler.release(lease)
+    await reach(lambda: not world.scheduler.list_views())
+    begun_s, world.free = world.clock.monotonic(), 0
+    world.size = 2 * SIZE
+    with pytest.raises(NotEnoughMemory):
+        await as_time_passes(world, use(scheduler, "b"))
+    assert world.clock.monotonic() - begun_s < 12
+
+
 @in_world(size=SIZE, free=SIZE + MIB)
 async def test_one_look_between_two_measurements_refuses_nobody(world, scheduler):
     """Nothing has crashed: an engine that serves has taken memory while it was looked at."""
@@ -385,8 +435,8 @@ class Fixed:
 @in_loop
 async def test_mapped_weights_are_not_free_memory():
     """The system counts pages of files as available: an engine's weights would be lent twice."""
-    plain = await MemoryMeter(CPU, 0).measure({"a": Fixed(10 * MIB)})
-    mapped = await MemoryMeter(CPU, 0).measure({"a": Fixed(900 * MIB, of_files=800 * MIB)})
+    plain = await MemoryMeter(CPU, free).measure({"a": Fixed(10 * MIB)})
+    mapped = await MemoryMeter(CPU, free).measure({"a": Fixed(900 * MIB, of_files=800 * MIB)})
     assert mapped.holds == {"a": {"ram": 900 * MIB}}
     assert plain.free["ram"] - mapped.free["ram"] > 400 * MIB  # others use memory meanwhile
 
@@ -404,18 +454,32 @@ def test_what_a_dying_engine_gives_back_is_not_counted_twice(monkeypatch, seen):
     monkeypatch.setattr(memory, "free_ram_bytes", lambda kept=0: machine["free"] - kept)
     dying = Dying()
     measured = asyncio.run(
-        MemoryMeter(CPU, 0).measure({"a": dying, "b": Fixed(9 * MIB, of_files=MIB)})
+        MemoryMeter(CPU, free).measure({"a": dying, "b": Fixed(9 * MIB, of_files=MIB)})
     )
     assert measured.free["ram"] == (1000 - 1) * MIB
     # the next time it is over, and counts
-    again = asyncio.run(MemoryMeter(CPU, 0).measure({}))
+    again = asyncio.run(MemoryMeter(CPU, free).measure({}))
     assert again.free["ram"] == 1300 * MIB
 
 
 @in_loop
+async def test_pages_that_stand_in_the_way_are_written_to_their_files(monkeypatch):
+    written, pages = threading.Event(), {"unwritten": 10**15}
+    monkeypatch.setattr(memory, "find_unwritten_bytes", lambda: pages["unwritten"])
+    monkeypatch.setattr(memory.os, "sync", written.set)
+    measured = await MemoryMeter(CPU, free).measure({})
+    assert measured.returning == {"ram": 10**15}
+    assert written.wait(9)
+    pages["unwritten"] = 1
+    written.clear()
+    await MemoryMeter(CPU, free).measure({})
+    assert not written.is_set()
+
+
+@in_loop
 async def test_the_reserve_stays_free():
-    without = await MemoryMeter(CPU, 0).measure({})
-    much = await MemoryMeter(CPU, 10**15).measure({})
+    without = await MemoryMeter(CPU, free).measure({})
+    much = await MemoryMeter(CPU, lambda pool: 10**15).measure({})
     assert without.free["ram"] >= 0 > much.free["ram"]
 
 
@@ -425,14 +489,25 @@ def plan_on(platform, installed=None, **preferences):
     return make_plan(world, model("m"), INFO, CHAT)
 
 
+def free(pool: str) -> int:
+    """Reserve nothing."""
+    return 0
+
+
 def test_needs_go_to_where_the_model_lies():
     on_cpu, on_gpu = plan_on(CPU), plan_on(H100, LLAMA_CPP_GPU)
-    assert MemoryMeter(CPU, 0).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
-    assert MemoryMeter(H100, 0).needs(on_gpu) == {"gpu0": on_gpu.memory.total_bytes}
+    assert MemoryMeter(CPU, free).needs(on_cpu) == {"ram": on_cpu.memory.total_bytes}
+    needs = MemoryMeter(H100, free).needs(on_gpu)
+    assert needs == {**on_gpu.memory.gpu_parts, "ram": on_gpu.memory.ram_bytes}
+    assert sum(needs.values()) == on_gpu.memory.total_bytes
     two = replace(H100, accelerators=(*H100.accelerators, replace(H100.accelerators[0], index=1)))
-    assert MemoryMeter(two, 0).needs(on_gpu).keys() == {"gpu0"}
-    anywhere = replace(on_gpu, settings=replace(on_gpu.settings, gpus=(), gpu_shares=()))
-    spread = MemoryMeter(two, 0).needs(anywhere)
+    assert MemoryMeter(two, free).needs(on_gpu).keys() == {"gpu0", "ram"}
+    anywhere = replace(
+        on_gpu,
+        settings=replace(on_gpu.settings, gpus=(), gpu_shares=()),
+        memory=replace(on_gpu.memory, gpu_parts={}),
+    )
+    spread = MemoryMeter(two, free).needs(anywhere)
     assert spread.keys() == {"gpu0", "gpu1"}
     assert sum(spread.values()) >= on_gpu.memory.total_bytes
 

@@ -7,6 +7,7 @@ import pytest
 from tests.scheduler.world import CRASHED, in_world, model, reach, request, settle
 from vllama.base.errors import CoolingDown, EngineCrashed, ShuttingDown
 from vllama.plan.types import Need
+from vllama.scheduler.turns import Returning
 
 CHAT = Need()
 
@@ -139,3 +140,25 @@ async def test_who_is_counted_in_when_the_engine_ends_keeps_its_place(world, sch
     assert not second.done()
     scheduler.release(lease)
     scheduler.release(await second)
+
+
+@in_world()
+async def test_who_is_tried_alone_is_alone(world, scheduler):
+    lease = await request(scheduler)
+    answer = Returning(lease.instance.readmission, began_ns=1)
+    for _ in range(2):
+        assert not answer.note_death(lease.endpoint, was_alone=True)
+    world.processes[0].crash()
+    await answer.wait_for_turn()
+    other = request(scheduler)
+    await settle()
+    lease.on_trial = True
+    again = renew(scheduler, lease)
+    world.processes[0].open()
+    lease = await again
+    scheduler.release(lease)
+    await settle()
+    assert not other.done()  # the response has not ended
+    assert scheduler.try_acquire(model("m"), CHAT, None) is None
+    answer.leave()
+    scheduler.release(await other)

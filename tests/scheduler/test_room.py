@@ -96,11 +96,14 @@ def test_a_gpu_that_is_in_use() -> None:
     (gpu,) = H100.accelerators
     machine = replace(H100, accelerators=(replace(gpu, free_bytes=5 * GIB),))
     known = facts(machine, (LLAMA_CPP_GPU,))
-    told = report_plan(known, bundle(), LARGE, {}, files=[])
-    free = find_free(machine, known.reserve_bytes)
-    assert free["gpu0"] == 5 * GIB - known.reserve_bytes
+    free = find_free(known)
+    ours = replace(known, ours={"gpu0": 75 * GIB})
+    told = report_plan(ours, bundle(), LARGE, {}, files=[])
+    assert free["gpu0"] == 5 * GIB - known.reserve_of("gpu0")
     now = add_room(told, Room(free=free))["now"]
     assert not now["fits"] and "GPU0 memory must be free" in now["summary"]
+    others = report_plan(known, bundle(), LARGE, {}, files=[])
+    assert add_room(others, Room(free=free))["now"]["fits"]
 
 
 def test_what_does_not_fit_the_machine_is_loaded_or_lies_elsewhere_has_no_now() -> None:

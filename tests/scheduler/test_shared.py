@@ -25,10 +25,31 @@ async def test_a_shared_instance_is_one_row_with_all_names(world, scheduler):
     scheduler.release(await scheduler.acquire(COPY, make_need(num_ctx=1 << 14), None))
     await reach(lambda: len(scheduler.list_views()) == 1)
     assert scheduler.list_models()[0].other_names == ("m:latest",)
-    scheduler.forget_name("m:latest")
-    assert scheduler.list_models()[0].other_names == ()
-    assert scheduler.unload(model("m"))
+    (instance,) = scheduler.list_instances()
+    scheduler.drop_name(instance, "copy:latest")  # the one that was requested last
+    (row,) = scheduler.list_models()
+    assert (row.name, row.other_names) == ("m:latest", ())
+    lease = await scheduler.acquire(model("m"), CHAT, None)
+    scheduler.drop_name(instance, "m:latest")  # the last one unloads it, after its requests
+    await settle()
+    assert phases(scheduler) == {"m": Phase.READY}
+    scheduler.release(lease)
     await reach(lambda: not scheduler.list_models())
+
+
+@in_world()
+async def test_a_model_whose_files_have_changed_is_loaded_again(world, scheduler):
+    old, new = (replace(model("m"), state=(number,)) for number in (1, 2))
+    lease = await scheduler.acquire(old, CHAT, None)
+    assert scheduler.try_acquire(new, CHAT, None) is None
+    asked = asyncio.ensure_future(scheduler.acquire(new, CHAT, None))
+    await settle()
+    assert not asked.done() and not world.processes[0].stops  # the running request ends first
+    scheduler.release(lease)
+    scheduler.release(await asked)
+    assert len(world.processes) == 2
+    scheduler.release(await scheduler.acquire(new, CHAT, None))
+    assert len(world.processes) == 2
 
 
 @in_world(size=1000)

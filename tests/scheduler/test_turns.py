@@ -137,7 +137,7 @@ def interrupt(gate: Readmission, *begun: tuple[str, int, bool]) -> dict[str, Ret
     for name, began_ns, is_empty in begun:
         found[name] = one = Returning(gate, began_ns)
         one.is_empty = is_empty
-        assert not one.note_death(ENGINE)
+        assert not one.note_death(ENGINE, was_alone=False)
     return found
 
 
@@ -152,7 +152,7 @@ def back(tasks) -> list[str]:
 
 
 @in_loop
-async def test_they_come_back_one_at_a_time_and_the_cause_is_found() -> None:
+async def test_they_come_back_one_at_a_time() -> None:
     gate = Readmission()
     found = interrupt(gate, ("empty", 1, True), ("late", 3, False), ("early", 2, False))
     tasks = await come({name: found[name] for name in ("early", "empty", "late")})
@@ -163,17 +163,39 @@ async def test_they_come_back_one_at_a_time_and_the_cause_is_found() -> None:
     found["late"].leave()  # it may also end, or its client leave
     await settle()
     assert back(tasks) == ["early", "empty", "late"]
-    # it dies again while the last one has nothing new: that one was it
-    assert not found["early"].note_death(ENGINE)
-    assert found["empty"].note_death(ENGINE)
-    assert not found["late"].note_death(ENGINE)
-    found["empty"].leave()
-    # who comes now is not sent to the engine that has just ended, and is not blamed for it
+    assert not gate.is_one_by_one
+    # who comes now is not sent to the engine that has just ended
     assert found["late"].knows_end_of(ENGINE) and not found["late"].knows_end_of(NEXT)
-    tasks = await come({name: found[name] for name in ("early", "late")})
-    found["early"].pass_on()  # they need not run to their ends: the cause is gone
+
+
+@in_loop
+async def test_only_who_ran_alone_is_the_cause() -> None:
+    """The last one is coming back when the engine dies again: another may have killed it."""
+    opened = []
+    gate = Readmission(lambda: opened.append(gate.is_one_by_one))
+    found = interrupt(gate, ("a", 1, False), ("b", 2, False), ("c", 3, False))
+    tasks = await come(found)
+    for name in "ab":
+        found[name].pass_on()
+        await settle()
+    assert back(tasks) == ["a", "b", "c"]
+    assert not found["c"].note_death(NEXT, was_alone=True)  # no trial yet
+    assert not found["b"].note_death(NEXT, was_alone=False)
+    assert not found["a"].note_death(NEXT, was_alone=False)
+    assert gate.is_one_by_one
+    tasks = await come({name: found[name] for name in "cba"})
+    found["c"].pass_on()  # it runs to its end all the same
     await settle()
-    assert back(tasks) == ["early", "late"]
+    assert back(tasks) == ["c"]
+    found["c"].leave()
+    await settle()
+    assert back(tasks) == ["c", "b"] and not opened  # the newest is the likeliest cause
+    assert not found["b"].note_death(ENGINE, was_alone=False)  # a request beside it
+    assert found["b"].note_death(ENGINE, was_alone=True)
+    assert opened == [False] and found["a"].deaths == 0  # they need not run to their ends
+    found["b"].leave()
+    await settle()
+    assert back(tasks) == ["c", "b", "a"]
 
 
 @in_loop
@@ -185,29 +207,22 @@ async def test_one_whose_turn_it_is_does_not_wait_for_itself() -> None:
 
 
 @in_loop
-async def test_after_a_second_death_each_runs_to_its_end() -> None:
-    gate = Readmission()
-    found = interrupt(gate, ("a", 1, False), ("b", 2, False))
-    tasks = await come(found)
-    for one in found.values():
-        one.pass_on()
-        await settle()
-    assert back(tasks) == ["a", "b"]
-    assert not any(one.note_death(ENGINE) for one in found.values())  # a second time
-    tasks = await come(found)
-    found["a"].pass_on()
-    await settle()
-    assert back(tasks) == ["a"]  # now each runs to its end
-    found["a"].leave()
-    await settle()
-    assert back(tasks) == ["a", "b"]
-    assert found["b"].note_death(ENGINE)  # it was alone
-    found["b"].leave()
+async def test_after_the_last_trial_all_is_as_at_first() -> None:
+    opened = []
+    gate = Readmission(lambda: opened.append(True))
+    (alone,) = interrupt(gate, ("alone", 1, False)).values()
+    await come({"alone": alone})
+    assert not alone.note_death(NEXT, was_alone=True)
+    assert gate.is_one_by_one and alone.is_admitted
+    alone.pass_on()
+    assert gate.is_one_by_one and not opened
+    alone.leave()
+    assert not gate.is_one_by_one and opened == [True]
     fresh = interrupt(gate, ("c", 3, False), ("d", 4, False))
     tasks = await come(fresh)
     fresh["c"].pass_on()
     await settle()
-    assert back(tasks) == ["c", "d"]  # all is as at first
+    assert back(tasks) == ["c", "d"]
 
 
 @in_loop

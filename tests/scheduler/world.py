@@ -9,7 +9,7 @@ from inspect import Signature, signature
 from tests.facts import INFO, MIB, bundle, facts
 from tests.loops import in_loop as in_loop
 from tests.manual_clock import ManualClock
-from vllama.base.errors import EngineCrashed, EngineStartFailed
+from vllama.base.errors import EngineCrashed, EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Memory
 from vllama.net.upstream.connection import Progress
@@ -18,7 +18,7 @@ from vllama.plan.types import Need
 from vllama.scheduler.hooks import Hooks, Limits, Measured, save_nothing
 from vllama.scheduler.scheduler import Scheduler
 from vllama.supervise.spec import Diagnosis, Endpoint, State
-from vllama.supervise.tree import Activity, Footprint
+from vllama.supervise.tree import Footprint, TreeWork
 
 LIMIT_S = 240.0
 
@@ -36,7 +36,7 @@ class GatedProcess:
         self.endpoint = None
         self.stops = 0
         self.alive = True
-        self.done = Activity()
+        self.done = TreeWork()
         self.last_diagnosis = None
         self.causes = []
         self._gate = asyncio.Event()
@@ -179,14 +179,17 @@ class World:
         self.remembered = []
         self.answers = {}
         self.cut = []
+        self.placed = None
         self.hooks = Hooks(
             plan=self.plan,
             start=self.start,
             traits=self.traits,
             needs=self.needs,
             measure=self.measure,
+            read_load=lambda plan, process: self.placed,
             record_memory=self.remember,
             replan=self.replan,
+            shrink=self.shrink,
             report_progress=lambda plan, progress: None,
             report_load=lambda plan, again: None,
             read_progress=lambda endpoint: self.answers.get(endpoint.port, {}),
@@ -215,6 +218,9 @@ class World:
 
     async def replan(self, wanted, need, failed):
         raise EngineStartFailed(failed[0].message, hint=failed[0].diagnosis.hint)
+
+    async def shrink(self, plan, need, room):
+        raise NoPlan("nothing is smaller")
 
     async def probe(self, endpoint, model, mode):
         return None

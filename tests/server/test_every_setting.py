@@ -37,6 +37,9 @@ EFFECTS = {
 }
 """All settings and all fields of tables, by their keys."""
 
+SOON = 'first_token_timeout = "0.3s"\n'
+MUTE = {"model": "mute", **user()}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -76,6 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reloaded]:
             running.model(name)
         running.model("slow", "--token-interval", "0.02")
         running.model("stalls", "--stall-after", "1")
+        running.model("mute", "--stall-after", "0")
         running.model("tight", "--fits", "2048")
         running.model("replays")
         running.model("broken", "--exit-before-ready", "--exit-code", "3")
@@ -190,6 +194,7 @@ def list_cases(
         "port": Case("port = 9\n"),
         "max_buffer_size": Case('max_buffer_size = "64MiB"\n'),
         "require_keys": Case("require_keys = true\n"),
+        "open": Case("open = false\n"),
         "watch": Case("watch = true\n"),
         "drain_timeout": Case('drain_timeout = "11s"\n'),
         "shutdown_delay": Case('shutdown_delay = "1s"\n'),
@@ -241,6 +246,13 @@ def list_cases(
         "hang_timeout": Case(
             'hang_timeout = "0.3s"\n', lambda: "error" in str(chat("stalls")), once=True,
             prepare=lambda: server.load("stalls"),
+        ),
+        "first_token_timeout": Case(
+            'first_token_timeout = "0.3s"\n', lambda: "no token within" in str(chat("mute"))
+        ),
+        "early_head": Case(  # a head that went out is no error any more
+            f'early_head = "0.1s"\n{SOON}', lambda: server.status("POST", "/api/chat", MUTE), 200,
+            before=SOON,
         ),
         "resume": Case("resume = 0\n", ask_a_dying_engine, 500),
         "go_template": Case("go_template = false\n"),

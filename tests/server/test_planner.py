@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.facts import CPU, facts
+from tests.facts import CPU, facts, with_reserve
 from tests.loops import in_loop
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import NotEnoughMemory
@@ -17,7 +17,7 @@ from vllama.models.settings import ModelsSettings
 from vllama.plan.choose import make_plan
 from vllama.plan.ladder import Failed
 from vllama.plan.types import Need
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.in_use import InUse, Setup
 from vllama.scheduler.memory import DraftRecords
 from vllama.server.engine_hooks import Planner
 from vllama.supervise.spec import Diagnosis, Fault
@@ -37,7 +37,7 @@ def library(tmp_path):
 
 
 def make_planner(known, library, folder):
-    in_use = InUse(Snapshot(config=Config(), facts=known, library=library))
+    in_use = InUse(Setup(config=Config(), facts=known, library=library))
     return Planner(in_use, Renderer({}), TerminalReporter(), DraftRecords(folder / "drafts.json"))
 
 
@@ -48,7 +48,7 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
         for one in (large, small)
     ]
     # a machine between the two
-    memory = sum(totals) // 2 + facts().reserve_bytes
+    memory = with_reserve(sum(totals) // 2)
     machine = facts(replace(CPU, ram_total_bytes=memory))
     planner = make_planner(machine, library, tmp_path)
     mine = replace(large, name="mine:latest")
@@ -61,7 +61,7 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
 
 
 @in_loop
-async def test_a_name_with_a_quantisation_never_gets_the_form_that_stood_in_for_it(
+async def test_a_name_with_a_quantization_never_gets_the_form_that_stood_in_for_it(
     library, tmp_path
 ):
     """The scheduler would refuse that instance for such a name, and load it again for ever."""
@@ -69,8 +69,22 @@ async def test_a_name_with_a_quantisation_never_gets_the_form_that_stood_in_for_
     planner = make_planner(facts(), library, tmp_path)
     mine = replace(large, name="mine:latest")
     first = await planner.plan(mine, Need())
-    cause = Diagnosis(cause="no such type", fault=Fault.QUANTISATION)
+    cause = Diagnosis(cause="no such type", fault=Fault.QUANTIZATION)
     failed = [Failed(plan=first, message="cannot start", diagnosis=cause)]
     assert (await planner.replan(mine, Need(), failed)).bundle.path == small.path
     assert (await planner.plan(mine, Need())).bundle.path == small.path
     assert (await planner.plan(large, Need())).bundle.path == large.path
+
+
+@in_loop
+async def test_a_plan_for_what_other_programs_leave(library, tmp_path):
+    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    planner = make_planner(facts(), library, tmp_path)
+    mine = replace(large, name="mine:latest")
+    first = await planner.plan(mine, Need())
+    room = {"ram": first.memory.total_bytes - 1}
+    smaller = await planner.shrink(first, Need(), room)
+    assert smaller.bundle.path == small.path and smaller.relief.room == room
+    assert smaller.instead.startswith("planned for what other programs leave: ")
+    with pytest.raises(NotEnoughMemory):
+        await planner.shrink(first, Need(), {"ram": 10})

@@ -17,7 +17,7 @@ from vllama.server.preflight import (
     check_upstreams,
     gather_facts,
     list_unknown_links,
-    suppose_gpus,
+    suppose_machine,
 )
 
 LAN = "203.0.113.7"  # RFC 5737: nobody's
@@ -92,7 +92,7 @@ def test_the_engine_is_what_would_be_installed_on_a_machine_that_is_not_here(
         hub.add_repo("org/large", make_model(16.0))
         settings = read(tmp_path, f'hf_endpoint = "{hub.url}"')
         library = open_library(config.models_settings(settings))
-        facts = suppose_gpus(gather_facts(settings), count, 24 * GIB)
+        facts = suppose_machine(gather_facts(settings), [f"{count}x 24GB"] * count, "64GB")
         told = preview_plan(library, facts, {}, "org/large")
     if count:
         assert (told["engine"], told["format"]) == ("vllm", "safetensors")

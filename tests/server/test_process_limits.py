@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,3 +39,27 @@ def test_an_integer_that_is_too_long_is_refused(server: Server) -> None:
         body = b'{"model": "nowhere", "zzz": %b}' % (b"9" * digits)
         found, _, answer = server.request("POST", "/api/chat", body)
         assert (found, reply.encode() in answer) == (status, True), answer
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_large_pieces_leave_no_holes_in_the_heap() -> None:
+    """After the first large piece was freed, glibc would put the next ones into the heap."""
+    code = """if True:
+        import ctypes, sys
+        from vllama.server.startup import LARGE_BYTES, keep_heap_small
+
+        class Info(ctypes.Structure):  # malloc.h
+            names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+            _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+        measure = ctypes.CDLL(None).mallinfo2
+        measure.restype = Info
+        keep_heap_small()
+        for size in (32 * 1024 * 1024 - 4096, 4 * LARGE_BYTES):
+            before = measure().hblkhd
+            piece = bytearray(size)
+            assert measure().hblkhd - before >= size
+            del piece
+            assert measure().hblkhd == before
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,7 +23,7 @@ from vllama.base.errors import NoPlan
 from vllama.__main__ import main
 from vllama.server import startup
 
-def compose(gateway, reporter, load):
+def compose(*parts):
     print("composing", flush=True)
     sys.stdin.readline()  # until the test has its answers
     raise NoPlan("cannot serve: no such engine", hint="install one")
@@ -50,6 +50,8 @@ def test_a_server_answers_before_it_is_composed(tmp_path: Path) -> None:
         for _ in range(2):  # the second request is accepted during the one, read during the other
             first.request("GET", "/")
             assert first.getresponse().read() == b"Ollama is running"
+        first.request("GET", "/readyz")
+        assert (ready := first.getresponse()).status == 503 and b"it is starting" in ready.read()
         process.stdin.write(b"\n")
         process.stdin.flush()
         answer = waiting.getresponse()
@@ -65,4 +67,9 @@ def test_a_server_answers_before_it_is_composed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.spelling)
 def test_every_route_has_its_handler(route: Route) -> None:
     assert inspect.iscoroutinefunction(route.handler)
-    assert list(inspect.signature(route.handler).parameters) == ["gateway", "request"]
+    gateway, request = inspect.signature(route.handler).parameters.values()
+    assert gateway.annotation in ("Gateway", "Starting") and request.annotation == "Request"
+    if route.starting is not None:
+        assert inspect.iscoroutinefunction(route.starting)
+        starting, request = inspect.signature(route.starting).parameters.values()
+        assert starting.annotation == "Starting" and request.annotation == "Request"

@@ -16,7 +16,7 @@ import trustme
 
 from tests.server_process import LIMIT_S, Server
 from vllama.base.errors import ConfigError
-from vllama.net.http.certificate import Certificate
+from vllama.net.http.listener import Certificate
 
 pytestmark = pytest.mark.slow
 

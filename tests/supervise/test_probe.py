@@ -12,7 +12,7 @@ import pytest
 from tests.loops import in_loop
 from tests.manual_clock import ManualClock
 from tests.supervise.conftest import LIMIT_S
-from vllama.supervise.probe import Readiness, check, find_trouble, http_status, wait_ready
+from vllama.supervise.probe import ProbeResult, check, find_trouble, http_status, wait_ready
 from vllama.supervise.spec import Endpoint, HttpProbe, LaunchSpec
 
 
@@ -156,7 +156,7 @@ async def test_wait_polls_until_ready() -> None:
     loading = b"HTTP/1.1 503 No\r\n\r\n"
     async with serving(loading, b"garbage", b"", loading, OK) as port:
         clock = ManualClock()
-        assert await wait_ready(spec(port), clock=clock, progress=int) is Readiness.READY
+        assert await wait_ready(spec(port), clock=clock, progress=int) is ProbeResult.READY
 
 
 def test_wait_stalls_when_nothing_grows_for_that_long() -> None:
@@ -174,7 +174,7 @@ def test_wait_stalls_when_nothing_grows_for_that_long() -> None:
             stalled = await wait_ready(
                 spec(port, stall_timeout_s=10.0), clock=clock, progress=progress
             )
-            assert stalled is Readiness.STALLED
+            assert stalled is ProbeResult.STALLED
             assert calls == 22
 
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))
@@ -188,11 +188,11 @@ def test_an_interrupt_ends_the_wait_and_wins_over_an_answer() -> None:
             waiting = wait_ready(
                 spec(port), clock=ManualClock(), progress=int, interrupts=(exited,)
             )
-            assert await waiting is Readiness.INTERRUPTED
+            assert await waiting is ProbeResult.INTERRUPTED
         async with serving(OK) as port:
             waiting = wait_ready(
                 spec(port), clock=ManualClock(), progress=int, interrupts=(exited,)
             )
-            assert await waiting is Readiness.INTERRUPTED
+            assert await waiting is ProbeResult.INTERRUPTED
 
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))

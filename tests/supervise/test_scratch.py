@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import mmap
+import multiprocessing
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -99,6 +101,15 @@ def test_shared_memory_that_somebody_holds_stays(shared: Path) -> None:
     assert not shared.exists()
 
 
+@needs_shared_memory
+def test_a_semaphore_is_its_creator_s() -> None:
+    lock = multiprocessing.get_context("spawn").Lock()
+    path = f"/dev/shm/sem.{lock._semlock.name.lstrip('/')}"  # type: ignore[attr-defined]
+    assert path in shim.list_shared_memory([os.getpid()])
+    del lock
+    assert path not in shim.list_shared_memory([os.getpid()])
+
+
 @pytest.mark.slow
 @needs_shared_memory
 def test_who_is_killed_leaves_nothing(tmp_path: Path, scratch: Path, shared: Path) -> None:
@@ -112,6 +123,24 @@ def test_who_is_killed_leaves_nothing(tmp_path: Path, scratch: Path, shared: Pat
     asyncio.run(main())
     assert not scratch.exists() and not shared.exists()
     assert Path("/etc").is_dir()
+
+
+@needs_shared_memory
+def test_who_was_killed_by_others_leaves_nothing(tmp_path: Path, shared: Path) -> None:
+    """The whole tree at once, so that no maps are left to read when its end is seen."""
+
+    async def main() -> None:
+        log_path = tmp_path / "log"
+        argv = litterer(tmp_path, tmp_path, shared)
+        child = await Child.spawn(argv, env=ENV, log_path=log_path, grace=SHORT)
+        await asyncio.to_thread(littered, log_path)
+        assert str(shared) in child.remember_shared_memory()
+        os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+        assert await child.kill_tree(LIMIT_S) == ()
+
+    asyncio.run(main())
+    assert not shared.exists()
 
 
 @pytest.mark.slow
@@ -159,10 +188,14 @@ def test_every_engine_has_a_folder_that_goes_with_it(lab: Lab, variables: tuple[
     assert not seen[0].exists()
 
 
-def test_a_successor_removes_what_a_killed_guard_could_not(tmp_path: Path, scratch: Path) -> None:
+@needs_shared_memory
+def test_a_successor_removes_what_a_killed_guard_could_not(
+    tmp_path: Path, scratch: Path, shared: Path
+) -> None:
+    shared.touch()
     dead = {"pid": 2**22 + 1, "started_s": 1.0}
     record = {"name": "m", "supervisor": dead, "engine": dead, "descendants": [],
-              "scratch": str(scratch)}  # fmt: skip
+              "scratch": str(scratch), "shared": [str(shared)]}  # fmt: skip
     (tmp_path / "1-m.json").write_text(json.dumps(record))
     assert sweep(tmp_path) == []
-    assert not scratch.exists() and not list(tmp_path.iterdir())
+    assert not scratch.exists() and not shared.exists() and not list(tmp_path.iterdir())

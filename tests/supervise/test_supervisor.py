@@ -95,7 +95,7 @@ def test_two_callers_join_one_start(lab: Lab) -> None:
 
 def test_early_exit_fails_at_once_with_last_lines_and_cause(lab: Lab) -> None:
     def diagnose(exit_: Exit) -> Diagnosis:
-        assert exit_.first_error == "ValueError: no such quantisation"
+        assert exit_.first_error == "ValueError: no such quantization"
         return Diagnosis(cause=f"{exit_.output[0]} ({exit_.code})", hint="Take another file.")
 
     async def script(proc: SupervisedProcess) -> None:
@@ -105,7 +105,7 @@ def test_early_exit_fails_at_once_with_last_lines_and_cause(lab: Lab) -> None:
             assert failed.value.message == "cannot start fake: hello (3)"
             assert failed.value.hint == "Take another file."
 
-    lines = ("--print", "hello", "--print", "ValueError: no such quantisation", "--print", "bye")
+    lines = ("--print", "hello", "--print", "ValueError: no such quantization", "--print", "bye")
     proc = lab.process(
         "--exit-before-ready", "--exit-code", "3", *lines, diagnose=diagnose, grace=Grace()
     )
@@ -113,7 +113,7 @@ def test_early_exit_fails_at_once_with_last_lines_and_cause(lab: Lab) -> None:
     assert proc.state is State.FAILED
     (attempt,) = proc.attempts
     assert attempt.exit is not None and attempt.exit.code == 3
-    assert attempt.exit.output == ("hello", "ValueError: no such quantisation", "bye")
+    assert attempt.exit.output == ("hello", "ValueError: no such quantization", "bye")
     assert proc.output().tail(1) == ("bye",)
     assert attempt.log_path.read_text().endswith("bye\n")
 
@@ -485,7 +485,7 @@ def test_a_line_that_says_that_it_has_failed_for_good_is_a_crash(lab: Lab) -> No
     """Its process goes on, and nobody has asked it anything."""
 
     def diagnose(ended: Exit) -> Diagnosis:
-        return Diagnosis(cause=next(line for line in ended.output if "colour" in line))
+        return Diagnosis(cause=next(line for line in ended.output if "color" in line))
 
     async def script(proc: SupervisedProcess) -> None:
         first = await proc.ensure_ready()
@@ -493,9 +493,9 @@ def test_a_line_that_says_that_it_has_failed_for_good_is_a_crash(lab: Lab) -> No
         await wait_not_ready(proc, first)
         assert await proc.ensure_ready() != first
         (crashed, _) = proc.attempts
-        assert crashed.diagnosis and crashed.diagnosis.cause == "core: no such colour: mauve"
+        assert crashed.diagnosis and crashed.diagnosis.cause == "core: no such color: mauve"
 
-    lab.play(lab.process(fatal="no such colour", diagnose=diagnose), script)
+    lab.play(lab.process(fatal="no such color", diagnose=diagnose), script)
 
 
 def test_it_works_on_uvloop(lab: Lab) -> None:

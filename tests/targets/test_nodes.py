@@ -30,7 +30,7 @@ from vllama.config import Config
 from vllama.net.upstream.pool import Upstreams
 from vllama.routes.inference.demand import complete_name, read_json
 from vllama.server.preflight import check_nodes
-from vllama.targets.nodes.choose import Candidate, choose_node
+from vllama.targets.nodes.choose import NodeView, choose_node
 from vllama.targets.nodes.forward import read_usage
 from vllama.targets.nodes.node import make_nodes
 from vllama.targets.nodes.watch import Nodes
@@ -39,8 +39,8 @@ GB = 10**9
 UPSTREAMS = Upstreams()
 
 
-def node(name, **fields) -> Candidate:
-    return Candidate(name=name, **fields)
+def node(name, **fields) -> NodeView:
+    return NodeView(name=name, **fields)
 
 
 LOADED = node("loaded", loaded=True, slots=2, requests=1, size_bytes=GB)
@@ -732,7 +732,7 @@ def test_a_model_that_fails_on_one_node_is_answered_by_another(tmp_path) -> None
         for _ in range(3):
             assert cluster.ask("bad", stream=False)[0] == 200
         cluster.wait_for(lambda: cluster.head.get("/api/nodes?model=bad")["choice"]["name"] != name)
-        assert "bad:latest" not in cluster.row(name)["loaded"]
+        cluster.wait_for(lambda: "bad:latest" not in cluster.row(name)["loaded"])
 
 
 @pytest.mark.slow

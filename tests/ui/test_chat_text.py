@@ -1,4 +1,4 @@
-"""Texts of answers: Markdown that grows, code in colours, mathematics, and script."""
+"""Texts of answers: Markdown that grows, code in colors, mathematics, and script."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_money_variables_and_code_are_no_formulas(show, text):
     assert shown.locator(".katex, code.math").count() == 0
 
 
-def test_code_is_coloured_and_copied(show):
+def test_code_is_colored_and_copied(show):
     python = "def f():\n    return '<b>'  # one\n"
     shown = show(f"```python\n{python}```\n\n```ps1\nGet-Item $x\n```\n\n```\nno name\n```")
     expect(shown.locator(".hljs-keyword").first).to_have_text("def")

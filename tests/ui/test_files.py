@@ -149,15 +149,23 @@ def test_the_libraries_are_those_of_the_list():
             path.read_bytes()
         ).hexdigest()
         for path in (FOLDER / "vendor").rglob("*")
-        if path.is_file() and path.name != "vendor.json"
+        if path.is_file() and path.name != "vendor.json" and path.suffix != ".ts"
     }
     assert found == expected
     assert all(f"{name}/LICENSE.txt" in found for name in listed)
 
 
+def test_the_libraries_are_checked_with_the_types_of_their_versions():
+    listed = json.loads((FOLDER / "vendor" / "vendor.json").read_text())
+    tools = json.loads((FOLDER.parents[1] / "package.json").read_text())["devDependencies"]
+    typed = {name: package["version"] for name, package in listed.items() if name in tools}
+    assert typed and typed == {name: tools[name] for name in typed}
+
+
 def test_the_page_is_small():
     def measure(*folders):
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        files = [path for path in files if path.suffix != ".ts"]
         return sum(path.stat().st_size for path in files)
 
     assert measure(*LAZY) < MOST_LAZY_BYTES

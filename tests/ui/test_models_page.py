@@ -209,7 +209,7 @@ def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_pa
     expect(plan.get_by_role("button", name="Download anyway")).to_be_visible()
 
 
-def test_another_quantisation_is_planned_and_downloaded_by_a_click(
+def test_another_quantization_is_planned_and_downloaded_by_a_click(
     server_with_hub, hub, open_page, tmp_path
 ):
     for name in ("Q8_0", "F16"):
@@ -217,14 +217,14 @@ def test_another_quantisation_is_planned_and_downloaded_by_a_click(
     hub.add_repo("test/Two-GGUF", tmp_path)
     page = open_page(server_with_hub)
     plan = show_plan(page, "hf.co/test/Two-GGUF")
-    choices = plan.get_by_role("group", name="Quantisation")
+    choices = plan.get_by_role("group", name="Quantization")
     expect(choices.get_by_role("button", pressed=True)).to_have_count(1)
     other = choices.get_by_role("button", pressed=False)
-    quantisation = other.inner_text().split()[0]
+    quantization = other.inner_text().split()[0]
     other.click()
-    expect(choices.get_by_role("button", name=quantisation, pressed=True)).to_be_visible()
+    expect(choices.get_by_role("button", name=quantization, pressed=True)).to_be_visible()
     plan.get_by_role("button", name="Download").click()
-    expect(find_row(page, f"hf.co/test/Two-GGUF:{quantisation}")).to_be_visible()
+    expect(find_row(page, f"hf.co/test/Two-GGUF:{quantization}")).to_be_visible()
 
 
 def test_names_of_the_hub_and_of_ollama_are_suggested(server_with_hub, open_page):

@@ -198,6 +198,19 @@ def test_hints_for_the_terminal_are_known_by_their_words(hint, is_for_terminal, 
     assert page.evaluate(ask, hint) is is_for_terminal
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        *(f"format.{name}(null)" for name in ("fileSize", "memorySize", "count", "rate")),
+        *(f"format.{name}(null)" for name in ("duration", "clock")),
+        "format.clock('soon')",
+    ],
+)
+def test_what_is_not_known_is_a_dash(write, server, open_page):
+    page = open_page(server)
+    assert page.evaluate(f"import('/ui/format.js').then((format) => {write})") == "–"
+
+
 def test_a_public_name_is_answered_with_the_reason(tmp_path, browser):
     page = browser.new_page()
     with Server(tmp_path / "open", "--host", "0.0.0.0") as server:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vllama.accounts.keys.key import Key, Scope, act_for, make_node_key, name_client
+from vllama.accounts.keys.key import ApiKey, Scope, act_for, make_node_key, name_client
 
 NODE = make_node_key("sk-between-the-servers")
-ALICE = Key(name="alice", digest="d", priority=3)
+ALICE = ApiKey(name="alice", digest="d", priority=3)
 
 
 def test_a_node_acts_for_the_client_of_the_head() -> None:

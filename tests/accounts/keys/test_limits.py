@@ -14,7 +14,7 @@ from tests.loops import in_loop
 from tests.manual_clock import ManualClock
 from vllama.accounts.keys.key import (
     DAY_S,
-    Key,
+    ApiKey,
     Rate,
     parse_age,
     parse_count,
@@ -28,8 +28,8 @@ from vllama.base.errors import LimitReached
 NOON_S = 20_000 * DAY_S + DAY_S / 2
 
 
-def make_key(**limits) -> Key:
-    return Key(name="ann", digest="", **limits)
+def make_key(**limits) -> ApiKey:
+    return ApiKey(name="ann", digest="", **limits)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ from vllama.accounts.usage.entries import (
     Amounts,
     Journal,
     Served,
-    decode_entries,
+    decode_entry,
     encode_entry,
 )
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, UsageStore
+from vllama.base.journal import read_lines
 
 DAY = "2026-11-23"
 
@@ -159,7 +160,7 @@ def test_a_kill_while_a_journal_is_taken_over(tmp_path: Path) -> None:
         journal.append(line)
     os.close(journal._fd)  # as when the process ends
     store = UsageStore(tmp_path)
-    store.fold(f"1{SUFFIX}", sum(map(len, lines[:2])), decode_entries(b"".join(lines[:2]))[0], 0.0)
+    store.fold(f"1{SUFFIX}", sum(map(len, lines[:2])), [*map(decode_entry, lines[:2])], 0.0)
     store.close()
     assert count(tmp_path) == (3, 6)
 
@@ -223,7 +224,8 @@ async def test_a_full_disk_loses_nothing_while_the_server_lives(tmp_path: Path) 
 
 def test_a_line_that_was_cut_spoils_no_other() -> None:
     line = encode_entry(served())
-    entries, unreadable = decode_entries(line + line[:20] + b"\n" + line + line[:30])
+    content = line + line[:20] + b"\n" + line + line[:30]
+    entries, unreadable = read_lines(content.splitlines(keepends=True), decode_entry)
     assert len(entries) == 2 and unreadable == [line[:20], line[:30]]
 
 

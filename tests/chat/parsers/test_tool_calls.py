@@ -112,9 +112,8 @@ def delta(arguments: object, name: str | None = None, id: str | None = None, ind
     [
         ([delta('{"a":', "f", "i"), delta("1}")], [("i", "f", {"a": 1})], ""),
         ([delta('{"a":', "f", "i"), delta("1}", "f", "i")], [("i", "f", {"a": 1})], ""),
-        ([delta("", "f", "i")], [("i", "f", {})], ""),
-        ([delta(None, "f", "i")], [("i", "f", {})], ""),
-        ([delta({"a": 1}, "f", "i")], [("i", "f", {"a": 1})], ""),
+        ([delta("{}", "f", "i")], [("i", "f", {})], ""),
+        ([delta("", "f", "i")], [], '{"name": "f", "arguments": }'),
         ([delta('"{\\"a\\": 1}"', "f", "i")], [("i", "f", {"a": 1})], ""),
         ([delta('"Paris"', "f", "i")], [], '{"name": "f", "arguments": "Paris"}'),
         ([delta('{"a":', "f", "i")], [], '{"name": "f", "arguments": {"a":}'),

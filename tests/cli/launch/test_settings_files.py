@@ -125,6 +125,21 @@ def test_rights_and_links_stay(tmp_path: Path, keeper: Keeper) -> None:
     assert (link.is_symlink(), real.read_text()) == (True, "{}")
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o666, 0o640, 0o600, 0o755])
+def test_a_file_with_a_key_is_this_user_s_only_until_it_is_put_back(
+    tmp_path: Path, keeper: Keeper, mode: int
+) -> None:
+    path, new = tmp_path / "settings.json", tmp_path / "new.json"
+    path.write_text("{}")
+    path.chmod(mode)
+    keeper.write([plan(edit(path)), plan(edit(new))])
+    assert path.stat().st_mode & 0o777 == mode
+    keeper.write([plan(edit(path, "sk-1")), plan(edit(new, "sk-1"))], has_key=True)
+    assert {each.stat().st_mode & 0o077 for each in (path, new)} == {0}
+    keeper.restore()
+    assert path.read_text() == "{}" and path.stat().st_mode & 0o777 == mode
+
+
 def test_a_file_that_is_gone_since(tmp_path: Path, keeper: Keeper) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text("{}")

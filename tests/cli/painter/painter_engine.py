@@ -31,6 +31,7 @@ class Painter(FakeEngine):
                 download_bytes=7_000_000,
                 disk_bytes=9_000_000,
                 check=("paint", "--version"),
+                package="paint",
             ),
         )
     )

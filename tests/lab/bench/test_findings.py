@@ -12,9 +12,9 @@ from vllama.lab.bench.findings import (
     make_findings,
     make_remarks,
     make_table,
-    serialise,
+    serialize,
 )
-from vllama.lab.bench.load import Answer, make_messages, summarise
+from vllama.lab.bench.load import ClientView, make_messages, summarize
 from vllama.lab.bench.rounds import describe_left
 
 SIDES = ("vllama", "Ollama")
@@ -84,7 +84,7 @@ def test_a_table_tells_what_is_missing():
 def test_one_server_alone():
     found = make_findings([asked("vllama", 0)])
     assert make_table(found, ["vllama"])[0] == ("", "VLLAMA")
-    assert serialise(found, ["vllama"])[0]["ratios"] == {}
+    assert serialize(found, ["vllama"])[0]["ratios"] == {}
     assert make_remarks([asked("vllama", 0)], ["vllama"]) == []
 
 
@@ -106,10 +106,10 @@ def test_remarks_on_unequal_work():
 
 def test_a_summary_of_answers():
     answers = [
-        Answer(first_token_s=first_s, pieces=3, tokens=4, prompt_tokens=10)
+        ClientView(first_token_s=first_s, pieces=3, tokens=4, prompt_tokens=10)
         for first_s in (0.1, 0.5, 0.2)
     ]
-    told = summarise(answers, wall_s=2.0)
+    told = summarize(answers, wall_s=2.0)
     assert told["tokens_per_s"] == 6.0
     assert told["first_token_s"] == 0.2
     assert (told["pieces"], told["tokens"], told["prompt_tokens"]) == (3, 4, 10)

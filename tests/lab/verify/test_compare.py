@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.lab.compare import compare, divergence
-from vllama.observe.captures.answer import Answer, Token
+from vllama.observe.captures.answer import Response, Token
 
 
-def answer(*pieces: str, cut: bool = True, logprobs=None, tops=None) -> Answer:
+def answer(*pieces: str, cut: bool = True, logprobs=None, tops=None) -> Response:
     """Make an answer of pieces of text."""
     tokens, at = [], 0
     for index, piece in enumerate(pieces):
@@ -21,7 +21,7 @@ def answer(*pieces: str, cut: bool = True, logprobs=None, tops=None) -> Answer:
         logprob = logprobs[index] if logprobs else None
         tokens.append(Token(start=at, end=end, logprob=logprob, top=top))
         at = end
-    return Answer(text="".join(pieces).encode(), cut=cut, tokens=tuple(tokens))
+    return Response(text="".join(pieces).encode(), cut=cut, tokens=tuple(tokens))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_agreement(a, b, agreed, tokens, text):
 
 
 def test_without_tokens_the_text_counts():
-    plain = Answer(text=b"abcd", cut=False)
+    plain = Response(text=b"abcd", cut=False)
     found = compare(plain, answer("ab", "xy"))
     assert (found.agreed, found.agreement) == (None, 0.5)
     assert (found.difference.token, found.difference.character) == (None, 2)
@@ -67,9 +67,26 @@ def test_the_first_difference_and_how_close_a_call_it_was():
     assert difference.gap == pytest.approx(0.2) and difference.before == "é"
 
 
+@pytest.mark.parametrize(
+    ("said", "likely", "unforeseen"),
+    [
+        ("r", {"r": -0.1, "x": -3.0}, True),
+        ("r", {"r": -0.1, ",": -0.3}, False),
+        # a character of several tokens has the list of its last one
+        ("ラ", {"ラ": -0.1, "x": -3.0}, False),
+        ("ラ", {"\ufffd": -0.1, "x": -3.0}, False),
+    ],
+)
+def test_a_difference_that_neither_list_has_is_unforeseen(said, likely, unforeseen):
+    first, other = {"a": -0.1}, {",": -0.1, "y": -3.0}
+    a = answer("a", said, logprobs=[-0.1, -0.1], tops=[first, likely])
+    b = answer("a", ",", logprobs=[-0.1, -0.1], tops=[first, other])
+    assert compare(a, b).difference.is_unforeseen is unforeseen
+
+
 def test_a_difference_within_a_character_shows_the_character():
-    a = Answer(text="aé".encode(), cut=False)
-    b = Answer(text="aè".encode(), cut=False)
+    a = Response(text="aé".encode(), cut=False)
+    b = Response(text="aè".encode(), cut=False)
     difference = compare(a, b).difference
     assert (difference.character, difference.a, difference.b) == (1, "é", "è")
 

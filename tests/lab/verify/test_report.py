@@ -9,7 +9,7 @@ from tests.lab.verify.test_compare import answer as make_answer
 from vllama.lab.commands.verify import COLUMNS, report, shorten, table
 from vllama.lab.compare import compare
 from vllama.lab.judge import judge_engines, percent
-from vllama.observe.captures.answer import Answer
+from vllama.observe.captures.answer import Response
 
 
 def answer(*pieces, logprobs=None, top=None):
@@ -21,7 +21,7 @@ def make_report(prompts, a, b):
 
 
 def test_a_report_is_plain_values_and_a_table_of_them():
-    plain = Answer(text=b"xy", cut=False)
+    plain = Response(text=b"xy", cut=False)
     a = [answer("a", " b", logprobs=[-0.1, -0.2], top={" b": -0.2, " c": -0.7}), plain]
     b = [answer("a", " c", logprobs=[-0.1, -0.4], top={" c": -0.4, " b": -0.5}), plain]
     told = make_report(["One\ntwo", "x" * 50], a, b)
@@ -102,7 +102,7 @@ def test_choices_of_which_the_other_engine_did_not_think_do_not_agree():
 
 
 def test_without_log_probabilities_the_text_counts():
-    same, other = Answer(text=b"abcd", cut=False), Answer(text=b"abxx", cut=False)
+    same, other = Response(text=b"abcd", cut=False), Response(text=b"abxx", cut=False)
     assert verdict(same, same)[0] and verdict(same, other)[0]
     assert not verdict(same, other, min_agreement=0.6)[0]
-    assert not verdict(same, Answer(text=b"xxxx", cut=False))[0]
+    assert not verdict(same, Response(text=b"xxxx", cut=False))[0]

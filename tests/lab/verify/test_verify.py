@@ -63,10 +63,10 @@ def test_other_answers(home):
 
 def test_an_engine_that_does_not_start(home):
     fine = home.model("fine")
-    broken = home.model("broken", "--exit-before-ready", "--print", "no such colour: red")
+    broken = home.model("broken", "--exit-before-ready", "--print", "no such color: red")
     done = verify(home, "--engines", f"fake={fine},fake={broken}")
     assert done.returncode == 3 and done.stdout == ""
-    assert "cannot verify with fake" in done.stderr and "the colour red is unknown" in done.stderr
+    assert "cannot verify with fake" in done.stderr and "the color red is unknown" in done.stderr
     assert "Hint: paint it" in done.stderr
 
 

@@ -12,8 +12,8 @@ from vllama.machine.environments.installer import (
     DIVERTING,
     MAX_REASON,
     PIP_TO_UV,
-    Progress,
-    Reader,
+    UvProgress,
+    UvReader,
     build_installer_env,
     explain_failure,
     forbids_index,
@@ -99,28 +99,29 @@ def test_every_output_has_a_reason(output: list[str], code: int) -> None:
     ("lines", "last"),
     [
         (["Downloading torch (858.5MiB)"],
-         Progress(text="fetching torch", done_bytes=0, total_bytes=900_202_496)),
+         UvProgress(text="fetching torch", done_bytes=0, total_bytes=900_202_496)),
         (["Downloading six (11.0KiB)"],
-         Progress(text="fetching six", minor=True, done_bytes=0, total_bytes=11_264)),
+         UvProgress(text="fetching six", minor=True, done_bytes=0, total_bytes=11_264)),
         (["Downloading xllamacpp (32.0MiB)", " Downloaded xllamacpp"],
-         Progress(text="fetching xllamacpp", done_bytes=2**25, total_bytes=2**25)),
+         UvProgress(text="fetching xllamacpp", done_bytes=2**25, total_bytes=2**25)),
         ([" Downloaded xllamacpp"], None),
         (["   Building llama-cpp-python==0.3.36"],
-         Progress(text="compiling llama-cpp-python==0.3.36")),
-        (["Prepared 8 packages in 3.61s"], Progress(text="installing the packages")),
-        (["trying vllm --version"], Progress(text="trying vllm --version")),
+         UvProgress(text="compiling llama-cpp-python==0.3.36")),
+        (["Prepared 8 packages in 3.61s"], UvProgress(text="installing the packages")),
+        (["trying vllm --version"], UvProgress(text="trying vllm --version")),
+        (["PyTorch's own index is gone"], UvProgress(text="PyTorch's own index is gone")),
         (["Using Python 3.11.7 environment at: x"], None),
         ([""], None),
     ],
 )  # fmt: skip
-def test_progress(lines: list[str], last: Progress | None) -> None:
-    reader = Reader()
+def test_progress(lines: list[str], last: UvProgress | None) -> None:
+    reader = UvReader()
     assert [reader.read(line) for line in lines][-1] == last
 
 
 @given(st.text(max_size=200))
 def test_no_line_upsets_the_reader(line: str) -> None:
-    Reader().read(line)
+    UvReader().read(line)
 
 
 NAMES = st.sampled_from(

@@ -267,10 +267,10 @@ def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file
 
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    info = "colours-1.0.dist-info"
-    with ZipFile(wheels / "colours-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("colours.py", "NAME = 'red'\n")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: colours\nVersion: 1.0\n")
+    info = "colors-1.0.dist-info"
+    with ZipFile(wheels / "colors-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("colors.py", "NAME = 'red'\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: colors\nVersion: 1.0\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
         wheel.writestr(f"{info}/RECORD", "")
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -287,13 +287,13 @@ def test_the_uv_that_comes_with_us_obeys_settings_of_pip(tmp_path: Path, by_file
         return asyncio.run(install_steps(folder, steps, environ=environ, trial=("python", "-V")))
 
     with pytest.raises(EnvironmentFailed, match="Because shapes was not found"):
-        install("colours", "shapes")
-    python = install("colours==1.0")
-    said = subprocess.run([python, "-c", "import colours; print(colours.NAME)"],
+        install("colors", "shapes")
+    python = install("colors==1.0")
+    said = subprocess.run([python, "-c", "import colors; print(colors.NAME)"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert said.stdout == "red\n"
     marker = json.loads((folder / "vllama-environment.json").read_text())
-    assert marker == {"requirements": ["colours==1.0"], "arguments": []}
+    assert marker == {"requirements": ["colors==1.0"], "arguments": []}
 
 
 def test_pytorch_without_an_index_of_its_own(uv: Fake, folder: Path) -> None:

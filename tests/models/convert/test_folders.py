@@ -39,7 +39,7 @@ def test_a_usual_folder_is_taken(folder):
 @pytest.mark.parametrize("method", ["awq", "AWQ", "bitsandbytes"])
 def test_what_cannot_be_undone(folder, method):
     change(folder, quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(BadModelFile, match=f"quantised with {method.lower()}") as caught:
+    with pytest.raises(BadModelFile, match=f"quantized with {method.lower()}") as caught:
         check_folder(folder, "m")
     assert "made from" in caught.value.hint
 

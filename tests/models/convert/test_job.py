@@ -13,7 +13,7 @@ import pytest
 from tests.models.convert.conftest import VISION, local, repository
 from tests.models.convert.tools import Tools
 from vllama.base.errors import BadModelFile, DiskFull, VllamaError
-from vllama.models.convert.job import ConversionOptions, count_bytes_to_fetch
+from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
 from vllama.models.types import Format
 
@@ -42,7 +42,7 @@ class Run:
         return asyncio.run(
             job.run(
                 self.library,
-                self.tools.quantiser,
+                self.tools.quantizer,
                 env=self.tools.env,
                 tell=self.told.append,
                 **more,
@@ -67,7 +67,7 @@ def test_a_model_of_the_hub(hub, library, run, tools, data, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
     job = prepare(library, "org/model", ConversionOptions())
     assert (job.quant, job.via, job.result) == ("Q4_K_M", "F16", NAME)
-    assert count_bytes_to_fetch(data, job)[0] > 50
+    assert job.pulled_bytes > 50
     made = run("org/model")
     assert (made.name, made.format, made.quant, made.store) == (
         NAME, Format.GGUF, "Q4_K_M", "created"
@@ -90,7 +90,7 @@ def test_a_model_of_the_hub(hub, library, run, tools, data, tmp_path):
         assert library.find(name).path == made.path
     assert {b.name for b in library.list()} == {NAME, "hf.co/Org/Model:latest"}
     assert left(data) == ["sha256-4"[:7] + made.path.name[7]]
-    # again, in another quantisation: from what is here
+    # again, in another quantization: from what is here
     second = run("org/model", quantize="q8_0")
     assert second.name == "hf.co/Org/Model:Q8_0"
     assert tools.calls()[-1][0][3] == "q8_0"
@@ -112,7 +112,7 @@ def test_a_folder_becomes_a_name_or_a_file(run, library, tmp_path, data):
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_a_gguf_is_only_quantised(run, library, tools, tmp_path, tiny, data):
+def test_a_gguf_is_only_quantized(run, library, tools, tmp_path, tiny, data):
     made = run(str(tiny), quantize="Q5_K_M", output="small")
     assert (made.name, made.quant) == ("small:latest", "Q5_K_M")
     assert tools.calls() == []
@@ -182,7 +182,7 @@ def test_a_cancelled_one_ends_its_tool_and_leaves_nothing(library, tools, data, 
                 begun.set()  # the stand-in shows all of its bar before it hangs
 
         work = asyncio.ensure_future(
-            job.run(library, tools.quantiser, env=tools.env, tell=tell)
+            job.run(library, tools.quantizer, env=tools.env, tell=tell)
         )  # fmt: skip
         await begun.wait()
         work.cancel()

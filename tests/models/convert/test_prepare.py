@@ -11,7 +11,7 @@ from vllama.models.convert.job import ConversionOptions
 from vllama.models.convert.prepare import prepare
 
 
-def test_the_quantisation_may_stand_in_the_name(hub, library, tmp_path):
+def test_the_quantization_may_stand_in_the_name(hub, library, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
     job = prepare(library, "hf.co/org/model:q5_k_m", ConversionOptions())
     assert (job.quant, job.result) == ("Q5_K_M", "hf.co/Org/Model:Q5_K_M")
@@ -31,10 +31,10 @@ def test_the_quantisation_may_stand_in_the_name(hub, library, tmp_path):
 )
 def test_types(library, tmp_path, wishes, quant, via):
     job = prepare(library, str(local(tmp_path / "mine")), ConversionOptions(**wishes))
-    assert (job.quant, job.via, job.needs_quantiser) == (quant, via, quant != via)
+    assert (job.quant, job.via, job.needs_quantizer) == (quant, via, quant != via)
 
 
-def test_a_model_for_vectors_is_not_quantised_unasked(library, tmp_path):
+def test_a_model_for_vectors_is_not_quantized_unasked(library, tmp_path):
     folder = local(tmp_path / "mine", architectures=["BertModel"])
     assert prepare(library, str(folder), ConversionOptions()).quant == "F16"
 
@@ -50,7 +50,7 @@ def test_a_model_for_vectors_is_not_quantised_unasked(library, tmp_path):
         ("gguf", {}, BadRequest, "it is a GGUF already"),
         ("gguf", {"quantize": "f16"}, BadRequest, "it is F16 already"),
         ("nowhere", {}, ModelNotFound, "cannot find a model at"),
-        ("awq", {}, BadModelFile, "quantised with AWQ"),
+        ("awq", {}, BadModelFile, "quantized with AWQ"),
         ("own", {}, BadModelFile, "Mistral's own format"),
     ],
 )

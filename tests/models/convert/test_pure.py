@@ -1,4 +1,4 @@
-"""Quantisations, progress lines, causes: text in, values out."""
+"""Quantizations, progress lines, causes: text in, values out."""
 
 import pytest
 from hypothesis import given
@@ -8,14 +8,13 @@ from vllama.base.errors import BadRequest
 from vllama.models.convert.tools import (
     BITS,
     DIRECT,
-    check_requantise,
-    choose_intermediate,
+    check_requantize,
     estimate_size,
     find_reason,
     parse_progress,
     parse_quant,
 )
-from vllama.models.names.quant import _FILE_TYPES
+from vllama.models.names.quant import _FILE_TYPES, choose_intermediate
 from vllama.models.types import ModelInfo
 
 
@@ -51,14 +50,14 @@ def test_every_name_is_one_of_llama_cpps():
 
 
 @pytest.mark.parametrize("has", ["F16", "BF16", "f32"])
-def test_what_can_be_quantised(has):
-    check_requantise("m", has, "Q4_K_M")
+def test_what_can_be_quantized(has):
+    check_requantize("m", has, "Q4_K_M")
 
 
 @pytest.mark.parametrize("has", ["Q8_0", "Q4_K_M", "MXFP4", None, ""])
 def test_what_cannot(has):
     with pytest.raises(BadRequest, match="already"):
-        check_requantise("m", has, "Q4_0")
+        check_requantize("m", has, "Q4_0")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_the_converters_bar(line, share):
         ("llama_model_quantize_impl: quant size  =    98.87 MiB (6.17 BPW)", None),
     ],
 )
-def test_the_quantisers_numbers(line, share):
+def test_the_quantizers_numbers(line, share):
     assert parse_progress(line) == share
 
 

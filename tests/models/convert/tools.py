@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 from vllama.machine.environments.layout import Step, mark_complete
-from vllama.models.convert.tools import FOLDER, WITH_CPU, Quantiser
+from vllama.models.convert.tools import FOLDER, WITH_CPU, Quantizer
 from vllama.models.names.quant import _FILE_TYPES
 
 CONVERTER = """
@@ -38,7 +38,7 @@ while kind == "hangs":
 shutil.copy(here / "tiny.gguf", options["--outfile"])
 """
 
-QUANTISER = """\
+QUANTIZER = """\
 #!{python}
 import sys
 from pathlib import Path
@@ -54,12 +54,12 @@ Path(target).write_bytes(data)
 """
 
 
-def write_quantiser(folder: Path) -> Path:
+def write_quantizer(folder: Path) -> Path:
     """Write a stand-in for `llama-quantize`, which changes the type in the header only."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "llama-quantize"
     types = {name: number for number, name in _FILE_TYPES.items()}
-    program.write_text(QUANTISER.format(python=sys.executable, types=types))
+    program.write_text(QUANTIZER.format(python=sys.executable, types=types))
     program.chmod(0o755)
     return program
 
@@ -75,7 +75,7 @@ class Tools:
         (self.folder / "tiny.gguf").symlink_to(tiny)
         mark_complete(folder, [Step(requirements=WITH_CPU[0])])
         self.env = {"PATH": os.environ["PATH"]}
-        self.quantiser = Quantiser(program=str(write_quantiser(self.folder)), env=self.env)
+        self.quantizer = Quantizer(command=(str(write_quantizer(self.folder)),), env=self.env)
 
     @property
     def pid(self) -> int:

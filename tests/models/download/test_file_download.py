@@ -392,7 +392,7 @@ def test_cache_that_cannot_be_written(
 
 def test_gated_file(hub: StandInHub, settings: ModelsSettings) -> None:
     hub.add_repo("o/r", {"m.gguf": BIG}, gated="manual")
-    with pytest.raises(AuthRequired, match="licence"):
+    with pytest.raises(AuthRequired, match="license"):
         fetch(settings)
 
 
@@ -455,7 +455,7 @@ def test_a_waiting_pull_can_be_cancelled(big: StandInHub, settings: ModelsSettin
             fetch(settings, events)
             ends.append(f"{name} done")
         except Cancelled:
-            ends.append(f"{name} cancelled")
+            ends.append(f"{name} canceled")
 
     threads = [threading.Thread(target=pull, args=a) for a in ((first, "1"), (second, "2"))]
     threads[0].start()
@@ -464,9 +464,9 @@ def test_a_waiting_pull_can_be_cancelled(big: StandInHub, settings: ModelsSettin
     threads[1].start()
     second.cancel.set()
     threads[1].join(60)
-    assert ends == ["2 cancelled"]
+    assert ends == ["2 canceled"]
     threads[0].join(60)
-    assert ends == ["2 cancelled", "1 done"]
+    assert ends == ["2 canceled", "1 done"]
 
 
 def test_progress_is_not_a_flood(big: StandInHub, settings: ModelsSettings, events: Events) -> None:

@@ -174,7 +174,7 @@ def test_a_blob_damaged_at_a_real_registry(
     path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     with pytest.raises(ChecksumMismatch):
         library.remote.pull(f"{real.host}/team/bad")
-    assert library.list() == [] and library.stored.skipped() == ()
+    assert library.list() == [] and library.stored.list_skipped() == ()
     path.write_bytes(content)
     assert library.remote.pull(f"{real.host}/team/bad").path.read_bytes() == content
 

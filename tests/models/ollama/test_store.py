@@ -148,7 +148,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
     (root / "manifests" / LIBRARY / "not a name" / "x").write_text("{}")
     (root / "manifests" / "file").write_text("junk")
     assert library.list() == [good]
-    reasons = {item.name: item.reason for item in library.stored.skipped()}
+    reasons = {item.name: item.reason for item in library.stored.list_skipped()}
     said = {
         "text:latest": "damaged",
         "list:latest": "damaged",
@@ -178,7 +178,7 @@ def test_a_missing_config_is_no_loss(root: Path, library: Library, tiny: Path) -
 
 def test_a_folder_that_is_not_there_has_no_models(tmp_path: Path) -> None:
     empty = OllamaStore([tmp_path / "nowhere"])
-    assert (empty.list(), empty.skipped()) == ([], ())
+    assert (empty.list(), empty.list_skipped()) == ([], ())
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -198,11 +198,10 @@ def test_of_two_stores_the_first_comes_first(tmp_path: Path, tiny: Path) -> None
 def test_a_model_of_ollamas_is_kept_unless_told(root: Path, library: Library, tiny: Path) -> None:
     path = store(root, LIBRARY + "tiny:latest", OllamaModel([("model", b"weights")]))
     before = blobs(root)
-    for call in (library.remove, library.check_removable):
-        with pytest.raises(BadRequest) as caught:
-            call("tiny")
-        assert "vllama did not pull it" in caught.value.message
-        assert "--force" in str(caught.value.hint)
+    with pytest.raises(BadRequest) as caught:
+        library.remove("tiny")
+    assert "vllama did not pull it" in caught.value.message
+    assert "--force" in str(caught.value.hint)
     assert path.exists() and blobs(root) == before
     freed_bytes = library.remove("tiny", force=True)
     assert freed_bytes > 7
@@ -253,10 +252,9 @@ def test_links_and_second_names_free_nothing(root: Path, library: Library, tmp_p
 def test_what_ollama_pulled_again_is_ollamas(root: Path, library: Library) -> None:
     path = store(root, LIBRARY + "tiny:latest", OllamaModel([("model", b"weights")]))
     ours(root, "tiny")
-    library.check_removable("tiny")
     path.write_bytes(path.read_bytes() + b"\n")  # another manifest of the same name
     with pytest.raises(BadRequest):
-        library.check_removable("tiny")
+        library.remove("tiny")
 
 
 def test_a_store_that_cannot_be_written(root: Path, library: Library) -> None:
@@ -270,11 +268,11 @@ def test_a_store_that_cannot_be_written(root: Path, library: Library) -> None:
 def test_a_created_model_stands_on_one_of_ollamas(
     root: Path, library: Library, tiny: Path, tmp_path: Path
 ) -> None:
-    from vllama.models.create import Recipe, copy, create
+    from vllama.models.create import NewModel, copy, create
 
     store(root, LIBRARY + "tiny:latest", OllamaModel([("model", tiny), ("system", "a")]))
     base = library.find("tiny")
-    made = create(library, Recipe(name="mine", base=base, template="{{ .Prompt }}"))
+    made = create(library, NewModel(name="mine", base=base, template="{{ .Prompt }}"))
     assert (made.path, made.key, made.base, made.system) == (base.path, base.key, base.name, "a")
     assert copy(library, base, "second:latest").path == base.path
     assert not (tmp_path / "data" / "blobs").exists() or not any(

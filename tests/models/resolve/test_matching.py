@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllama.models.resolve.matching import (
-    QUANTISERS,
+    QUANTIZERS,
     explain_name_mismatch,
     explain_size_mismatch,
     get_scheme,
     guess_gguf_names,
-    guess_quantised_names,
+    guess_quantized_names,
     rank_publisher,
 )
 
@@ -64,12 +64,12 @@ words = st.lists(st.from_regex(r"[a-z]{2,6}[0-9]?", fullmatch=True), min_size=1,
 quants = st.sampled_from(["Q4_K_M", "Q8_0", "IQ3_XXS", "UD-Q4_K_XL", "BF16"])
 
 
-@given(words, quants, st.sampled_from(QUANTISERS))
-def test_what_quantisers_make_is_a_form(name: list[str], quant: str, who: str) -> None:
+@given(words, quants, st.sampled_from(QUANTIZERS))
+def test_what_quantizers_make_is_a_form(name: list[str], quant: str, who: str) -> None:
     base = f"maker/{'-'.join(name)}"
     assert explain_name_mismatch(base, f"{who}/{'-'.join(name)}-{quant}-GGUF") is None
     assert all(explain_name_mismatch(base, other) is None for other in guess_gguf_names(base))
-    assert all(explain_name_mismatch(base, other) is None for other in guess_quantised_names(base))
+    assert all(explain_name_mismatch(base, other) is None for other in guess_quantized_names(base))
 
 
 @given(words, st.sampled_from(["abliterated", "uncensored", "distill", "merge", "heretic"]))

@@ -47,7 +47,7 @@ def gpu(gib: int, *, count: int = 1, installed: tuple[Any, ...] = (VLLM_HERE, LL
     return facts(platform, installed)
 
 
-def quantised(base: str) -> tuple[str, ...]:
+def quantized(base: str) -> tuple[str, ...]:
     return ("gguf", f"base_model:{base}", f"base_model:quantized:{base}")
 
 
@@ -65,25 +65,25 @@ def add_repositories(hub: StandInHub) -> None:
         f"Qwen3-8B-{quant}.gguf": make_gguf(f"Qwen3-8B-{quant}.gguf", quant, 8.2, layers=36)
         for quant in ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
     }
-    hub.add_repo("Qwen/Qwen3-8B-GGUF", ours, tags=quantised("Qwen/Qwen3-8B"))
+    hub.add_repo("Qwen/Qwen3-8B-GGUF", ours, tags=quantized("Qwen/Qwen3-8B"))
     smaller = {
         f"Qwen3-8B-{quant}.gguf": make_gguf(f"Qwen3-8B-{quant}.gguf", quant, 8.2, layers=36)
         for quant in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q8_0")
     }
-    hub.add_repo("unsloth/Qwen3-8B-GGUF", smaller, tags=quantised("Qwen/Qwen3-8B"))
+    hub.add_repo("unsloth/Qwen3-8B-GGUF", smaller, tags=quantized("Qwen/Qwen3-8B"))
     fp8 = {"quantization_config": {"quant_method": "fp8"}}
     hub.add_repo(
-        "Qwen/Qwen3-8B-FP8", make_model(8.8, shards=2, config=fp8), tags=quantised("Qwen/Qwen3-8B")
+        "Qwen/Qwen3-8B-FP8", make_model(8.8, shards=2, config=fp8), tags=quantized("Qwen/Qwen3-8B")
     )
     awq = {"quantization_config": {"quant_method": "awq", "bits": 4}}
     hub.add_repo(
-        "Qwen/Qwen3-8B-AWQ", make_model(5.7, shards=2, config=awq), tags=quantised("Qwen/Qwen3-8B")
+        "Qwen/Qwen3-8B-AWQ", make_model(5.7, shards=2, config=awq), tags=quantized("Qwen/Qwen3-8B")
     )
     hub.add_repo("Qwen/Qwen3-0.6B", make_model(1.5))
     hub.add_repo(
         "unsloth/Qwen3-0.6B-GGUF",
         {"Qwen3-0.6B-Q4_K_M.gguf": make_gguf("Qwen3-0.6B-Q4_K_M.gguf", "Q4_K_M", 0.6, width=1024)},
-        tags=quantised("Qwen/Qwen3-0.6B"),
+        tags=quantized("Qwen/Qwen3-0.6B"),
     )
     hub.add_repo(
         "ggml-org/gemma-3-4b-it-GGUF",
@@ -185,7 +185,7 @@ MISTRAL = {
 ONLY_VLLM = (VLLM_HERE,)
 NOTHING_USES_THE_GPU = (LLAMA_CPP_HERE,)
 CASES = [
-    # the usual quantisation where it fits, the largest that fits elsewhere
+    # the usual quantization where it fits, the largest that fits elsewhere
     Case(cpu(16), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M"),
     Case(cpu(64), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M"),
     Case(cpu(512), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M"),
@@ -198,7 +198,7 @@ CASES = [
     Case(cpu(16), "microsoft/phi-4-gguf", "hf.co/microsoft/phi-4-gguf:Q4_K"),
     Case(cpu(64), "microsoft/phi-4-gguf", "hf.co/microsoft/phi-4-gguf:Q4_K"),
     Case(cpu(64), "microsoft/phi-4-gguf:Q4_K_M", "hf.co/microsoft/phi-4-gguf:Q4_K"),
-    # GPUs with vLLM: the whole weights, else quantised ones
+    # GPUs with vLLM: the whole weights, else quantized ones
     Case(gpu(80), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B:latest"),
     Case(gpu(24), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B:latest"),
     Case(gpu(24, count=2), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B:latest"),
@@ -224,7 +224,7 @@ CASES = [
         cpu(16),
         "Qwen/Qwen3-8B-AWQ",
         None,
-        ("quantised with AWQ", "pull what it was made from: vllama pull hf.co/Qwen/Qwen3-8B;"),
+        ("quantized with AWQ", "pull what it was made from: vllama pull hf.co/Qwen/Qwen3-8B;"),
     ),
     Case(
         cpu(16),
@@ -267,7 +267,7 @@ CASES = [
     ),
     Case(cpu(16), "Qwen/Qwen3-06B", None, ("did you mean Qwen/Qwen3-0.6B",)),
     Case(cpu(16), "secret/Private-3B", None, ("private", "HF_TOKEN")),
-    Case(gpu(80), "meta/Gated-8B", None, ("licence", "https://huggingface.co/meta/Gated-8B")),
+    Case(gpu(80), "meta/Gated-8B", None, ("license", "https://huggingface.co/meta/Gated-8B")),
     Case(cpu(16), "qwen3:0.7b", None, ("qwen3:0.6b", "qwen3:1.7b", "qwen3:4b")),
     Case(cpu(16), "qwne3", None, ("did you mean qwen3",)),
     Case(cpu(16), "Qwen/Qwen3-8B@v9", None, ("no such revision",)),

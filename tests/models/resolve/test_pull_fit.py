@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import CPU, GIB, facts
+from tests.facts import CPU, GIB, facts, with_reserve
 from tests.hub import Fault, StandInHub
 from tests.models.conftest import Events
 from tests.tiny import write_tiny_gguf
@@ -18,7 +18,6 @@ from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format
 from vllama.plan.form_choice import FitsHere
-from vllama.plan.types import RESERVE_BYTES
 
 BASE = "meta-llama/Llama-3.2-3B-Instruct"
 FORM = "bartowski/Llama-3.2-3B-Instruct-GGUF"
@@ -45,7 +44,7 @@ def library(files: dict[str, Path], settings: ModelsSettings) -> Library:
 
 
 def with_memory(total_bytes: int) -> FitsHere:
-    return FitsHere(facts(replace(CPU, ram_total_bytes=total_bytes + RESERVE_BYTES)))
+    return FitsHere(facts(replace(CPU, ram_total_bytes=with_reserve(total_bytes))))
 
 
 def needed(path: Path) -> int:

@@ -160,7 +160,7 @@ def test_only_trusted_forms_in_the_cache(tmp_path: Path) -> None:
 def test_a_damaged_record_is_an_empty_one(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content, encoding="latin-1")
     names = PulledNames(tmp_path)
-    assert names.meant_by(ModelRef.parse("a")) is None and names.shown() == {}
+    assert names.find_bundle_name(ModelRef.parse("a")) is None and names.list_shown() == {}
 
 
 def test_the_record_is_plain_json(opened: Callable[..., Library], tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_names_noted_at_once_are_all_kept(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(note, range(4)))
-    assert len(PulledNames(tmp_path).shown()) == 4 * 5
+    assert len(PulledNames(tmp_path).list_shown()) == 4 * 5
 
 
 def test_a_data_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.models.names.ref import ModelRef
-from vllama.models.resolve.candidates import find_quantised_safetensors
+from vllama.models.resolve.candidates import find_quantized_safetensors
 from vllama.models.resolve.search import Resolution, iterate_resolutions
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hf import HuggingFace
@@ -107,7 +107,7 @@ def test_own_files_come_first_and_cost_one_request(hub: StandInHub, source: Hugg
 @pytest.mark.parametrize(
     ("children", "first"),
     [
-        # the maker's own, then the known quantisers in their order, then by downloads
+        # the maker's own, then the known quantizers in their order, then by downloads
         (["TheBloke", "Acme", "unsloth"], "Acme"),
         (["mradermacher", "bartowski", "unsloth"], "unsloth"),
         (["MaziyarPanahi", "lmstudio-community", "somebody"], "lmstudio-community"),
@@ -116,7 +116,7 @@ def test_own_files_come_first_and_cost_one_request(hub: StandInHub, source: Hugg
         (["popular", "unknown"], "popular"),
     ],
 )
-def test_order_of_quantisers(
+def test_order_of_quantizers(
     hub: StandInHub, source: HuggingFace, children: list[str], first: str
 ) -> None:
     add_base(hub)
@@ -251,7 +251,7 @@ def test_the_makers_own_is_probed_before_others_are_taken(
     ("tag", "label"),
     [("", "Q4_K_M"), (":q8_0", "Q8_0"), (":IQ4_XS", "IQ4_XS"), (":f16", "FP16")],
 )
-def test_a_quantisation_is_looked_for_in_all(
+def test_a_quantization_is_looked_for_in_all(
     hub: StandInHub, source: HuggingFace, tag: str, label: str
 ) -> None:
     add_base(hub)
@@ -336,7 +336,7 @@ def test_smaller_safetensors_as_data(hub: StandInHub, source: HuggingFace) -> No
     ]:
         add_child(hub, name, whole, downloads=downloads, total=None)
     add_child(hub, "unsloth/Rocket-3B-Instruct-GGUF")
-    found = find_quantised_safetensors(source, source.resolve(BASE))
+    found = find_quantized_safetensors(source, source.resolve(BASE))
     assert [(c.hub_id.partition("/")[0], c.quant, c.size_bytes) for c in found if c.variant] == [
         ("Acme", "GPTQ", 502),
         ("RedHatAI", "FP8", 502),
@@ -351,7 +351,7 @@ def test_smaller_safetensors_as_data(hub: StandInHub, source: HuggingFace) -> No
             del hub.repos[name]
     hub.add_repo(f"{BASE}-FP8", whole)
     assert [
-        c.hub_id for c in find_quantised_safetensors(source, source.resolve(BASE)) if c.variant
+        c.hub_id for c in find_quantized_safetensors(source, source.resolve(BASE)) if c.variant
     ] == [f"{BASE}-FP8"]
 
 
@@ -364,10 +364,10 @@ def test_a_free_form_of_a_gated_model(hub: StandInHub, source: HuggingFace) -> N
     add_child(hub, "unsloth/Rocket-3B-Instruct-GGUF")
     found = choose(source, BASE, GGUF, ST)
     assert found.repository.hub_id == "unsloth/Rocket-3B-Instruct-GGUF"
-    assert "licence must be accepted" in why(found, "Acme/Rocket-3B-Instruct-GGUF")
+    assert "license must be accepted" in why(found, "Acme/Rocket-3B-Instruct-GGUF")
     assert found.notes[1] == (
-        f"licence: {BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
-        "the model's licence (rocket3) applies all the same: "
+        f"license: {BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
+        "the model's license (rocket3) applies all the same: "
         f"https://huggingface.co/{BASE}"
     )
 
@@ -383,7 +383,7 @@ def test_a_free_form_of_a_gated_model(hub: StandInHub, source: HuggingFace) -> N
         ({}, None),
     ],
 )
-def test_names_of_licences(
+def test_names_of_licenses(
     hub: StandInHub, source: HuggingFace, extra: dict[str, object], name: str | None
 ) -> None:
     add_base(hub, extra=extra)
@@ -600,7 +600,7 @@ def test_what_else_could_be_taken_is_looked_for_when_asked(
     assert [found.repository.hub_id for found in named] == ["bartowski/Rocket-3B-Instruct-GGUF"]
 
 
-def test_a_misspelt_name_is_looked_for_at_its_organisation(
+def test_a_misspelled_name_is_looked_for_at_its_organization(
     hub: StandInHub, source: HuggingFace
 ) -> None:
     hub.add_repo("solo/Rocket-GGUF", {"Rocket-Q4_K_M.gguf": b"w"})
@@ -609,7 +609,7 @@ def test_a_misspelt_name_is_looked_for_at_its_organisation(
     assert "did you mean solo/Rocket-GGUF?" in str(caught.value.hint)
 
 
-def test_a_quantisation_of_which_parts_are_missing(hub: StandInHub, source: HuggingFace) -> None:
+def test_a_quantization_of_which_parts_are_missing(hub: StandInHub, source: HuggingFace) -> None:
     files = {"m-Q8_0.gguf": b"w", "m-Q4_K_S-00001-of-00002.gguf": b"w"}
     hub.add_repo("solo/m-GGUF", files)
     with pytest.raises(ModelNotFound, match="1 of 2 parts are missing"):

@@ -114,6 +114,26 @@ def test_missing_or_private(
         assert "check the spelling" in str(error.hint)
 
 
+@pytest.mark.parametrize("token", ["hf_a\nb", "\ufeffhf_a", "hf_\u200ba"])
+def test_a_token_that_cannot_be_sent_is_our_fault(
+    hub: StandInHub, with_settings: Callable[..., ModelsSettings], token: str
+) -> None:
+    error = failure(HuggingFace(with_settings(hf_token=token)))
+    assert "token" in error.message and "does not answer" not in error.message
+    assert "hf_a" not in error.sentence()
+
+
+def test_no_token_is_none_of_another_tool_either(
+    hub: StandInHub, with_settings: Callable[..., ModelsSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    hub.add_repo("Org/Model", FILES)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_\u200bx")
+    assert HuggingFace(with_settings(hf_token="")).resolve("Org/Model").hub_id == "Org/Model"
+
+
 def test_bad_token(hub: StandInHub, with_settings: Callable[..., ModelsSettings]) -> None:
     hub.add_repo("Org/Model", FILES)
     error = failure(HuggingFace(with_settings(hf_token="hf_wrong")))

@@ -122,7 +122,7 @@ def test_whether_sizes_are_told(siblings: object, told: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "licence", "bases"),
+    ("about", "license", "bases"),
     [
         ({"cardData": {"license": ["mit", "gpl"]}}, "mit", ()),
         ({"tags": ["license:apache-2.0"]}, "apache-2.0", ()),
@@ -131,8 +131,8 @@ def test_whether_sizes_are_told(siblings: object, told: bool) -> None:
         ({"cardData": "text", "tags": "license:x"}, "x", ()),
     ],
 )
-def test_cards(about: Mapping[str, Any], licence: str | None, bases: tuple[str, ...]) -> None:
-    assert (read_license(about), read_bases(about)) == (licence, bases)
+def test_cards(about: Mapping[str, Any], license: str | None, bases: tuple[str, ...]) -> None:
+    assert (read_license(about), read_bases(about)) == (license, bases)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def test_shards_in_order_and_an_incomplete_set(root: Path, library: Library) -> 
     (bundle,) = library.list()
     assert [p.name[-11:-5] for p in bundle.files] == ["-00002", "-00002"]
     assert [p.read_bytes() for p in bundle.files] == [b"\1", b"\2"]
-    (left,) = library.stored.skipped()
-    assert left.name == "hf.co/org/cut:latest" and "a shard is missing" in left.reason
+    (left,) = library.stored.list_skipped()
+    assert left.name == "hf.co/org/cut:latest" and "Cut-Q8_0-00002-of-00002.gguf" in left.reason
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_mlx_is_left_out_with_a_reason(
     put(root, "mlx-community/Tiny-4bit/config.json", json.dumps(config).encode())
     put(root, "mlx-community/Tiny-4bit/model.safetensors", make_weights(2, about=about))
     assert library.list() == []
-    (left,) = library.stored.skipped()
+    (left,) = library.stored.list_skipped()
     assert "MLX" in left.reason and left.path == root / "mlx-community/Tiny-4bit"
     with pytest.raises(ModelNotFound) as caught:
         library.find("mlx-community/tiny-4bit")
@@ -90,7 +90,7 @@ def test_other_safetensors_are_served(root: Path, library: Library) -> None:
     (bundle,) = library.list()
     assert (bundle.name, bundle.format) == ("hf.co/org/Tiny:latest", Format.SAFETENSORS)
     assert bundle.path == root / "org/Tiny" and library.find("org/tiny") == bundle
-    assert library.stored.skipped() == ()
+    assert library.stored.list_skipped() == ()
 
 
 def test_links_odd_names_and_loose_files(

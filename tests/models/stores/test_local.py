@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.models.conftest import open_offline
-from tests.tiny import TEMPLATE, write_tiny_gguf
+from tests.tiny import TEMPLATE, make_weights, write_tiny_gguf
 from vllama.base.errors import BadModelFile, BadRequest, DiskFull, InvalidModelRef
-from vllama.models.create import Recipe, check_new_name, choose_quant, copy, create, make_bundle
+from vllama.models.create import NewModel, check_new_name, choose_quant, copy, create, make_bundle
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.blobs import ORPHAN_S, BlobStore
+from vllama.models.types import Format
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def library(home: Path) -> Library:
 
 
 def make(library: Library, name: str, base: str = "tiny", **settings):
-    return create(library, Recipe(name=name, base=library.find(base), **settings))
+    return create(library, NewModel(name=name, base=library.find(base), **settings))
 
 
 def upload(library: Library, path: Path) -> str:
@@ -55,7 +56,7 @@ def blobs(home: Path) -> list[str]:
 def test_a_created_model_is_a_small_file_that_points_at_its_base(library: Library, home: Path):
     base = library.find("tiny")
     said: list[str] = []
-    recipe = Recipe(
+    recipe = NewModel(
         name="Mine",
         base=base,
         parameters={"temperature": 0.1},
@@ -173,7 +174,7 @@ def test_of_a_file_that_nobody_lists(library: Library, home: Path, tiny: Path):
 
 def test_the_template_of_the_file_is_not_kept_again(library: Library):
     said: list[str] = []
-    recipe = Recipe(name="mine", base=library.find("tiny"), template=TEMPLATE)
+    recipe = NewModel(name="mine", base=library.find("tiny"), template=TEMPLATE)
     assert create(library, recipe, said.append).template is None
     assert not any("template" in line for line in said)
 
@@ -183,13 +184,36 @@ def test_the_template_of_the_file_is_not_kept_again(library: Library):
     [(None, None), ("", None), ("f16", None), ("q4_k_m", "Q4_K_M"), ("Q8_0", "Q8_0")],
 )
 def test_what_has_to_be_made_of_a_base(library: Library, wanted: str | None, quant: str | None):
-    assert choose_quant(library, library.find("tiny"), wanted) == quant
+    assert choose_quant(library, library.find("tiny"), wanted, tuple) == quant
+
+
+@pytest.mark.parametrize(
+    ("wanted", "formats", "quant"),
+    [
+        (None, (Format.GGUF,), "BF16"), (None, (), "BF16"), ("Q8_0", (Format.GGUF,), "Q8_0"),
+        (None, (Format.SAFETENSORS, Format.GGUF), None), (None, (Format.SAFETENSORS,), None),
+        ("q4_k_m", (Format.SAFETENSORS,), "Q4_K_M"),
+    ],
+)  # fmt: skip
+def test_safetensors_that_no_engine_reads_are_converted(home, library, wanted, formats, quant):
+    folder = home / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").write_bytes(make_weights(2, 2))
+    assert choose_quant(library, library.find(str(folder)), wanted, lambda: formats) == quant
+
+
+@pytest.mark.parametrize("kind", ["adapter", "mmproj"])
+def test_what_is_no_model_becomes_none(library: Library, home: Path, kind: str):
+    path = write_tiny_gguf(home / "x.gguf", extra=lambda writer: writer.add_type(kind))
+    with pytest.raises(BadRequest, match=f"its type is {kind}"):
+        create(library, NewModel(name="mine", base=library.find(str(path))))
 
 
 @pytest.mark.parametrize("quant", ["Q2", "Q5_K_M"])
-def test_what_ollama_does_not_quantise_to(library: Library, quant: str):
+def test_what_ollama_does_not_quantize_to(library: Library, quant: str):
     with pytest.raises(BadRequest, match=f'unsupported quantization "{quant}"'):
-        choose_quant(library, library.find("tiny"), quant)
+        choose_quant(library, library.find("tiny"), quant, tuple)
 
 
 def test_damaged_files_of_ours_hide_nothing_else(library: Library, home: Path):
@@ -224,7 +248,7 @@ def test_many_at_once(library: Library):
 def test_uploads_live_as_long_as_a_model_needs_them(library: Library, home: Path, tiny: Path):
     digest = upload(library, tiny)
     base = make_bundle([("t-F16.gguf", library.local.blobs.path(digest))])
-    made = create(library, Recipe(name="one", base=base))
+    made = create(library, NewModel(name="one", base=base))
     record = json.loads(
         (home / "data/models/registry.ollama.ai/library/one/latest.json").read_text()
     )
@@ -242,10 +266,10 @@ def test_uploads_live_as_long_as_a_model_needs_them(library: Library, home: Path
 def test_replacing_a_model_frees_its_upload(library: Library, home: Path, tiny: Path):
     first = upload(library, tiny)
     base = make_bundle([("t.gguf", library.local.blobs.path(first))])
-    create(library, Recipe(name="one", base=base))
+    create(library, NewModel(name="one", base=base))
     second = upload(library, write_tiny_gguf(home / "other.gguf", seed=7))
     base = make_bundle([("t.gguf", library.local.blobs.path(second))])
-    create(library, Recipe(name="one", base=base))
+    create(library, NewModel(name="one", base=base))
     assert blobs(home) == [second.replace(":", "-")]
 
 

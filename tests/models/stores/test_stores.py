@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_tiny_gguf
-from vllama.base.errors import Busy
+from vllama.base.errors import BadModelFile, Busy
 from vllama.models.hub_cache import HubRepo, find_repository
 from vllama.models.names.ref import ModelRef
 from vllama.models.stores.base import Store, compute_digest
@@ -145,7 +145,7 @@ class TestHubCache:
         digests = [bundle.digest for bundle in HfCacheStore(tmp_path).list()]
         assert digests[0] == digests[1] != digests[2]
 
-    def test_old_repositories_without_an_organisation(self, tmp_path: Path) -> None:
+    def test_old_repositories_without_an_organization(self, tmp_path: Path) -> None:
         put(tmp_path, "gpt2", {"config.json": b"{}", "model.safetensors": b"w"})
         store = HfCacheStore(tmp_path)
         assert names(store) == ["gpt2:latest"]
@@ -223,7 +223,8 @@ class TestFolder:
         assert (bundle.path, bundle.files, bundle.size_bytes) == (shards[0], tuple(shards), 6)
         assert bundle.name == "m:latest"
         shards[0].unlink()
-        assert FolderStore().find(ModelRef.parse(str(shards[1]))) is None
+        with pytest.raises(BadModelFile, match=r"missing, such as m-00001-of-00002\.gguf"):
+            FolderStore().find(ModelRef.parse(str(shards[1])))
 
     def test_digest_follows_the_file(self, tmp_path: Path) -> None:
         path = write_tiny_gguf(tmp_path / "t.gguf")

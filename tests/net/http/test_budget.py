@@ -18,8 +18,8 @@ from vllama.base.errors import VllamaError
 from vllama.net.http import connection as client_module
 from vllama.net.http import server as serve_module
 from vllama.net.http.budget import GRANTED_BYTES
-from vllama.net.http.certificate import Certificate
 from vllama.net.http.connection import Client
+from vllama.net.http.listener import Certificate
 from vllama.net.http.request import Request
 from vllama.net.http.server import Server
 
@@ -44,7 +44,8 @@ async def answer(request: Request) -> None:
                 request.end()
             case "/small":
                 request.text(200, "small")
-            case _:
+            case path:
+                request.charge(path.partition("/key-")[2])
                 request.text(200, str(len(await request.body())))
     except VllamaError as error:
         request.text(error.status, error.sentence())
@@ -143,6 +144,27 @@ async def test_unsent_answers_have_a_limit_in_all() -> None:
         for connection in held:
             connection.close()
         await until(lambda: not budget.used_bytes)
+
+
+@in_uvloop
+async def test_one_key_fills_its_part_only() -> None:
+    """With bodies that lack their last byte; another key's are read all the while."""
+    size = BUDGET // 8
+    async with running() as server:
+        held = []
+        for number in range(8):
+            head = b"POST /key-a HTTP/1.1\r\n" + HOST + b"content-length: %d\r\n\r\n" % size
+            held.append(await open_silent(server, head + bytes(size - 1)))
+            await turns(50)
+            assert server.server.budget.used_bytes <= BUDGET / 2 + GRANTED_BYTES, number
+        for path, status in ((b"/key-a", b"503"), (b"/key-b", b"200"), (b"/none", b"200")):
+            said = await server.said(post(path, bytes(size), CLOSE))
+            assert said.startswith(b"HTTP/1.1 " + status), path
+        for connection in held:
+            connection.close()
+        await until(lambda: not server.server.budget.used_bytes)
+        said = await server.said(post(b"/key-a", bytes(size), CLOSE))
+        assert said.startswith(b"HTTP/1.1 200")
 
 
 @in_uvloop

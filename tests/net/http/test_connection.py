@@ -577,7 +577,7 @@ async def test_work_for_a_client_that_has_gone_may_fail() -> None:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            raise ValueError("while it was cancelled")
+            raise ValueError("while it was canceled")
 
     async def works(request: Request) -> None:
         with pytest.raises(ClientGone):

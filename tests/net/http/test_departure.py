@@ -49,7 +49,7 @@ async def test_a_result_is_returned_or_given_back_whenever_the_task_is_cancelled
         kept = []
     assert [*kept, *client.given] in (["a lease"], [])
     if not kept and not client.given:
-        assert not steps  # the work itself was cancelled
+        assert not steps  # the work itself was canceled
 
 
 @in_loop

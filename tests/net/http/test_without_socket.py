@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllama.net.http.request import BUFFER_BYTES, BodyTooLarge, Request
+from vllama.net.http.content_encoding import BodyTooLarge
+from vllama.net.http.request import BUFFER_BYTES, Request
 
 
 def make(body: bytes = b"{}") -> tuple[Request, bytearray]:

@@ -254,3 +254,15 @@ async def test_a_bug_in_an_answer_reaches_its_request(step: str) -> None:
     stream.read(head + framed(END) + b"0\r\n\r\n")
     with pytest.raises(ZeroDivisionError):
         await running
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("together", [True, False], ids=["in one read", "in two reads"])
+def test_an_engines_error_stands_though_its_connection_is_lost(kind: str, together: bool) -> None:
+    stream = Stream(kind)
+    said = framed(event("a"))
+    fault = framed(b'data: {"error":{"message":"out of quota","code":429}}\n\n')
+    for read in (said + fault,) if together else (said, fault):
+        stream.read(read)
+    stream.connection.connection_lost(None)
+    assert "out of quota" in str(stream.relay._error)

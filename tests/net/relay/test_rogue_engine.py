@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvloop
@@ -17,7 +18,7 @@ from tests.dialects.test_openai_write import PLAIN, VLLM
 from tests.dialects.test_responses_write import reply as responses_reply
 from tests.loops import in_uvloop
 from tests.net.relay.test_fast_path import REPLIES
-from vllama.base.errors import UpstreamError
+from vllama.base.errors import BadRequest, ContextOverflow, UpstreamError, VllamaError
 from vllama.chat.bodies import MAX_DIGITS, MAX_NAMES, MAX_VALUES
 from vllama.chat.engine.events import decode_event
 from vllama.chat.engine.generate import GenerateReader
@@ -29,7 +30,7 @@ from vllama.chat.tool_calls import MAX_TEXT
 from vllama.dialects.blocks import Block, BlockKind
 from vllama.dialects.ollama.embeddings import MAX_VECTOR_BYTES, decode_embeddings
 from vllama.dialects.rerank import read_scores
-from vllama.net.upstream.connection import MUCH_BYTES, ConnectionLost
+from vllama.net.upstream.connection import MAX_OVERHEAD_BYTES, MUCH_BYTES, ConnectionLost
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.prompts.tokenizer import MAX_ANSWER_BYTES, fetch_field
 from vllama.supervise.spec import Endpoint
@@ -125,6 +126,30 @@ def test_what_is_no_answer_is_a_lost_connection(answer: bytes) -> None:
     assert not unexpected
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+BEGUN = HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (HEAD, b"a: b\r\n"),
+        (HEAD + b"a: ", b"b"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (BEGUN + b"1;", b"a"),
+        (BEGUN + b"0\r\n", b"a: b\r\n"),
+        (BEGUN + b"0\r\na: ", b"b"),
+    ],
+    ids=["headers", "header", "interim heads", "extension", "trailers", "trailer"],
+)
+@in_uvloop
+async def test_what_is_no_part_of_an_answer_has_a_limit(begun: bytes, more: bytes) -> None:
+    endless = begun + more * (4 * MAX_OVERHEAD_BYTES // len(more))
+    async with running(lambda _: endless, math.inf) as (_, upstream):
+        with pytest.raises(ConnectionLost, match="no part of its answer"):
+            await upstream.fetch(Call(path="/", body=b""))
+
+
 @pytest.mark.parametrize("body", [b"", b"no", b"[]", b"{", b"\xff"])
 @in_uvloop
 async def test_an_answer_that_is_no_object_is_the_engines_error(body: bytes) -> None:
@@ -218,6 +243,24 @@ def test_nothing_comes_after_the_end_of_a_stream(kind: str) -> None:
     out += reply.feed(chunk(content="never"), 3) + reply.feed(chunk(content="never"), 4)
     out += reply.feed(chunk(content="never"), 5) + reply.finish(6)
     assert b"never" not in out
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "status"),
+    [
+        ({"error": {"message": "Grammar error", "code": 400}}, BadRequest, 400),
+        ({"object": "error", "message": "Grammar error", "code": 422}, BadRequest, 400),
+        ({"error": {"message": "maximum context length", "code": 400}}, ContextOverflow, 400),
+        ({"error": {"message": "overloaded", "code": 503}}, UpstreamError, 503),
+        ({"error": {"message": "it failed", "code": 500}}, UpstreamError, 502),
+        ({"error": {"message": "it failed", "code": "bad"}}, UpstreamError, 502),
+        ({"error": "it failed"}, UpstreamError, 502),
+    ],
+)
+def test_an_error_in_a_stream_keeps_its_status(event: Any, kind: type, status: int) -> None:
+    with pytest.raises(VllamaError) as caught:
+        decode_event(json.dumps(event).encode())
+    assert (type(caught.value), caught.value.status) == (kind, status)
 
 
 def test_an_event_of_too_many_values_is_refused() -> None:

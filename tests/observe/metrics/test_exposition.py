@@ -13,7 +13,14 @@ from vllama.observe.metrics.exposition import (
     parse_text,
     write_families,
 )
-from vllama.observe.metrics.server_metrics import MAX_SERIES, OTHER, Counter, Gauge, Histogram
+from vllama.observe.metrics.server_metrics import (
+    MAX_SERIES,
+    OTHER,
+    Counter,
+    Gauge,
+    Histogram,
+    Metrics,
+)
 
 SCRAPER = (
     "application/openmetrics-text;version=1.0.0;q=0.5,"
@@ -112,3 +119,20 @@ def test_the_number_of_series_is_bounded():
     assert histogram.values[(OTHER,)] == [0, 50, 100]
     counter.add(("m0", "x"))
     assert counter.values["m0", "x"] == 2
+
+
+def test_the_series_of_a_removed_model_go():
+    metrics = Metrics()
+    for model in ("kept", "removed"):
+        metrics.count_request(model=model, route="/api/chat", dialect="ollama", status=500,
+                              outcome="error", key="removed", seconds=1.0, reason="x")  # fmt: skip
+        metrics.count_usage("removed", model, prompt=1, cached=1, generated=1)
+        metrics.queue_time.observe((model,), 1.0)
+    metrics.forget("removed")
+    models = {
+        dict(zip(one.labels, labels, strict=True)).get("model")
+        for one in metrics.list_instruments()
+        for labels in one.values
+    }
+    assert models == {None, "", "kept"}
+    assert metrics.usage.values["removed", "kept", "prompt"] == 1

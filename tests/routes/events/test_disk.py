@@ -11,7 +11,7 @@ from vllama.config import Config
 from vllama.models.library import Library, open_library
 from vllama.models.settings import ModelsSettings
 from vllama.routes.catalog import Catalog
-from vllama.routes.in_use import InUse, Snapshot
+from vllama.routes.in_use import InUse, Setup
 
 
 def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_models_that_come_change_and_go_are_noticed(tmp_path: Path) -> None:
     library: Library = open_library(
         ModelsSettings(folders=(folder,), hf_cache_dir=tmp_path / "hf", data_dir=tmp_path / "data")
     )
-    catalog = Catalog(InUse(Snapshot(config=Config(), library=library)), ManualClock())
+    catalog = Catalog(InUse(Setup(config=Config(), library=library)), ManualClock())
 
     async def look_again() -> tuple[int, int]:
         await catalog.look()

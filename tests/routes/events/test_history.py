@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.facts import facts
 from tests.scheduler.world import World, in_loop, model, use
 from vllama.dialects.events import GpuUse
 from vllama.machine.types import Accelerator, Platform, Vendor
@@ -23,7 +24,7 @@ PLATFORM = Platform(
 
 
 def make_history(world: World) -> History:
-    return History(world.scheduler, Activity(RunningRequests()), PLATFORM)
+    return History(world.scheduler, RunningRequests(), Activity(), PLATFORM)
 
 
 @in_loop
@@ -108,10 +109,10 @@ async def test_gpus_have_the_names_of_their_memory(
     world = World()
     async with world.running() as scheduler:
         platform = replace(PLATFORM, accelerators=(gpu,))
-        history = History(scheduler, Activity(RunningRequests()), platform)
+        history = History(scheduler, RunningRequests(), Activity(), platform)
         await history.take(watched=True)
         (sample,) = history.list_samples()
         assert sample.machine is not None and sample.machine.gpus == {
             "gpu1": GpuUse(use=0.5, temperature_c=60.0, power_w=120.5)
         }
-        assert sample.memory.keys() == find_free(platform, 0).keys() == {"ram", "gpu1"}
+        assert sample.memory.keys() == find_free(facts(platform)).keys() == {"ram", "gpu1"}

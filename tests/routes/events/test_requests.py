@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllama.dialects.events import ChangedRequests, RequestRow
-from vllama.routes.events.hub import Changes
+from vllama.routes.events.hub import RowChanges
 
 
 def make_row(number: int) -> RequestRow:
@@ -41,7 +41,7 @@ def test_a_request_is_gone_though_its_end_is_not_told():
         count=0,
         lists=0,
     )
-    changes = Changes(server, server, server, server, server, server, None)
+    changes = RowChanges(server, server, server, server, server, server, None)
     changes.collect()
     rows.append(make_row(3))
     changes.make_snapshot(frozenset({"requests"}))  # for one who comes between two calls

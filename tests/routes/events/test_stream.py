@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         running.model("stalls", "--stall-after", "2")
         running.model("plain")
         running.model("other")
-        running.model("pale", "--print", "no such colour: pink", "--exit-before-ready")
+        running.model("pale", "--print", "no such color: pink", "--exit-before-ready")
         yield running
 
 
@@ -56,13 +56,13 @@ def test_a_load_that_fails_is_told_with_its_cause_until_it_loads(
     assert ask(server, "pale") == 500
     stream.until(lambda: stream.state("pale") == "failed")
     row = stream.models["pale:latest"]
-    assert "the colour pink is unknown" in row["error"]["cause"]
+    assert "the color pink is unknown" in row["error"]["cause"]
     assert row["error"]["hint"] == "paint it" and row["error"]["since"]
     stream.until(lambda: "fail" in stream.kinds("pale"))
     stream.until(lambda: any(one["model"] == "pale:latest" for one in stream.ended))
     (ended,) = (one for one in stream.ended if one["model"] == "pale:latest")
     assert (ended["outcome"], ended["status"]) == ("error", 500)
-    assert "the colour pink is unknown" in ended["error"]
+    assert "the color pink is unknown" in ended["error"]
 
     server.model("pale", "--ready-after", "0.1")
     assert ask(server, "pale") == 200

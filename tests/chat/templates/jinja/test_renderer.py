@@ -27,7 +27,7 @@ from vllama.chat.templates.go.execute import read, render
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja import renderer as renderer_module
 from vllama.chat.templates.jinja import worker_process as module
-from vllama.chat.templates.jinja.renderer import Lane, Renderer
+from vllama.chat.templates.jinja.renderer import Renderer, RenderLane
 from vllama.chat.templates.jinja.wire import HEAD, JOB
 from vllama.chat.templates.jinja.worker_process import PROGRAM
 
@@ -139,7 +139,6 @@ def test_one_worker_serves_all_that_come_one_after_another() -> None:
         ("{% if 1 %}" * 9999, "cannot read the model's chat template: maximum recursion"),
         ("{{ raise_exception('no') }}", "cannot render the chat template: no"),
         ("{{ raise_exception('é' * 9999) }}", f"cannot render the chat template: {'é' * 1000}"),
-        ("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "its output has no end"),
     ],
 )
 def test_a_wrong_template_is_told_and_harms_nobody(source: str, says: str) -> None:
@@ -267,7 +266,7 @@ def test_one_that_rendered_well_once_is_refused_like_any_other() -> None:
 
 def test_what_waits_has_a_limit_and_the_oldest_goes() -> None:
     async def work() -> None:
-        lane, order = Lane(1, most_waiting=2), []
+        lane, order = RenderLane(1, most_waiting=2), []
 
         async def enter(number: int) -> None:
             async with lane:

@@ -1,0 +1,89 @@
+"""Finished texts against schemas of which an engine holds a part."""
+
+import json
+from typing import Any
+
+import pytest
+
+from vllama.chat.engine.events import Event, decode_event
+from vllama.chat.schema_check import MAX_CHARACTERS, SchemaCheck, find_violations
+
+TEXT = {"type": "string"}
+KEYWORDS: list[tuple[dict[str, Any], Any, Any, str]] = [
+    ({"uniqueItems": True}, [1, 2], [1, 1], "uniqueItems"),
+    ({"uniqueItems": True}, [{"a": 1}, {"a": 2}], [{"a": 1}, {"a": 1}], "uniqueItems"),
+    ({"format": "uri"}, "https://a.b/c?d#e", "a b", "format"),
+    ({"format": "email"}, "a@b.org", "a@", "format"),
+    ({"format": "date"}, "2024-02-29", "2023-02-29", "format"),
+    ({"format": "ipv6"}, "::1", "::g", "format"),
+    ({"format": "no such format"}, "a", 5, "type"),
+    ({"propertyNames": {"pattern": "^a"}}, {"ab": 1}, {"b": 1}, "propertyNames.pattern"),
+    ({"contains": {"const": 3}}, [1, 3], [1, 2], "contains"),
+    ({"dependentRequired": {"a": ["b"]}}, {"a": 1, "b": 2}, {"a": 1}, "dependentRequired"),
+    ({"not": {"const": 3}}, 4, 3, "not"),
+    ({"if": {"minimum": 5}, "then": {"multipleOf": 2}}, 6, 7, "then.multipleOf"),
+    ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 1, 2, "oneOf"),
+    ({"pattern": "^(?=.*b)a"}, "ab", "ac", "pattern"),
+    ({"anyOf": [{"allOf": [{"minimum": 2}]}]}, 2, 1, "anyOf[0].allOf[0].minimum"),
+    ({"unevaluatedProperties": False, "properties": {"a": True}}, {"a": 1}, {"b": 1},
+     "unevaluatedProperties"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keywords", "good", "bad", "place"), KEYWORDS)
+def test_keywords(keywords: dict[str, Any], good: Any, bad: Any, place: str) -> None:
+    if place == "type":
+        keywords = TEXT | keywords
+    schema = {"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": keywords}}
+    texts = [json.dumps({"x": good})]
+    assert find_violations(json.dumps(schema), texts) == ""
+    found = find_violations(json.dumps(schema), [*texts, json.dumps({"x": bad})]).split("\n")
+    assert f"schema.properties.x.{place}" in found or found == ["schema.properties.x.anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "found"),
+    [
+        ({"type": "object"}, "Sure! {}", "schema"),
+        ({"type": "object"}, "", "schema"),
+        ({"items": [TEXT]}, "[5]", ""),  # of an older draft: nothing is said
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [TEXT]}, "[5]",
+         "schema.items[0].type"),
+        ({"$ref": "http://localhost:1/s"}, "5", ""),  # nothing is fetched
+        ({"$ref": "#"}, "5", ""),
+        ({"not": {}}, "[" * 100_000, ""),
+        ({"minimum": 5}, "1e999", ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged(schema: dict[str, Any], text: str, found: str) -> None:
+    assert find_violations(json.dumps(schema), [text]) == found
+
+
+def events(*pieces: tuple[int, str, str | None]) -> list[Event]:
+    return [
+        decode_event(json.dumps({"choices": [
+            {"index": index, "delta": {"content": text}, "finish_reason": reason}
+        ]}).encode())
+        for index, text, reason in pieces
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pieces", "texts"),
+    [
+        ([(0, "a", None), (0, "b", "stop")], ["ab"]),
+        ([(0, "a", None), (1, "b", None), (0, "", "length"), (1, "c", "stop")], ["bc"]),
+        ([(0, "a", None)], []),
+        ([(0, "a", "tool_calls")], []),
+        ([(0, "a" * MAX_CHARACTERS, None), (0, "", "stop")], ["a" * MAX_CHARACTERS]),
+        ([(0, "a" * MAX_CHARACTERS, None), (0, "b", None), (0, "", "stop")], []),
+    ],
+)
+def test_only_texts_that_end_by_themselves_are_collected(
+    pieces: list[tuple[int, str, str | None]], texts: list[str]
+) -> None:
+    check = SchemaCheck({"type": "json_schema", "json_schema": {"schema": {}}})
+    for event in events(*pieces):
+        check.take(event)
+        assert not event.changed
+    assert check.texts == texts

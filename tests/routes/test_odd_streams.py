@@ -1,0 +1,551 @@
+"""Odd streams of servers elsewhere: every dialect, streamed and whole, makes the same of them."""
+
+import json
+import threading
+
+import openai
+import pytest
+
+from tests.scripted import Scripted, list_models
+from tests.server_process import Server
+
+pytestmark = pytest.mark.slow  # a server as a process of its own
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+CHAT_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("f", "g")
+]
+OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
+HI = [{"role": "user", "content": "hi"}]
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+EVENTS = {"Content-Type": "text/event-stream"}
+PATH = "/v1/chat/completions"
+
+
+def chunk(delta, reason=None, **choice):
+    said = {"index": 0, "delta": delta, "finish_reason": reason, **choice}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "choices": [said]}
+
+
+def call(index=None, id=None, name=None, args=None):
+    function = {"name": name, "arguments": args}
+    piece = {
+        "index": index,
+        "id": id,
+        "function": {k: x for k, x in function.items() if x is not None},
+    }
+    return {name: value for name, value in piece.items() if value is not None}
+
+
+def calls(*pieces, reason=None):
+    return chunk({"tool_calls": list(pieces)}, reason)
+
+
+def frame(*events):
+    return [e if isinstance(e, bytes) else b"data: %b\n\n" % json.dumps(e).encode() for e in events]
+
+
+END, DONE = chunk({}, "stop"), b"data: [DONE]\n\n"
+TAIL = (END, {"choices": [], "usage": USAGE}, DONE)
+BOTH = [("f", {"city": "Oslo"}), ("f", {"city": "Rome"})]
+FG = [("f", {"city": "Oslo"}), ("g", {"city": "Rome"})]
+ONE = [("f", {"city": "Oslo"})]
+
+CALLS = {
+    "names first": ([calls(call(0, "a", "f", "")), calls(call(1, "b", "f", "")),
+                     calls(call(0, args=OSLO)), calls(call(1, args=ROME))], BOTH),
+    "names first, one chunk": ([calls(call(0, "a", "f", ""), call(1, "b", "f", "")),
+                                calls(call(0, args=OSLO), call(1, args=ROME))], BOTH),
+    "three names, no arguments yet": (
+        [calls(call(n, str(n), "f")) for n in range(3)]
+        + [calls(call(n, args=part)) for part in ('{"city":', '"x"}') for n in (2, 0, 1)],
+        [("f", {"city": "x"})] * 3,
+    ),
+    "by id": ([calls(call(None, "a", "f", "")), calls(call(None, "b", "f", "")),
+               calls(call(None, "b", None, ROME)), calls(call(None, "a", None, OSLO))], BOTH),
+    "by id, one index": ([calls(call(0, "a", "f", "")), calls(call(0, "b", "f", "")),
+                          calls(call(0, "a", None, OSLO)), calls(call(0, "b", None, ROME))], BOTH),
+    "whole, one index": ([calls(call(0, "a", "f", OSLO)), calls(call(0, "b", "f", ROME))], BOTH),
+    "whole, nothing to tell": ([calls(call(None, None, "f", OSLO)),
+                                calls(call(None, None, "f", ROME))], BOTH),
+    "whole, one index, no id": ([calls(call(0, None, "f", OSLO)),
+                                 calls(call(0, None, "f", ROME))], BOTH),
+    "by name": ([calls(call(None, None, "f", ""), call(None, None, "g", "")),
+                 calls(call(None, None, "g", ROME)), calls(call(None, None, "f", OSLO))], FG),
+    "by order": ([calls(call(None, None, "f", ""), call(None, None, "f", "")),
+                  calls(call(args='{"city":'), call(args='{"city":')),
+                  calls(call(args='"Oslo"}'), call(args='"Rome"}'))], BOTH),
+    "one after the other": ([calls(call(None, "a", "f", "")), calls(call(args='{"city":')),
+                             calls(call(args='"Oslo"}')), calls(call(None, "b", "f", "")),
+                             calls(call(args=ROME))], BOTH),
+    "objects": ([calls(call(0, "a", "f", {"city": "Oslo"}), call(1, "b", "g", {"city": "Rome"}))],
+                FG),
+    "objects again and again": ([calls(call(0, "a", "f", {"city": "Oslo"}))] * 3, ONE),
+    "index as text, from 1": ([calls(call("1", 7, "f", "")), calls(call("1", None, None, OSLO))],
+                              ONE),
+    "name and id in every piece": ([calls(call(0, "a", "f", '{"city"')),
+                                    calls(call(0, "a", "f", ':"Oslo"}'))], ONE),
+    "a new id in every piece": ([calls(call(0, "a", "f", '{"city"')),
+                                 calls(call(0, "b", "f", ':"Oslo"}'))], ONE),
+    "no arguments at all": ([calls(call(0, "a", "f", ""), call(1, "b", "g", ROME))],
+                            [("f", {}), ("g", {"city": "Rome"})]),
+    "messages": ([chunk(None, message={"tool_calls": [call(0, "a", "f", OSLO)]})], ONE),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    with Scripted({"/v1/models": list_models("m")}) as there:
+        folder = tmp_path_factory.mktemp("odd")
+        with Server(folder, "--upstream", f"{there.url}/v1", fake=False) as server:
+            yield there, server
+
+
+def data_of(text):
+    lines = (line.removeprefix("data:") for line in text.split("\n") if line.startswith("data:"))
+    return [json.loads(line) for line in lines if "[DONE]" not in line]
+
+
+def ask(server, dialect, stream, tools=True, **more):
+    """Return (status, text, thinking, calls, reason, usage, the answer's text) as a client does."""
+    asked = {"model": "m", "messages": HI, "stream": stream, **more}
+    path = {"chat": PATH, "ollama": "/api/chat"}.get(dialect, f"/v1/{dialect}")
+    if dialect == "messages":
+        asked["max_tokens"] = 99
+        tooled = [{"name": name, "input_schema": SCHEMA} for name in ("f", "g")]
+    elif dialect == "responses":
+        asked["input"] = asked.pop("messages")
+        tooled = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("f", "g")]
+    else:
+        tooled = CHAT_TOOLS
+    if dialect == "chat" and stream:
+        asked["stream_options"] = {"include_usage": True}
+    if tools:
+        asked["tools"] = tooled
+    status, _, raw = server.request("POST", path, asked)
+    body = raw.decode()
+    if status != 200:
+        return {"status": status, "body": body}
+    found = {"status": status, "body": body, **READERS[dialect](body, stream)}
+    found["calls"] = [(name, json.loads(arguments)) for name, arguments in found["calls"]]
+    return found
+
+
+def read_chat(body, stream):
+    if not stream:
+        answer = json.loads(body)
+        choice = answer["choices"][0]
+        message = choice["message"]
+        functions = [one["function"] for one in message.get("tool_calls") or []]
+        return {
+            "text": message["content"] or message.get("refusal"),
+            "thinking": message.get("reasoning", ""),
+            "calls": [(one["name"], one["arguments"]) for one in functions],
+            "reason": choice["finish_reason"], "prompt": answer["usage"]["prompt_tokens"],
+        }  # fmt: skip
+    text, thinking, by, reasons, prompt = "", "", {}, [], None
+    assert body.endswith("data: [DONE]\n\n")
+    for event in data_of(body):
+        assert isinstance(event.get("id", ""), str)
+        if event.get("usage"):
+            prompt = event["usage"]["prompt_tokens"]
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            assert choice["index"] == 0 and not reasons
+            text += delta.get("content") or delta.get("refusal") or ""
+            thinking += delta.get("reasoning") or ""
+            for piece in delta.get("tool_calls") or []:
+                slot = by.setdefault(piece["index"], ["", ""])
+                slot[0] += piece["function"].get("name") or ""
+                slot[1] += piece["function"].get("arguments") or ""
+                assert slot[0] and ("name" in piece["function"]) == ("id" in piece)
+            if choice["finish_reason"] is not None:
+                reasons.append(choice["finish_reason"])
+    return {"text": text, "thinking": thinking, "calls": list(by.values()), "prompt": prompt,
+            "reason": reasons[0]}  # fmt: skip
+
+
+def read_ollama(body, stream):
+    lines = [json.loads(line) for line in body.splitlines()]
+    said = [line["message"] for line in lines]
+    called = [one["function"] for message in said for one in message.get("tool_calls") or []]
+    return {
+        "text": "".join(message["content"] for message in said),
+        "thinking": "".join(message.get("thinking", "") for message in said),
+        "calls": [(one["name"], json.dumps(one["arguments"])) for one in called],
+        "reason": lines[-1]["done_reason"], "prompt": lines[-1]["prompt_eval_count"],
+    }  # fmt: skip
+
+
+def read_messages(body, stream):
+    if not stream:
+        answer = json.loads(body)
+        blocks = [(b["type"], b.get("name"), b.get("text") or b.get("thinking")
+                   or json.dumps(b.get("input"))) for b in answer["content"]]  # fmt: skip
+        reason, usage = answer["stop_reason"], answer["usage"]
+    else:
+        opened = {}
+        for event in data_of(body):
+            if event["type"] == "content_block_start":
+                begun = event["content_block"]
+                opened[event["index"]] = [begun["type"], begun.get("name"), ""]
+            elif event["type"] == "content_block_delta":
+                delta = event["delta"]
+                opened[event["index"]][2] += (
+                    delta.get("text") or delta.get("thinking") or delta.get("partial_json") or ""
+                )
+            elif event["type"] == "message_delta":
+                reason, usage = event["delta"]["stop_reason"], event["usage"]
+        blocks = list(opened.values())
+    return {
+        "text": "".join(text for kind, _, text in blocks if kind == "text"),
+        "thinking": "".join(text for kind, _, text in blocks if kind == "thinking"),
+        "calls": [(name, text) for kind, name, text in blocks if kind == "tool_use"],
+        "reason": reason, "prompt": usage["input_tokens"],
+    }  # fmt: skip
+
+
+def read_responses(body, stream):
+    answer = data_of(body)[-1]["response"] if stream else json.loads(body)
+    out = answer["output"] or []
+    details = answer["incomplete_details"] or {}
+    return {
+        "text": "".join(p.get("text") or p["refusal"] for o in out for p in o.get("content") or []),
+        "thinking": "".join(p["text"] for o in out for p in o.get("summary") or []),
+        "calls": [(o["name"], o["arguments"]) for o in out
+                  if o["type"] == "function_call" and o["status"] == "completed"],
+        "reason": details.get("reason"), "prompt": answer["usage"]["input_tokens"],
+    }  # fmt: skip
+
+
+READERS = {
+    "chat": read_chat, "ollama": read_ollama, "messages": read_messages,
+    "responses": read_responses,
+}  # fmt: skip
+WAYS = [(dialect, stream) for dialect in READERS for stream in (True, False)]
+
+
+def ask_all(both, answer, **more):
+    there, server = both
+    there.routes[PATH] = answer
+    return {way: ask(server, *way, **more) for way in WAYS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(both, name):
+    events, wanted = CALLS[name]
+    for way, got in ask_all(both, (200, EVENTS, frame(*events, *TAIL))).items():
+        assert got["calls"] == wanted, (way, got)
+        assert not got["text"], (way, got)
+        reasons = {"chat": "tool_calls", "messages": "tool_use", "ollama": "stop"}
+        assert got["reason"] == reasons.get(way[0]), way
+
+
+PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+TEXTS = {
+    "parts": [chunk({"content": PARTS}), chunk({"content": [{"type": "text", "text": "Hello"}]})],
+    "parts together": [chunk({"content": [*PARTS, {"type": "text", "text": "Hello"}]})],
+    "thinking as an object": [chunk({"reasoning": {"text": "hm"}}), chunk({"content": "Hello"})],
+    "a null index": [chunk({"reasoning_content": "hm"}), chunk({"content": "Hello"}, index=None)],
+    "an index as text": [chunk({"reasoning": "hm", "content": "Hello"}, index="0")],
+    "an empty list of logprobs": [chunk({"reasoning": "hm", "content": "Hello"}, logprobs=[])],
+    "a numeric id": [chunk({"reasoning": "hm", "content": "Hello"}) | {"id": 5}],
+    "odd fields": [chunk({"reasoning": "hm", "content": "Hello", "tool_calls": "no"})
+                   | {"created": "now", "timings": [], "system_fingerprint": 7, "usage": []}],
+    "messages": [chunk(None, message={"reasoning": "hm", "content": "Hel"}),
+                 chunk({}, message={"content": "lo"})],
+    "a message that repeats it": [chunk({"reasoning": "hm", "content": "Hello"}),
+                                  chunk({}, message={"reasoning": "hm", "content": "Hello"})],
+    "empty reasons": [chunk({"reasoning": "hm"}, ""), chunk({"content": "Hello"}, "")],
+    "early reasons": [chunk({"reasoning": "hm"}, "stop"), chunk({"content": "Hel"}, "length"),
+                      chunk({"content": "lo"}, "stop")],
+    "no choices": [{"choices": None}, chunk({"reasoning": "hm", "content": "Hello"}), {}],
+    "no object": [b"data: null\n\n", b"data: []\n\n", b"data: \n\n",
+                  chunk({"reasoning": "hm", "content": "Hello"})],
+    "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(both, name):
+    for way, got in ask_all(both, (200, EVENTS, frame(*TEXTS[name], *TAIL))).items():
+        assert (got["status"], got.get("text"), got.get("thinking")) == (200, "Hello", "hm"), (
+            way,
+            got,
+        )
+        assert got["prompt"] == 5, way
+        assert got["reason"] in ("stop", "end_turn", None), way
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [
+        ("eos", ("stop", "stop", "end_turn", None)),
+        ("max_tokens", ("length", "length", "max_tokens", "max_output_tokens")),
+        ("content_filter", ("content_filter", "content_filter", "refusal", "content_filter")),
+        ("tool_calls", ("stop", "stop", "end_turn", None)),
+        (None, ("stop", "stop", "end_turn", None)),
+    ],
+)
+def test_reasons(both, reason, wanted):
+    events = frame(chunk({"content": "Hello"}), chunk({}, reason), DONE)
+    for way, got in ask_all(both, (200, EVENTS, events)).items():
+        assert got["text"] == "Hello"
+        assert got["reason"] == wanted[list(READERS).index(way[0])], way
+
+
+@pytest.mark.parametrize("reason", ["length", "stop", "tool_calls"])
+@pytest.mark.parametrize("args", ['{"city":"Os', None])
+def test_a_call_that_is_cut_is_not_reported_whole(both, reason, args):
+    if args is None and reason != "length":
+        return  # a call without arguments
+    events = frame(calls(call(0, "a", "f", args)), chunk({}, reason), *TAIL[1:])
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, events)
+    for dialect in ("chat", "messages"):
+        for stream in (True, False):
+            try:
+                got = ask(server, dialect, stream)
+                assert not got["calls"], (dialect, stream, got)
+            except ValueError:  # its arguments are cut, as the client can see
+                _, _, raw = server.request(
+                    "POST",
+                    PATH,
+                    {"model": "m", "messages": HI, "tools": CHAT_TOOLS, "stream": stream},
+                )
+                assert b'"length"' in raw
+    for dialect in ("ollama", "responses"):
+        for stream in (True, False):
+            assert not ask(server, dialect, stream)["calls"]
+
+
+def test_a_refusal_arrives(both):
+    events = frame(chunk({"refusal": "I can"}), chunk({"refusal": "not"}), *TAIL)
+    for way, got in ask_all(both, (200, EVENTS, events)).items():
+        assert got["text"] == "I cannot", way
+        assert way[0] != "messages" or got["reason"] == "refusal"
+        assert way[0] not in ("chat", "responses") or '"refusal":' in got["body"]
+    said = {"role": "assistant", "content": "Well.", "refusal": "I cannot"}
+    whole = {**WHOLE, "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+    for way, got in ask_all(both, (200, {}, whole)).items():
+        assert got["text"] in ("Well.I cannot", "Well."), way
+        assert '"I cannot"' in got["body"] or way[0] == "ollama", (way, got["body"])
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, events)
+    for stream in (True, False):
+        body = {"model": "m", "prompt": "x", "stream": stream}
+        assert b"I can" in server.request("POST", "/v1/completions", body)[2]
+
+
+def test_a_refusal_in_events_of_its_own(both):
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(chunk({"refusal": "I can"}), chunk({"refusal": "not"}),
+                                             *TAIL))  # fmt: skip
+    _, _, data = server.request(
+        "POST", "/v1/responses", {"model": "m", "input": "x", "stream": True}
+    )
+    events = data_of(data.decode())
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "content_part.added", "refusal.delta",
+        "refusal.delta", "refusal.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert [event["sequence_number"] for event in events] == [*range(10)]
+    part = {"type": "refusal", "refusal": "I cannot"}
+    assert events[3]["part"] == {"type": "refusal", "refusal": ""} and events[7]["part"] == part
+    assert events[6]["refusal"] == "I cannot" and events[6]["content_index"] == 0
+    assert events[-1]["response"]["output"][0]["content"] == [part]
+    assert openai.types.responses.ResponseOutputRefusal.model_validate(part)
+
+
+PATCH, POEM = '{"input":"*** Begin\\n+a"}', {"name": "f", "arguments": OSLO}
+CUSTOM = {"type": "custom", "custom": {"name": "patch", "description": "Applies a patch."}}
+CUSTOM_CALLS = {
+    "in pieces": [calls(call(0, "a", "patch", "")), *(calls(call(0, args=x)) for x in PATCH)],
+    "in one": [calls(call(0, "a", "patch", PATCH))],
+    "with the end": [calls(call(0, "a", "patch", PATCH), reason="tool_calls")],
+    "an object": [calls(call(0, "a", "patch", json.loads(PATCH)))],
+    "after text": [chunk({"content": "Now:"}), calls(call(0, "a", "patch", PATCH))],
+    "beside a function": [calls(call(0, "b", "f", OSLO)), calls(call(1, "a", "patch", PATCH))],
+    "before a function": [calls(call(0, "a", "patch", PATCH)), calls(call(1, "b", "f", OSLO))],
+}
+
+
+@pytest.mark.parametrize("name", CUSTOM_CALLS)
+def test_custom_tools_of_chat_completions(both, name):
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(*CUSTOM_CALLS[name], *TAIL))
+    wanted = {"type": "custom", "custom": {"name": "patch", "input": "*** Begin\n+a"}, "id": "a"}
+    body = {"model": "m", "messages": HI, "tools": [CHAT_TOOLS[0], CUSTOM],
+            "tool_choice": {"type": "custom", "custom": {"name": "patch"}}}  # fmt: skip
+    _, _, data = server.request("POST", PATH, body)
+    sent = there.sent[-1]
+    assert sent["tools"][1]["function"]["parameters"]["required"] == ["input"]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "patch"}}
+    whole = {one["index"]: one for one in json.loads(data)["choices"][0]["message"]["tool_calls"]}
+    _, _, data = server.request("POST", PATH, body | {"stream": True})
+    streamed, reason = {}, None
+    for event in data_of(data.decode()):
+        for choice in event["choices"]:
+            reason = choice["finish_reason"] or reason
+            for piece in choice["delta"].get("tool_calls") or []:
+                if "custom" in piece or piece["index"] not in streamed:
+                    assert piece["index"] not in streamed
+                    streamed[piece["index"]] = piece
+    assert reason == "tool_calls"
+    for found in (whole, streamed):
+        (index,) = [number for number, one in found.items() if "custom" in one]
+        assert found[index] == wanted | {"index": index}
+        others = [one["function"] for number, one in found.items() if number != index]
+        assert others == [POEM] * ("function" in name)
+
+
+CHOICE_ERRORS = [
+    ({"code": 429, "message": "it is overloaded", "metadata": {}}, 429),
+    ({"code": "rate_limit_exceeded", "message": "it is overloaded"}, 429),
+    ({"type": "overloaded_error", "message": "it is overloaded"}, 503),
+    ({"code": "400", "message": "it is overloaded"}, 400),
+    ({"code": 502, "message": "it is overloaded"}, 502),
+    ({"message": "it is overloaded"}, 502),
+    ("it is overloaded", 502),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), CHOICE_ERRORS)
+def test_an_error_in_a_choice(both, error, status):
+    failed = chunk({"content": ""}, "error", error=error)
+    message = {"message": {"role": "assistant", "content": "Hel"}, "finish_reason": "error"}
+    whole = {**WHOLE, "choices": [{"index": 0, **message, "error": error}]}
+    for answer in ((200, EVENTS, frame(failed, DONE)), (200, {}, whole)):
+        for way, got in ask_all(both, answer).items():
+            assert got["status"] == status, (way, got)
+            assert "it is overloaded" in got["body"], way
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(chunk({"content": "Hel"}), failed, DONE))
+    for dialect, stream in WAYS:
+        path = {"chat": PATH, "ollama": "/api/chat"}.get(dialect, f"/v1/{dialect}")
+        body = {"model": "m", "messages": HI, "input": HI, "max_tokens": 9, "stream": stream}
+        got, _, data = server.request("POST", path, body)
+        assert got == (200 if stream else status) and b"it is overloaded" in data, dialect
+        assert (b"Hel" in data) == stream and b'"stop"' not in data, dialect
+
+
+WHOLE = {
+    "id": "w", "object": "chat.completion", "created": 1, "usage": USAGE,
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello",
+                 "tool_calls": [call(None, "a", "f", {"city": "Oslo"})]}, "finish_reason": "stop"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_in_the_place_of_events(both, indent):
+    body = json.dumps(WHOLE, indent=indent).replace("\n", "\n\n").encode()
+    for kind in ("application/json", "text/event-stream"):
+        for way, got in ask_all(both, (200, {"Content-Type": kind}, body)).items():
+            assert (got["text"], got["calls"], got["prompt"]) == ("Hello", ONE, 5), (way, got)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"error": {"message": "it is overloaded", "code": 503}}, 503),
+        ({"error": {"message": "it is overloaded", "code": "400"}}, 400),
+        ({"error": "it is overloaded", "code": 400}, 400),
+        ({"error": "it is overloaded"}, 502),
+        ({"message": "it is overloaded", "code": 413}, 413),
+        ({"detail": "it is overloaded"}, 502),
+    ],
+)
+def test_errors_in_a_good_answer(both, error, status):
+    for answer in ((200, {}, error), (200, EVENTS, frame(error, DONE))):
+        for way, got in ask_all(both, answer).items():
+            assert got["status"] == status, (way, got)
+            assert "it is overloaded" in got["body"], way
+
+
+def test_errors_as_they_are(both):
+    for way, got in ask_all(both, (413, {}, {"error": {"message": "too large"}})).items():
+        assert got["status"] == 413 and "too large" in got["body"], way
+    there = "https://elsewhere.example/v2/chat"
+    for way, got in ask_all(both, (307, {"Location": there}, b"")).items():
+        assert got["status"] == 502 and there in got["body"], (way, got)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_done_is_the_end_whatever_the_connection_does(both, lost):
+    there, server = both
+    for way in WAYS:
+        over = threading.Event()
+
+        def send(over=over):
+            yield from frame(chunk({"content": "Hello"}), END, DONE, chunk({"content": " no"}))
+            if lost:
+                raise ConnectionError
+            over.wait(60)
+
+        there.routes[PATH] = lambda _body, send=send: (200, EVENTS, send())
+        assert ask(server, *way)["text"] == "Hello", way
+        over.set()
+
+
+def test_text_held_back_for_a_stop_sequence_is_given_at_the_end(both):
+    events = frame(chunk({"content": "Hello ##"}), DONE)
+    for dialect, field in (("chat", "stop"), ("messages", "stop_sequences")):
+        for stream in (True, False):
+            both[0].routes[PATH] = (200, EVENTS, events)
+            assert ask(both[1], dialect, stream, **{field: ["###"]})["text"] == "Hello ##"
+
+
+def test_nor_is_it_lost_with_the_connection(both):
+    there, server = both
+
+    def send():
+        yield from frame(chunk({"content": "Hello ##"}))
+        raise ConnectionError
+
+    there.routes[PATH] = lambda _body: (200, EVENTS, send())
+    body = {"model": "m", "messages": HI, "stop": ["###"], "stream": True}
+    _, _, raw = server.request("POST", PATH, body)
+    *said, error = data_of(raw.decode())
+    assert "".join(one["choices"][0]["delta"]["content"] for one in said) == "Hello ##"
+    assert all(one["choices"][0]["finish_reason"] is None for one in said) and error["error"]
+
+
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": None}, {"prompt_tokens": 5.0}, 7])
+def test_tokens_are_counted_whatever_the_usage(both, usage):
+    events = frame(chunk({"content": "Hello"}), END, {"choices": [], "usage": usage}, DONE)
+    for way, got in ask_all(both, (200, EVENTS, events)).items():
+        assert got["prompt"] > 0, (way, got)
+
+
+def test_that_a_tool_failed_is_told(both):
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(chunk({"content": "ok"}), *TAIL))
+    for content, wanted in (("no such file", "Error:\nno such file"), ("Error: no", "Error: no")):
+        result = {"type": "tool_result", "tool_use_id": "a", "content": content, "is_error": True}
+        called = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+        turns = [
+            *HI,
+            {"role": "assistant", "content": [called]},
+            {"role": "user", "content": [result]},
+        ]
+        ask(server, "messages", False, messages=turns)
+        assert there.sent[-1]["messages"][-1]["content"] == wanted
+
+
+@pytest.mark.parametrize(("text", "broken"), [('{"a": 1}', None), ("not JSON", "schema")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_servers_response_is_checked_against_its_schema(both, text, broken, stream):
+    """Nobody knows whether it holds schemas at all."""
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(chunk({"content": text}), *TAIL))
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    named = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for path, format_ in (("/api/chat", {"format": schema}), (PATH, {"response_format": named})):
+        body = {"model": "m", "messages": HI, "stream": stream, **format_}
+        status, headers, data = server.request("POST", path, body)
+        assert status == 200
+        if stream:
+            assert (b'"violates":["schema"]' in data) == (broken is not None), (path, data)
+        else:
+            assert headers.get("x-vllama-violates") == broken, path
