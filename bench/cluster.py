@@ -27,8 +27,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllama.lab.bench.findings import Finding, draw_chart, format_value
-from vllama.targets.nodes.choose import ROOM, Candidate, choose_node
+from vllama.lab.bench.findings import Metric, draw_chart, format_value
+from vllama.targets.nodes.choose import ROOM, NodeView, choose_node
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "pictures" / "cluster.svg"
@@ -103,7 +103,7 @@ def choose_as_vllama(nodes: Sequence[Node], model: int, known: str | None, _: ob
     for node in nodes:
         engine = node.loaded.get(model)
         rows.append(
-            Candidate(
+            NodeView(
                 name=node.name,
                 loaded=engine is not None,
                 slots=SLOTS,
@@ -294,10 +294,10 @@ def measure(task: tuple[str, float, int, int, int]) -> dict[str, float]:
     return Cluster(RULES[name], load, nodes, requests, seed).run()
 
 
-def make_findings(results: dict[tuple[str, float], dict[str, float]]) -> list[Finding]:
+def make_findings(results: dict[tuple[str, float], dict[str, float]]) -> list[Metric]:
     """Return the waiting times as what `vllama bench` draws."""
     return [
-        Finding(
+        Metric(
             metric=f"{metric}, load {load:.0%}",
             unit="s",
             values={rule: {0: results[rule, load][metric]} for rule in DRAWN},

@@ -61,7 +61,7 @@ async def ask(port, tokens):
 
 
 async def subscribe(port, counts):
-    """Read the event stream until cancelled."""
+    """Read the event stream until canceled."""
     reader, writer = await request(port, b"GET /api/events HTTP/1.1\r\n")
     try:
         while data := await reader.read(65536):

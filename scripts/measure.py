@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vllama"
 LEFT_OUT = ("watchdog.py", "log_context.py", "log_lines.py")
 BODY = {
-    "messages": [{"role": "user", "content": "Name a colour."}],
+    "messages": [{"role": "user", "content": "Name a color."}],
     "options": {"num_predict": 8, "seed": 1, "temperature": 0},
 }
 READY_S = 120

@@ -1,16 +1,20 @@
-"""Print generated parts of the reference pages: `settings`, `tables`, `routes` and so on.
+"""Write the generated parts of the reference into its pages, or check that they are in date.
 
-The documentation site puts each part where its page says `<!-- generated: NAME -->`.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. That of the Python modules is
+made by the documentation site alone. The config file with all settings is a page of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 
 def settings() -> str:
@@ -99,8 +103,45 @@ def python() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (settings, tables, commands, routes, metrics, python)
+    part.__name__: part for part in (settings, tables, commands, routes, metrics)
 }
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "docs" / "reference" / "vllama.toml.example"
+GENERATED = re.compile(
+    rf"(<!-- generated: ({'|'.join(PARTS)}) -->)\n(?:.*?\n<!-- end -->)?", re.DOTALL
+)
+
+
+def make_config_file() -> str:
+    """Return a config file with every setting, commented out."""
+    from vllama.config import SETTINGS
+    from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS
+
+    lines = [
+        "# Every setting of vllama, with its default or an example.",
+        "# vllama config edit opens your own file; see docs/reference/configuration.md.",
+    ]
+    # what is set for single models and servers has tables of its own, which come last in a file
+    for one in SETTINGS:
+        if one.key not in ("models", "upstreams"):
+            lines += ["", f"# {one.help}", _comment(one.key, one.default_text or one.example)]
+    for title, fields in (
+        ('[models."qwen3:8b"]', MODEL_FIELDS),
+        ("[upstreams.gpu]", UPSTREAM_FIELDS),
+    ):
+        lines += ["", "", f"# {title}"]
+        for each in fields:
+            lines += ["", f"# {each.help}", _comment(each.key, each.example)]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(key: str, value: str) -> str:
+    """Return a line of TOML, commented out. What is no literal of TOML is a string."""
+    try:
+        tomllib.loads(f"x = {value}")
+    except tomllib.TOMLDecodeError:
+        value = json.dumps(value, ensure_ascii=False)
+    return f"# {key} = {value}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -108,8 +149,24 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def fill(text: str) -> str:
+    """Return a page with its generated parts as they are now."""
+    return GENERATED.sub(lambda m: f"{m[1]}\n\n{PARTS[m[2]]()}\n\n<!-- end -->", text)
+
+
+def main() -> None:
+    """Write the pages; with `--check`, fail if one is out of date."""
+    wanted = {EXAMPLE: make_config_file()}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        if GENERATED.search(text := page.read_text()):
+            wanted[page] = fill(text)
+    old = [page for page, text in wanted.items() if not page.exists() or page.read_text() != text]
+    if "--check" in sys.argv:
+        names = "".join(f"\n  {page.relative_to(ROOT)}" for page in old)
+        sys.exit(f"out of date; run: make fix{names}" if old else 0)
+    for page in old:
+        page.write_text(wanted[page])
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not PARTS.keys() >= set(sys.argv[1:]):
-        sys.exit(f"usage: python scripts/reference.py {'|'.join(PARTS)} …")
-    for part in sys.argv[1:]:
-        print(PARTS[part]())
+    main()

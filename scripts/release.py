@@ -25,6 +25,7 @@ def main() -> None:
     """Check the state of the repository, build, and check what was built."""
     version = find_version()
     check_changelog(version)
+    check_pins()
     run(UV, "lock", "--check")
     if sys.argv[1:] == ["--check"]:
         return
@@ -73,6 +74,20 @@ def check_changelog(version: str) -> None:
     head = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
     if not re.search(head, (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
         sys.exit(f"cannot release: CHANGELOG.md has no section '## [{version}] - YYYY-MM-DD'")
+
+
+def check_pins() -> None:
+    """End with an error unless the SHA-256 of each of llama.cpp's builds is in the adapter."""
+    from vllama.engines.llamacpp import llama_server
+
+    names = [
+        way.archive.name.format(tag=way.archive.tag) for way in llama_server.BUILDS if way.archive
+    ]
+    if missing := [name for name in names if name not in llama_server.DIGESTS]:
+        sys.exit(
+            f"cannot release: the SHA-256 of {', '.join(missing)} is not pinned; with access to "
+            f"GitHub run: python scripts/renew_build.py {llama_server.TAG}"
+        )
 
 
 def check_reproducible(wheel: Path, sdist: Path, scratch: Path) -> None:

@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.reference import PARTS  # noqa: E402
+from scripts.reference import python  # noqa: E402
 
 # a page of the root folder → its place on the site
 ROOT_PAGES = {
@@ -32,7 +32,7 @@ ROOT_PAGES = {
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 TABLE_ROW = re.compile(r"^\|.*$", re.MULTILINE)
 ESCAPED_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
-GENERATED = re.compile(r"<!-- generated: (\w+) -->")
+MODULES = "<!-- generated: python -->"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -58,7 +58,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if place not in ROOT_PAGES.values():
         markdown = _with_links(markdown, f"docs/{place}", place)
     markdown = TABLE_ROW.sub(lambda row: ESCAPED_PIPE.sub(_code, row[0]), markdown)
-    return GENERATED.sub(lambda match: PARTS[match[1]](), markdown)
+    return markdown.replace(MODULES, python())
 
 
 def _code(match: re.Match[str]) -> str:

@@ -112,7 +112,7 @@ def run(command: str, env: dict[str, str]) -> bytes:
 
 
 def read_line(screen: pyte.Screen, number: int) -> Text:
-    """Return a line of the screen with its colours."""
+    """Return a line of the screen with its colors."""
     cells = [screen.buffer[number][column] for column in range(WIDTH)]
     line = Text()
     for (color, bold), run_of in groupby(cells, key=lambda cell: (cell.fg, cell.bold)):

@@ -126,7 +126,7 @@ async def evaluate(args: argparse.Namespace, console: Console) -> list[Result]:
     return results
 
 
-def summarise(results: list[Result], seconds: float) -> dict[str, Any]:
+def summarize(results: list[Result], seconds: float) -> dict[str, Any]:
     """Return the figures of a run, which are those of the problems that were answered."""
     answered = sum(not one.error for one in results)
     right, tokens = sum(one.is_right for one in results), sum(one.tokens for one in results)
@@ -188,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
     args, console = read_arguments(argv), Console()
     began = time.monotonic()
     results = asyncio.run(evaluate(args, console))
-    summary = summarise(results, time.monotonic() - began)
+    summary = summarize(results, time.monotonic() - began)
     if args.json:
         print(json.dumps(summary))
     else:

@@ -103,6 +103,10 @@ spec:
         - name: VLLAMA_API_KEY
           valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $.Values.apiKey.key | quote }}}}
         {{- end }}
+        {{- /* it serves everybody who can reach it, until `vllama keys add`; the image alone does not start */}}
+        {{- if not (or .Values.apiKey.existingSecret (eq (default "" .part) "node")) }}
+        - {name: VLLAMA_OPEN, value: "1"}
+        {{- end }}
         {{- include "vllama.environment" . | nindent 8 }}
       ports:
         - {name: http, containerPort: 11434}
