@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from typer.core import TyperArgument
 
 from vllama.cli.command_index import EXIT_CODES, GROUPS, INTRODUCTION
-from vllama.cli.parser import root
+from vllama.cli.parser import list_actions, load_command
 from vllama.config import SETTINGS
 
 
@@ -36,24 +37,38 @@ def write_overview(version: str) -> str:
 
 
 def write_command(name: str, about: str, version: str) -> str:
-    """Return the page of one command."""
-    command = root().get_command(None, name)
-    context = command.make_context(f"vllama {name}", [], resilient_parsing=True)
-    parameters = command.get_params(context)
-    arguments = [each for each in parameters if isinstance(each, TyperArgument)]
-    options = (each.get_help_record(context) for each in parameters if each not in arguments)
-    lines = [*_head(f"vllama-{name}", about, version)]
-    usage = " ".join(command.collect_usage_pieces(context))
-    lines += [".SH SYNOPSIS", rf".B vllama {name}", _escape(usage)]
+    """Return the page of one command, with its actions."""
+    command, actions = load_command(name), list_actions(name)
+    lines = [*_head(f"vllama-{name}", about, version), ".SH SYNOPSIS", *_synopsis(name, command)]
     lines += [".SH DESCRIPTION", *_paragraphs(inspect.cleandoc(command.help or about))]
-    if arguments:
-        lines.append(".SH ARGUMENTS")
-        lines += _terms((each.display_name_raw, each.help or "") for each in arguments)
-    lines += [".SH OPTIONS", *_terms(record for record in options if record)]
+    for action, parsed in actions.items():
+        lines += [f".SH {action.upper()}", *_synopsis(f"{name} {action}", parsed)]
+        lines += [*_paragraphs(inspect.cleandoc(parsed.help)), *_parameters(parsed, ".SS")]
+    if not actions:
+        lines += _parameters(command, ".SH")
     if command.epilog:
         lines += _examples(command.epilog)
     lines += [".SH SEE ALSO", ".BR vllama (1)"]
     return "\n".join(lines) + "\n"
+
+
+def _synopsis(words: str, command: Any) -> Iterator[str]:
+    context = command.context_class(command)
+    yield rf".B vllama {words}"
+    yield _escape(" ".join(command.collect_usage_pieces(context)))
+
+
+def _parameters(command: Any, macro: str) -> Iterator[str]:
+    """Yield the sections of a command's arguments and options."""
+    context = command.context_class(command)
+    parameters = command.get_params(context)
+    arguments = [each for each in parameters if isinstance(each, TyperArgument)]
+    options = (each.get_help_record(context) for each in parameters if each not in arguments)
+    if arguments:
+        yield f"{macro} ARGUMENTS"
+        yield from _terms((each.display_name_raw, each.help or "") for each in arguments)
+    yield f"{macro} OPTIONS"
+    yield from _terms(record for record in options if record)
 
 
 def _head(name: str, about: str, version: str) -> Iterator[str]:

@@ -61,10 +61,13 @@ def write_row(room: str, files: int, lines: int, size: int) -> str:
 def count_choices() -> str:
     """Return how many commands, options and settings there are."""
     from vllama.cli.command_index import COMMANDS, HIDDEN
-    from vllama.cli.parser import list_options
+    from vllama.cli.parser import list_actions, list_options, load_command
     from vllama.config import SETTINGS
 
-    options = sum(len(list_options(name)) for name in COMMANDS)
+    parsed = [
+        each for name in COMMANDS for each in (load_command(name), *list_actions(name).values())
+    ]
+    options = sum(len(list_options(each)) for each in parsed)
     shown = len(COMMANDS) - len(HIDDEN)
     commands = f"{shown} commands ({len(COMMANDS)} with hidden ones)"
     return f"{commands}, {len(SETTINGS)} settings, {options} options"

@@ -78,18 +78,21 @@ def metrics() -> str:
 
 
 def commands() -> str:
-    """Return the help of every command, as the command line prints it."""
+    """Return the help of every command and action, as the command line prints it."""
     from vllama.cli.app import run
     from vllama.cli.command_index import GROUPS
+    from vllama.cli.parser import list_actions
 
     os.environ["COLUMNS"] = "100"  # the width of the help
     sections = []
     for title, rows in GROUPS.items():
         sections.append(f"## {title}")
         for name in rows:
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                run([name, "--help"])
-            sections.append(f"### {name}\n\n```\n{out.getvalue().strip()}\n```")
+            for words in ((name,), *((name, action) for action in list_actions(name))):
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    run([*words, "--help"])
+                head = f"{'#' * (2 + len(words))} {' '.join(words)}"
+                sections.append(f"{head}\n\n```\n{out.getvalue().strip()}\n```")
     return "\n\n".join(sections)
 
 

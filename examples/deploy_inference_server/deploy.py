@@ -239,7 +239,7 @@ def destroy(host: Host, *, purge: bool) -> int:
     """
     say("stopping the server")
     if host.test("systemctl --user show-environment"):
-        host.test("vllama service uninstall")
+        host.test("vllama service remove")
     host.run(STOP, why="cannot stop the server")
     say("removing vllama" + (" and its data folder" if purge else "; engines and models stay"))
     host.test("uv tool uninstall vllama-serve")

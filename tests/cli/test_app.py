@@ -13,7 +13,7 @@ from tests.cli.stub import StubServer
 from vllama import __version__
 from vllama.cli.app import prepare, run
 from vllama.cli.command_index import ALIASES, COMMANDS, GROUPS, HIDDEN
-from vllama.cli.parser import load_command
+from vllama.cli.parser import list_actions, load_command
 
 Env = dict[str, str]
 SHOWN = [name for rows in GROUPS.values() for name in rows]
@@ -41,7 +41,7 @@ def test_help(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "line"), [row for rows in (*GROUPS.values(), HIDDEN) for row in rows.items()]
 )
 def test_the_help_page_says_what_the_commands_say(name: str, line: str) -> None:
-    assert load_command(name).callback.__doc__.splitlines()[0] == line
+    assert load_command(name).help.splitlines()[0] == line
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *ALIASES])
@@ -57,6 +57,55 @@ def test_help_of_a_command(
         assert odd not in text
 
 
+ACTIONS = [(command, action) for command in COMMANDS for action in list_actions(command)]
+
+
+@pytest.mark.parametrize(("command", "action"), ACTIONS)
+def test_help_of_an_action(command: str, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, action, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: vllama {command} {action} ")
+    assert run([command, "--help"]) == 0
+    assert f"\n  {action} " in capsys.readouterr().out
+    shown = {
+        line.split()[2] for line in text.splitlines() if line.startswith(f"    vllama {command} ")
+    }
+    assert shown <= {action}
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (["keys"], ["keys", "list"]),
+        (["keys", "--json"], ["keys", "list", "--json"]),
+        (["cache"], ["cache", "list"]),
+        (["cache", "ls"], ["cache", "list"]),
+        (["cache", "--key", "x"], ["cache", "list", "--key", "x"]),
+        (["cache", "rm", "-y"], ["cache", "remove", "-y"]),
+        (["keys", "rm", "x"], ["keys", "remove", "x"]),
+        (["config"], ["config", "show"]),
+        (["service"], ["service", "--help"]),
+        (["service", "uninstall", "-x"], ["service", "remove", "-x"]),
+        (["engines", "add", "no-such"], ["engines", "install", "no-such"]),
+        (["engines", "uninstall", "no-such"], ["engines", "remove", "no-such"]),
+        (["nodes", "key", "x"], ["nodes", "key", "x"]),
+    ],
+)
+def test_other_words_for_an_action(
+    given: list[str],
+    same: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(given) == run(same)
+    shown = capsys.readouterr()
+    half = len(shown.out) // 2
+    assert shown.out[:half] == shown.out[half:]
+    assert "no such action" not in shown.err
+
+
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
@@ -70,11 +119,20 @@ def test_help_of_a_command(
         (["search", "qwen"], "No such command 'search'", "vllama pull ORG/REPO"),
         (["run", "m", "--temperature", "0"], "option: --temperature", "/set parameter temperature"),
         (["run", "--keepalve", "3"], "No such option: --keepalve", "did you mean --keepalive?"),
-        (["engines", "instal", "x"], "cannot do 'instal' with engines", "did you mean install?"),
+        (["engines", "instal", "x"], "'vllama engines instal': no such", "did you mean install?"),
         (["engines", "install", "vlm"], "'vlm': no such engine", "did you mean vllm?"),
-        (["keys", "ad", "x"], "cannot do 'ad' with keys", "did you mean add?"),
-        (["service", "instal"], "cannot do 'instal'", "did you mean install?"),
-        (["config", "edt"], "cannot do 'edt'", "did you mean edit?"),
+        (["keys", "ad", "x"], "cannot run 'vllama keys ad': no such action", "did you mean add?"),
+        (["keys", "add"], "Missing argument 'NAME'", "see 'vllama keys add --help'"),
+        (
+            ["keys", "add", "x", "--overlap", "1h"],
+            "No such option: --overlap",
+            "keys add --help",
+        ),
+        (["keys", "lsit"], "'vllama keys lsit': no such action", "did you mean list?"),
+        (["service", "instal"], "'vllama service instal'", "did you mean install?"),
+        (["config", "edt"], "'vllama config edt'", "did you mean edit?"),
+        (["config", "set"], "'vllama config set'", "choose one of show, edit, schema"),
+        (["cache", "remove"], "cannot ask", "agree with --yes"),
         (["run"], "Missing argument 'MODEL'", "see 'vllama run --help'"),
         (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
         (["serve", "m", "foo"], "unexpected extra argument(s) (foo)", "name one model"),
@@ -116,7 +174,7 @@ def test_wrong_usage(
         (["run", "m", "--think=high"], ["run", "m", "--think=high"], ()),
         (["run", "m", "--", "--think"], ["run", "m", "--", "--think"], ()),
         (["help"], ["--help"], ()),
-        (["help", "run", "x"], ["run", "--help"], ()),
+        (["help", "keys", "add"], ["keys", "add", "--help"], ()),
         (["launch", "pi", "-y", "--", "-p", "x"], ["launch", "pi", "-y"], ("-p", "x")),
         (["run", "m", "--verbose=true", "x"], ["run", "m", "--verbose", "x"], ()),
         (["run", "m", "--verbose=false", "x"], ["run", "m", "x"], ()),
@@ -152,8 +210,8 @@ def test_the_help_page_imports_no_command() -> None:
     assert not {name for name in there if name.startswith("vllama.cli.commands.")}
 
 
-@pytest.mark.parametrize("argv", [["serve", "--help"], ["launch", "--help"], ["ps", "--help"]])
-def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+@pytest.mark.parametrize("command", ["serve", "launch", "ps", "cache", "nodes", "keys"])
+def test_help_imports_nothing_heavy(command: str) -> None:
     heavy = {
         "huggingface_hub",
         "httptools",
@@ -169,7 +227,7 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "vllama.cli.launch.target",
         "tomlkit",
     }
-    assert not heavy & imported(*argv)
+    assert not heavy & imported(command, "--help")
 
 
 @pytest.mark.parametrize(
@@ -253,6 +311,9 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
         ("vllama run m --think ", {"true", "false", "low", "medium", "high", "max"}),
         ("vllama run m --format ", {"json"}),
         ("vllama config s", {"show", "schema"}),
+        ("vllama cache r", {"remove"}),
+        ("vllama keys rotate x --o", {"--overlap"}),
+        ("vllama nodes ", {"list", "drain", "undrain", "key"}),
         ("vllama completion ", {"bash", "zsh", "fish"}),
         ("vllama serve --config ", set()),  # the shell offers files
         ("vllama create mine -f ", set()),

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from vllama import __version__
 from vllama.base.spelling import find_similar, suggest
@@ -120,7 +121,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         if gone := _find_removed(args, option):
             show_error(gone)
         else:
-            show_error(problem, _usage_hint(args, problem, option))
+            show_error(problem, _usage_hint(args, problem, option, getattr(error, "ctx", None)))
         return USAGE
     except typer.Abort:
         return INTERRUPTED
@@ -159,7 +160,7 @@ def prepare(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """
     rest: tuple[str, ...] = ()
     if not args or args[0] == "help":
-        args = [*args[1:2], "--help"]
+        args = [*args[1:], "--help"]
     if args[:1] and ALIASES.get(args[0], args[0]) in REST and "--" in args:
         cut = args.index("--")
         args, rest = args[:cut], tuple(args[cut + 1 :])
@@ -199,14 +200,16 @@ def _find_removed(args: Sequence[str], option: str | None) -> str | None:
     return None
 
 
-def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:
+def _usage_hint(args: Sequence[str], problem: str, option: str | None, context: Any) -> str:
     """Suggest the nearest command, or the nearest option for one that is unknown."""
     named = next((a for a in args if not a.startswith("-")), "")
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name one model; arguments for the engine go after --"
     if named in COMMANDS or named in ALIASES:
-        page = f"see 'vllama {named} --help'"
-        return _option_hint(named, option, page) if option and "No such option" in problem else page
+        page = f"see '{context.command_path} --help'"
+        if option and "No such option" in problem:
+            return _option_hint(context.command, named, option, page)
+        return page
     for hint, words in OTHER_WORDS.items():
         if named in words.split():
             return hint
@@ -214,14 +217,14 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None) -> str:
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
 
 
-def _option_hint(command: str, option: str, page: str) -> str:
+def _option_hint(command: Any, name: str, option: str, page: str) -> str:
     from vllama.cli.parser import list_options
     from vllama.models.modelfile import KNOWN
 
-    name = option.lstrip("-").replace("-", "_")
-    if command == "run" and name in KNOWN:
-        return f"in the conversation: /set parameter {name} VALUE; for good: in a Modelfile"
-    return suggest(option, list_options(ALIASES.get(command, command)), page)
+    word = option.lstrip("-").replace("-", "_")
+    if name == "run" and word in KNOWN:
+        return f"in the conversation: /set parameter {word} VALUE; for good: in a Modelfile"
+    return suggest(option, list_options(command), page)
 
 
 def _reader_gone() -> int:

@@ -29,7 +29,7 @@ GROUPS = {
         "cp": "Give a model a second name; the files are shared.",
         "rm": "Unload and remove models.",
         "inspect": "Collect the residual stream of a model for a prompt.",
-        "cache": "List or remove the conversations that are kept on disk.",
+        "cache": "List or remove conversations stored on disk.",
     },
     "Watch": {
         "events": "Show what the server does, as it happens.",
@@ -40,9 +40,9 @@ GROUPS = {
         "launch": "Set up a tool to use this server, and start it.",
         "doctor": "Find what keeps models from running here.",
         "config": "Show the settings and where each comes from; edit or describe the config file.",
-        "nodes": "List the other machines of a cluster, or send one no more requests.",
-        "keys": "Manage the keys of the server: list, add, change, rotate, revoke, rm, open.",
-        "service": "Run the server as a service: install, uninstall, show.",
+        "nodes": "List, drain or undrain the nodes of a cluster.",
+        "keys": "List, add, change, rotate, revoke or remove API keys.",
+        "service": "Install, show or remove the server as a service.",
     },
     "Measure": {
         "bench": "Measure how fast the server is, alone or beside another one.",
@@ -59,7 +59,6 @@ HIDDEN = {
 ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout"}
 
 _PLACES = {
-    "config": "config:configure",
     "inspect": "inspect_:inspect_",
     "list": "list:list_models",
     "push": "account:push",
@@ -78,7 +77,8 @@ def find_place(name: str) -> str:
     return f"vllama.cli.commands.{_PLACES.get(name, f'{name}:{name}')}"
 
 
-COMMANDS = tuple(name for rows in (*GROUPS.values(), HIDDEN) for name in rows)
+LINES = {name: line for rows in (*GROUPS.values(), HIDDEN) for name, line in rows.items()}
+COMMANDS = tuple(LINES)
 INTRODUCTION = "Serve language models with the official inference servers, behind Ollama's API."
 HEAD = """\
 Usage: vllama [OPTIONS] COMMAND [ARGS]...

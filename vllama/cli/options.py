@@ -6,15 +6,13 @@ Where nothing is offered, the shell offers files.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from vllama import config
-from vllama.base.errors import ConfigError, VllamaError
-from vllama.base.spelling import suggest
-from vllama.config import removed
+from vllama.base.errors import VllamaError
 
 LIMIT_S = 1.0
 """A shell that waits for a slow server is worse than one that offers nothing."""
@@ -109,15 +107,6 @@ Insecure: TypeAlias = Annotated[bool, typer.Option("--insecure", hidden=True)]
 def model_argument(help: str, metavar: str = "MODEL") -> Any:
     """Return an argument that takes a model's name, which the shell completes."""
     return argument(metavar, help, complete_model)
-
-
-def check_action(action: str, known: Collection[str], what: str) -> None:
-    """Raise ConfigError for a word that names none of a command's actions."""
-    command = what.removeprefix("the ")
-    if action not in known and (advice := removed.OPTIONS.get((command, action))):
-        raise ConfigError(f"'vllama {command} {action}' was removed; {advice}")
-    if action not in known:
-        raise ConfigError(f"cannot do '{action}' with {what}", hint=suggest(action, known))
 
 
 Command = Callable[..., int]

@@ -127,7 +127,7 @@ def add_key(
     if known is not None and known.revoked_s is not None:
         raise ConfigError(
             f"cannot add the key '{name}': one of that name has been revoked",
-            hint=f"choose another name; or remove the revoked key first: vllama keys rm {name}",
+            hint=f"choose another name; or remove the revoked key first: vllama keys remove {name}",
         )
     if known is not None:
         raise ConfigError(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from vllama import config
 from vllama.base.errors import ConfigError
-from vllama.cli.options import AsJson, argument, check_action, complete_words, option
+from vllama.cli.options import AsJson, option
 from vllama.cli.output import say, say_aside, show_json, show_table, show_warning
 from vllama.config.report import file_schema, report_settings
 
@@ -26,22 +25,10 @@ Editors complete and check the file with the schema.
 COLUMNS = ("SETTING", "VALUE", "SOURCE")
 
 
-def configure(
-    action: Annotated[
-        str,
-        argument(
-            "ACTION", "show, edit or schema. [show]", complete_words("show", "edit", "schema")
-        ),
-    ] = ("show"),
-    file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the settings and where each comes from; edit or describe the config file."""
-    check_action(action, ACTIONS, "the settings")
-    ACTIONS[action](file, as_json)
+File: TypeAlias = Annotated[Path | None, option("--config FILE", "Config file to use.")]
 
 
-def show(file: Path | None, as_json: bool) -> None:
+def show(file: File = None, as_json: AsJson = False) -> None:
     """Print every setting with its value and its source; secrets are not shown."""
     settings = config.load({}, config.environ(), file)
     for note in settings.notes:
@@ -55,7 +42,7 @@ def show(file: Path | None, as_json: bool) -> None:
         say_aside(f"there is no config file yet; it would be {config.default_file()}")
 
 
-def edit(file: Path | None, as_json: bool) -> None:
+def edit(file: File = None) -> None:
     """Open the config file in the user's editor; keep only what can be read afterwards.
 
     What somebody else has written meanwhile is not overwritten: the edit stays in a draft then.
@@ -81,13 +68,9 @@ def edit(file: Path | None, as_json: bool) -> None:
     say(f"{path} is written; a server takes it over on SIGHUP, or when it starts again")
 
 
-def print_schema(file: Path | None, as_json: bool) -> None:
+def print_schema() -> None:
     """Print the JSON Schema of the config file."""
     show_json(file_schema())
 
 
-ACTIONS: dict[str, Callable[[Path | None, bool], None]] = {
-    "show": show,
-    "edit": edit,
-    "schema": print_schema,
-}
+ACTIONS = {"show": show, "edit": edit, "schema": print_schema}

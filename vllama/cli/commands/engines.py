@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from vllama.base.errors import ConfigError, EngineMissing
+from vllama.base.errors import EngineMissing
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings
-from vllama.cli.options import (
-    argument,
-    check_action,
-    complete_engine,
-    complete_words,
-    option,
-    yes_option,
-)
+from vllama.cli.options import AsJson, argument, complete_engine, option, yes_option
 from vllama.cli.output import (
     require_agreement,
     say,
@@ -51,85 +44,88 @@ Examples:
   vllama engines doctor
   vllama engines check my_package.adapter:ENGINE
 
-What comes after -- goes to uv, the installer. An interrupted installation resumes. The setting
-engine_paths names engines that are installed elsewhere.
+Arguments after -- go to uv, the installer. The setting engine_paths names engines that are
+installed elsewhere.
 """
 
-ACTIONS = ("list", "install", "remove", "doctor", "check")
 COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL")
 OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL", "VERSION")
 
 
-def engines(
+Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Their names.", complete_engine)]
+
+
+def list_engines(as_json: AsJson = False) -> None:
+    """List the engines, which of them suit this machine, and how to install them."""
+    show_list(load_settings(), as_json=as_json)
+
+
+def install(
     context: typer.Context,
-    action: Annotated[
-        str,
-        argument(
-            "ACTION", "list, install, remove, doctor or check. [list]", complete_words(*ACTIONS)
-        ),
-    ] = "list",
-    names: Annotated[
-        list[str] | None,
-        argument(
-            "NAMES",
-            "Engines to install or remove; adapters to check (MODULE:OBJECT).",
-            complete_engine,
-        ),
-    ] = None,
+    names: Names,
     yes: Annotated[bool, yes_option()] = False,
-    upgrade: Annotated[bool, option("--upgrade", "With install: get newer versions.")] = False,
+    upgrade: Annotated[bool, option("--upgrade", "Install newer versions.")] = False,
     compiled: Annotated[
-        bool,
-        option("--compile", "With install: build it from source for this machine's processor."),
+        bool, option("--compile", "Build it from source for this machine's processor.")
     ] = False,
     version: Annotated[
         str | None,
         option(
             "--version TAG",
-            "With install: a release of the project itself (b11434, latest), or a version of the "
-            "package. With remove: only that one.",
+            "A release of the project itself (b11434, latest), or a version of the package.",
         ),
     ] = None,
     plugins: Annotated[
-        list[str] | None,
-        option("--with PLUGIN", "With install: a package that the engine can use."),
+        list[str] | None, option("--with PLUGIN", "A package that the engine can use.")
     ] = None,
-    as_json: Annotated[bool, option("--json", "With list, doctor: print JSON.")] = False,
-) -> int:
-    """List, install or remove the engines."""
-    names = names or []
-    check_action(action, ACTIONS, "engines")
-    if action in ("install", "remove", "check") and not names:
-        raise ConfigError(
-            f"cannot {action}: no engine is named", hint="see which there are: vllama engines"
-        )
-    if action in ("list", "doctor") and names:
-        raise ConfigError(f"cannot {action} '{names[0]}': it is about all engines")
-    if action == "check":
-        return max(map(check_adapter, names))
+) -> None:
+    """Install engines; an interrupted installation resumes."""
     settings = load_settings()
-    if action == "doctor":
-        from vllama.cli.commands.doctor import examine
-
-        return examine(settings, engines_only=True, as_json=as_json)
-    if action == "list":
-        show_list(settings, as_json=as_json)
-        return 0
     for name in names:
-        if action == "install":
-            install_one(
-                settings,
-                name,
-                yes=yes,
-                upgrade=upgrade,
-                compiled=compiled,
-                release=version,
-                plugins=plugins or (),
-                extra_args=context.obj or (),
-            )
-        else:
-            remove_one(settings, name, yes=yes, release=version)
-    return 0
+        install_one(
+            settings,
+            name,
+            yes=yes,
+            upgrade=upgrade,
+            compiled=compiled,
+            release=version,
+            plugins=plugins or (),
+            extra_args=context.obj or (),
+        )
+
+
+def remove_engines(
+    names: Names,
+    yes: Annotated[bool, yes_option()] = False,
+    version: Annotated[str | None, option("--version TAG", "Remove only this version.")] = None,
+) -> None:
+    """Remove engines that vllama has installed."""
+    settings = load_settings()
+    for name in names:
+        remove_one(settings, name, yes=yes, release=version)
+
+
+def examine_engines(as_json: AsJson = False) -> int:
+    """Find what keeps engines from running here."""
+    from vllama.cli.commands.doctor import examine
+
+    return examine(load_settings(), engines_only=True, as_json=as_json)
+
+
+def check(
+    targets: Annotated[list[str], argument("ADAPTERS", "Adapters, as MODULE:OBJECT.")],
+) -> int:
+    """Check adapters of engines that you write."""
+    return max(map(check_adapter, targets))
+
+
+ACTIONS = {
+    "list": list_engines,
+    "install": install,
+    "remove": remove_engines,
+    "doctor": examine_engines,
+    "check": check,
+}
 
 
 def show_list(settings: Config, *, as_json: bool) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from vllama.base.errors import ConfigError, ServerUnreachable, VllamaError
+from vllama.base.errors import ServerUnreachable, VllamaError
 from vllama.base.units import format_until
 from vllama.cli.context import load_settings
-from vllama.cli.options import AsJson, argument, check_action, complete_key, complete_words, option
+from vllama.cli.options import AsJson, argument, complete_key, option
 from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
 from vllama.config import Config, keys_file
 
@@ -26,69 +27,106 @@ Examples:
   vllama keys rotate ci              a new secret for the same key
   vllama keys rotate ci --overlap 24h     the old one goes on working for a day
   vllama keys revoke guest
-  vllama keys rm guest               the revoked key leaves the list; its usage stays
+  vllama keys remove guest           the revoked key leaves the list; its usage stays
   vllama keys list
   vllama keys open                   after the last key: requests need none again
 
 Running servers with the same data folder accept every change at once. With the first key, a
 server refuses all requests without one. See docs/guide/keys.md.
 """
-ACTIONS = ("list", "add", "change", "rotate", "revoke", "rm", "open")
-ALIASES = {"remove": "rm"}
 ADMIN = "admin"
-DONE = {"change": "changed", "revoke": "revoked", "rm": "removed"}
+DONE = {"change": "changed", "revoke": "revoked", "remove": "removed"}
 COLUMNS = (
     "NAME", "KEY", "SCOPE", "MODELS", "RATE", "TOKENS", "CONCURRENT", "PRIORITY", "EXPIRES",
 )  # fmt: skip
 OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "MODELS", "KEY", "SCOPE")
 
 
-def keys(
-    action: Annotated[
-        str, argument("ACTION", f"One of {', '.join(ACTIONS)}.", complete_words(*ACTIONS))
-    ] = "list",
-    name: Annotated[str | None, argument("NAME", "The key's name.", complete_key)] = None,
-    scope: Annotated[
-        list[str] | None,
-        option("--scope SCOPES", "infer, read, admin, engine; separated by commas."),
-    ] = None,
-    models: Annotated[
-        list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
-    ] = None,
-    rate: Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")] = None,
-    tokens: Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")] = None,
-    concurrent: Annotated[str | None, option("--concurrent N", "Concurrent requests.")] = None,
-    priority: Annotated[
-        str | None,
-        option("--priority N", "Turns in a queue for each turn of a key with priority 1."),
-    ] = None,
-    expires: Annotated[
-        str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")
-    ] = None,
+Name: TypeAlias = Annotated[str, argument("NAME", "The key's name.", complete_key)]
+
+
+def list_keys(
+    prefix: Annotated[str, argument("PREFIX", "The start of their names.", complete_key)] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the keys."""
+    show_keys(load_settings(), prefix, as_json=as_json)
+
+
+def make_editor(action: str, line: str) -> Callable[..., None]:
+    """Return the action that gives a key its scopes and limits; `line` is its help."""
+
+    def edit(
+        name: Name,
+        scope: Annotated[
+            list[str] | None,
+            option("--scope SCOPES", "infer, read, admin, engine; separated by commas."),
+        ] = None,
+        models: Annotated[
+            list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
+        ] = None,
+        rate: Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")] = None,
+        tokens: Annotated[
+            str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")
+        ] = None,
+        concurrent: Annotated[str | None, option("--concurrent N", "Concurrent requests.")] = None,
+        priority: Annotated[
+            str | None,
+            option("--priority N", "Turns in a queue for each turn of a key with priority 1."),
+        ] = None,
+        expires: Annotated[
+            str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")
+        ] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        given = {
+            "scope": scope, "models": models, "rate": rate, "tokens": tokens,
+            "concurrent": concurrent, "priority": priority, "expires": expires,
+        }  # fmt: skip
+        change_file(load_settings(), action, name, given, as_json=as_json)
+
+    edit.__doc__ = line
+    return edit
+
+
+def rotate(
+    name: Name,
     overlap: Annotated[
         str | None, option("--overlap AGE", "How long the old secret keeps working.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Manage the keys of the server: list, add, change, rotate, revoke, rm, open."""
-    action = ALIASES.get(action, action)
-    check_action(action, ACTIONS, "keys")
-    settings = load_settings()
-    options = {
-        "scope": scope, "models": models, "rate": rate, "tokens": tokens, "concurrent": concurrent,
-        "priority": priority, "expires": expires, "overlap": overlap,
-    }  # fmt: skip
-    given = {flag: value for flag, value in options.items() if value}
-    for flag in given:
-        if action not in (("rotate",) if flag == "overlap" else ("add", "change")):
-            raise ConfigError(f"cannot {action} a key with --{flag}")
-    if action == "list":
-        show_keys(settings, name or "", as_json=as_json)
-        return
-    if name is None and action != "open":
-        hint = "vllama keys add NAME" if action == "add" else "vllama keys list"
-        raise ConfigError(f"cannot {action} a key: none is named", hint=hint)
-    change_file(settings, action, name or "", given, as_json=as_json)
+    """Give a key a new secret."""
+    change_file(load_settings(), "rotate", name, {"overlap": overlap}, as_json=as_json)
+
+
+def revoke(name: Name, as_json: AsJson = False) -> None:
+    """Revoke a key for good; it stays in the list."""
+    change_file(load_settings(), "revoke", name, {}, as_json=as_json)
+
+
+def remove(name: Name, as_json: AsJson = False) -> None:
+    """Remove a revoked key from the list; its usage stays."""
+    change_file(load_settings(), "remove", name, {}, as_json=as_json)
+
+
+def open_server() -> None:
+    """Accept requests without a key again."""
+    from vllama.accounts.keys.store import change_keys
+
+    change_keys(keys_file(load_settings().data_dir), lambda _: None, opens=True)
+    say("requests without a key are accepted again")
+
+
+ACTIONS = {
+    "list": list_keys,
+    "add": make_editor("add", "Add a key, and print its secret."),
+    "change": make_editor("change", "Change the scopes or limits of a key."),
+    "rotate": rotate,
+    "revoke": revoke,
+    "remove": remove,
+    "open": open_server,
+}
 
 
 def change_file(
@@ -103,16 +141,13 @@ def change_file(
     from vllama.scheduler.slot_cache.store import remove_where
 
     secret = make_secret() if action in ("add", "rotate") else ""
-    now_s, fields = time.time(), read_fields(given, "--")
+    now_s = time.time()
+    fields = read_fields({flag: value for flag, value in given.items() if value}, "--")
     overlap_s = fields.pop("overlap_s", 0.0)
     file = keys_file(settings.data_dir)
     if action == "add":
         offer_admin(settings, fields)
     is_first = action == "add" and not settings.wants_keys
-    if action == "open":
-        change_keys(file, lambda _: None, opens=True)
-        say("requests without a key are accepted again")
-        return
 
     def change(known: dict[str, ApiKey]) -> ApiKey:
         match action:
@@ -122,7 +157,7 @@ def change_file(
                 return store.rotate_key(known, name, secret, overlap_s=overlap_s, now_s=now_s)
             case "revoke":
                 return store.revoke_key(known, name, now_s)
-            case "rm":
+            case "remove":
                 return store.remove_key(known, name)
         return store.change_key(known, name, fields)
 
@@ -139,7 +174,7 @@ def change_file(
         say_aside("for the commands: export OLLAMA_API_KEY=KEY (a key with --scope admin)")
     if secret:
         warn_of_other_server(settings, secret)
-    if action in ("revoke", "rm"):
+    if action in ("revoke", "remove"):
         remove_where(settings.slot_dir, lambda each: each.owner == key.identity)
         show_way_out(settings)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import quote
 
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import format_ago, format_bytes_decimal, parse_rfc3339
 from vllama.base.units import format_bytes_binary as in_memory
 from vllama.cli.context import connect
-from vllama.cli.options import AsJson, argument, check_action, complete_words, option
+from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say, say_aside, show_json, show_table
 
 if TYPE_CHECKING:
@@ -21,14 +21,13 @@ EXAMPLES = """\
 \b
 Examples:
   vllama nodes
-  vllama nodes --model qwen3:8b      also the node that would answer, and why
-  vllama nodes drain 10.0.0.5        finishes its answers, gets no new ones
+  vllama nodes --model qwen3:8b      also the node that the next request gets, and why
+  vllama nodes drain 10.0.0.5        running requests finish, new ones go elsewhere
   vllama nodes undrain 10.0.0.5
   vllama nodes key > node.key        a key for --node-key-file of all servers
 
 See docs/guide/cluster.md.
 """
-ACTIONS = ("list", "drain", "undrain", "key")
 COLUMNS = (
     "NODE",
     "STATE",
@@ -43,33 +42,17 @@ COLUMNS = (
 OPTIONAL_COLUMNS = ("SEEN", "MODELS", "WAITING", "RAM FREE", "GPU FREE")
 
 
-def nodes(
-    action: Annotated[
-        str, argument("ACTION", f"One of {', '.join(ACTIONS)}.", complete_words(*ACTIONS))
-    ] = "list",
-    name: Annotated[str | None, argument("NAME", "The node to drain.")] = None,
+Name: TypeAlias = Annotated[str, argument("NODE", "The node's name.")]
+
+
+def list_nodes(
     model: Annotated[
-        str | None, option("--model NAME", "Also tell which node would answer for a model.")
+        str | None, option("--model NAME", "Also show which node the next request gets.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the other machines of a cluster, or send one no more requests."""
-    check_action(action, ACTIONS, "nodes")
-    if action == "key":
-        from vllama.accounts.keys.key import make_secret
-
-        say(make_secret())
-        return
-    if (action == "list") != (name is None):
-        raise ConfigError(
-            "name the node: vllama nodes drain NAME, vllama nodes undrain NAME",
-            hint="see which there are: vllama nodes",
-        )
+    """List the nodes, their memory and their models."""
     with connect() as client:
-        if name is not None:
-            row = client.post(f"/api/nodes/{quote(name, safe='')}/{action}", {})
-            say(f"{row['name']}: {row['state']}")
-            return
         reply = client.get("/api/nodes" + (f"?model={quote(model)}" if model else ""))
     if as_json:
         show_json(reply)
@@ -98,6 +81,33 @@ def nodes(
             say_aside(f"{row['name']}: {row['trouble']}")
     if choice := reply.get("choice"):
         say_aside(f"{model} is answered by {choice['name']}: {choice['reason']}")
+
+
+def drain(name: Name) -> None:
+    """Send a node no new requests; the running ones finish."""
+    change_state(name, "drain")
+
+
+def undrain(name: Name) -> None:
+    """Send a node requests again."""
+    change_state(name, "undrain")
+
+
+def change_state(name: str, action: str) -> None:
+    """Drain or undrain a node, and print its state."""
+    with connect() as client:
+        row = client.post(f"/api/nodes/{quote(name, safe='')}/{action}", {})
+    say(f"{row['name']}: {row['state']}")
+
+
+def make_key() -> None:
+    """Print a new key for --node-key-file of all servers."""
+    from vllama.accounts.keys.key import make_secret
+
+    say(make_secret())
+
+
+ACTIONS = {"list": list_nodes, "drain": drain, "undrain": undrain, "key": make_key}
 
 
 def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -24,7 +24,7 @@ from vllama import config
 from vllama.base import private
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.cli.context import load_settings
-from vllama.cli.options import argument, check_action, complete_words, option
+from vllama.cli.options import option
 from vllama.cli.output import say, say_aside
 from vllama.config.secrets import mask
 
@@ -35,13 +35,12 @@ Examples:
   vllama service install -- --model qwen3:8b     with arguments for serve
   sudo vllama service install --system           for the machine, confined
   vllama service show --system > vllama.service
-  vllama service uninstall
+  vllama service remove
 
 It uses systemd on Linux and launchd on macOS, whose own tools show the state and the log:
 'systemctl --user status vllama' and 'journalctl --user --unit vllama'; 'launchctl print
-gui/$UID/vllama'. What comes after -- goes to 'vllama serve'.
+gui/$UID/vllama'. Arguments after -- go to 'vllama serve'.
 """
-ACTIONS = ("install", "uninstall", "show")
 HOMES = (Path("/home"), Path("/root"))
 """What a confined service cannot see."""
 LABEL = "vllama"
@@ -137,29 +136,34 @@ class Service:
     hint: str
 
 
-def service(
-    context: typer.Context,
-    action: Annotated[
-        str, argument("ACTION", "install, uninstall or show.", complete_words(*ACTIONS))
-    ],
-    system: Annotated[
-        bool, option("--system", "For the whole machine (Linux, needs root).")
-    ] = False,
-) -> None:
-    """Run the server as a service: install, uninstall, show."""
-    check_action(action, ACTIONS, "the service")
+System: TypeAlias = Annotated[
+    bool, option("--system", "For the whole machine (Linux, needs root).")
+]
+
+
+def install_service(context: typer.Context, system: System = False) -> None:
+    """Install the service and start it; arguments after -- go to 'vllama serve'."""
     made = make_service(context.obj or (), system=system)
-    if action == "show":
-        say(made.text.rstrip())
-        return
     check_manager(sys.platform)
-    if action == "install":
-        install(made)
-        say(f"installed and started: {made.file}")
-        say_aside(made.hint)
-        say_aside(f"to watch it: {made.watch}")
-    else:
-        say(f"removed {made.file}" if uninstall(made) else "there is no such service")
+    install(made)
+    say(f"installed and started: {made.file}")
+    say_aside(made.hint)
+    say_aside(f"to watch it: {made.watch}")
+
+
+def show(context: typer.Context, system: System = False) -> None:
+    """Print the unit of the service, for another machine or an image."""
+    say(make_service(context.obj or (), system=system).text.rstrip())
+
+
+def remove(context: typer.Context, system: System = False) -> None:
+    """Stop the service and remove it."""
+    made = make_service(context.obj or (), system=system)
+    check_manager(sys.platform)
+    say(f"removed {made.file}" if uninstall(made) else "the service is not installed")
+
+
+ACTIONS = {"install": install_service, "show": show, "remove": remove}
 
 
 def make_service(words: Sequence[str], *, system: bool) -> Service:
