@@ -93,7 +93,14 @@ def main() -> int:
             "PATH": os.environ["PATH"],
             "VLLAMA_ENGINE_PATHS": f"llama-server={given.engine}",
         }
-        flags = ("--engine", "llama-server", "--ctx", "1024", "--parallel", str(slots))
+        flags = (
+            "--engine",
+            "llama-server",
+            "--context-length",
+            "1024",
+            "--num-parallel",
+            str(slots),
+        )
         server = Server(home, *flags, fake=False, env=env)
         (server.models / "live.gguf").symlink_to(given.gguf.resolve())
         server.start()

@@ -71,7 +71,7 @@ def test_the_example_of_a_config_file_can_be_used(tmp_path):
             load({}, {"HOME": str(tmp_path)}, file)
         except ConfigError as error:  # of what the example names nothing is here
             assert "/etc/vllama" in error.message or "is not set" in error.message, error
-    assert {"host", "keep_alive", "context", "url"} <= keys and len(keys) > 80
+    assert {"host", "keep_alive", "context_length", "url"} <= keys and len(keys) > 80
 
 
 @pytest.mark.slow

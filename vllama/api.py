@@ -23,7 +23,6 @@ from typing import Any, Self, TextIO
 from vllama import config
 from vllama.base import executors
 from vllama.base.errors import ConfigError, ServeFailed
-from vllama.base.spelling import suggest
 from vllama.config import Config, removed
 from vllama.config.parse import whole_path
 from vllama.config.settings import BY_FIELD
@@ -284,7 +283,7 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
             raise ConfigError(
                 f"cannot start a server: there is no setting '{name}'",
                 hint=removed.SETTINGS.get(name)
-                or suggest(name, [*BY_FIELD, *by_key], "see them all: vllama config show"),
+                or removed.suggest_setting(name, by_key, "see them all: vllama config show"),
             )
         if value is not None:
             out[setting.env] = setting.kind.text(value)

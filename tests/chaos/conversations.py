@@ -113,7 +113,7 @@ def main(args: list[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="conversations-"))
     paths = {"VLLAMA_ENGINE_PATHS": f"llama-server={given.engine}"} if given.engine else {}
     context = str(given.tokens + 1024)
-    flags = ("--engine", "llama-server", "--ctx", context, "--cache-disk", "2GB")
+    flags = ("--engine", "llama-server", "--context-length", context, "--cache-disk", "2GB")
 
     def start(name: str = "disturbed") -> Server:
         env = paths | {"PATH": os.environ["PATH"]}

@@ -156,8 +156,8 @@ class Kills:
 
 def run(home: Path, model: Path, kills: int, seed: int, *, together: int, **more) -> Kills:
     """Run it with a server of its own."""
-    arguments = ("--strict", "--ctx", "1024", "--resume", "3")
-    with Server(home, *arguments, "--parallel", str(together), fake=False, **more) as server:
+    arguments = ("--strict", "--context-length", "1024", "--resume", "3")
+    with Server(home, *arguments, "--num-parallel", str(together), fake=False, **more) as server:
         shutil.copy(model, server.models / "killed.gguf")
         found = Kills(server, "killed", seed)
         asyncio.run(found.run(kills, together))

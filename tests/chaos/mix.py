@@ -325,7 +325,7 @@ def run(
     if budget_bytes is None:
         arguments += ["--max-loaded-models", str(FITTING)]
     if real:
-        arguments += ["--ctx", "1024"]
+        arguments += ["--context-length", "1024"]
     server = WrappedServer(home, *arguments, fake=not real)
     server.under = tuple(shlex.split(under))
     if real:

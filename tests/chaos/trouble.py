@@ -218,7 +218,7 @@ def run(home: Path, seconds: float, seed: int, *, every_s: float) -> Trouble:
     with StandInHub() as hub, memory_group(GROUP_BYTES) as group:
         hub.add_repo(REPO, repo)
         hub.fault = lambda method, path, headers, origin: SLOW if origin == "cdn" else None
-        arguments = ("--strict", "--ctx", str(CONTEXT))
+        arguments = ("--strict", "--context-length", str(CONTEXT))
         arguments += () if group else ("--max-loaded-models", str(FITTING))
         env = {"HF_ENDPOINT": hub.url, "TMPDIR": str(temporary)}
         server = WrappedServer(home, *arguments, env=env)

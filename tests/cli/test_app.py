@@ -142,7 +142,11 @@ def test_other_words_for_an_action(
         (["run", "m", "--format", "xml"], 'cannot use format "xml" from --format', "--format json"),
         (["run", "m", "--keepalive", "soon"], 'keep_alive "soon" from --keepalive', "10m"),
         (["serve", "--port", "x"], 'cannot use port "x" from --port: not a whole number', "11434"),
-        (["serve", "--ctx", "-5"], 'context_length "-5" from --ctx: less than 1', "8192"),
+        (
+            ["serve", "--context-length", "-5"],
+            'context_length "-5" from --context-length: less than 1',
+            "8192",
+        ),
         (["serve", "--config", "/no/such.toml"], 'config file "/no/such.toml"', None),
     ],
 )

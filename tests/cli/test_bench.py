@@ -71,8 +71,8 @@ def test_an_answer_without_words(vllama: Vllama, stub: StubServer) -> None:
 def servers(tmp_path_factory):
     """Two servers with the same models; the second keeps only one of them loaded."""
     home = tmp_path_factory.mktemp("bench")
-    one = Server(home / "one", "--ctx", "8192")
-    other = Server(home / "other", "--ctx", "8192", "--max-loaded-models", "1")
+    one = Server(home / "one", "--context-length", "8192")
+    other = Server(home / "other", "--context-length", "8192", "--max-loaded-models", "1")
     for server in (one, other):
         for name in ("tiny", "small"):
             write_tiny_gguf(server.models / f"{name}.gguf", n_ctx=8192)

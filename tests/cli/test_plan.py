@@ -24,7 +24,7 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_that_is_here(gguf: Path, vllama: Vllama) -> None:
-    done = vllama("plan", str(gguf), "--ctx", "1024", "--json")
+    done = vllama("plan", str(gguf), "--context-length", "1024", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (
@@ -75,11 +75,13 @@ def hub_with(gguf: Path) -> StandInHub:
 
 
 def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> None:
-    done = vllama("plan", str(gguf), "--ctx", "2000000000")
+    done = vllama("plan", str(gguf), "--context-length", "2000000000")
     assert done.returncode == 3
     assert "model requires more system memory" in done.stderr and "smaller" in done.stderr
     assert "Engines" in done.stdout and "Command" not in done.stdout
-    result = json.loads(vllama("plan", str(gguf), "--ctx", "2000000000", "--json").stdout)
+    result = json.loads(
+        vllama("plan", str(gguf), "--context-length", "2000000000", "--json").stdout
+    )
     assert "GiB" in result["error"] and result["hint"]
 
 
@@ -108,7 +110,7 @@ def test_an_unknown_name(vllama: Vllama) -> None:
 
 def test_several_models_are_planned_together(gguf: Path, tmp_path: Path, vllama: Vllama) -> None:
     other = write_tiny_gguf(tmp_path / "other-Q4_K_M.gguf")
-    words = ("plan", str(gguf), str(other), "--ctx", "128")
+    words = ("plan", str(gguf), str(other), "--context-length", "128")
     done = vllama(*words, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -122,7 +124,7 @@ def test_several_models_are_planned_together(gguf: Path, tmp_path: Path, vllama:
 
 
 def test_an_error_of_one_of_several_is_told_for_that_one(gguf: Path, vllama: Vllama) -> None:
-    words = ("plan", "/no/such/model.gguf", str(gguf), "--ctx", "128")
+    words = ("plan", "/no/such/model.gguf", str(gguf), "--context-length", "128")
     done = vllama(*words)
     assert done.returncode != 0 and "cannot find a model" in done.stderr
     assert "/no/such/model.gguf cannot be loaded" in " ".join(done.stdout.split())

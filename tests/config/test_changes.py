@@ -78,7 +78,7 @@ def read(tmp_path: Path, text: str) -> config.Config:
 BEFORE = """
 engine_args = ["--api-key", "sk-1"]
 [models."q:8b"]
-context = 4096
+context_length = 4096
 defaults = { temperature = 0.5, stop = ["a"] }
 engine_args = ["--hf-token", "sk-1"]
 [upstreams.bee]
@@ -88,7 +88,7 @@ key = "sk-1"
 AFTER = """
 engine_args = ["--api-key", "sk-2"]
 [models."q:8b"]
-context = 8192
+context_length = 8192
 defaults = { temperature = 0.5, stop = ["a"] }
 engine_args = ["--hf-token", "sk-2"]
 keep_alive = -1
@@ -114,7 +114,7 @@ def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
         'upstreams.bee.models (none → { "x.y" = "z" })',
     }
     assert set(found.loaded) == {
-        'models."q:8b".context (4096 → 8192)',
+        'models."q:8b".context_length (4096 → 8192)',
         'models."q:8b".engine_args',
         "models.other.gpus (none → [0, 1])",
         "engine_args",
@@ -126,7 +126,7 @@ def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
 
 
 def test_the_order_of_tables_may_be_all_that_differs(tmp_path) -> None:
-    tables = ('[models."q*"]\ncontext = 1\n', '[models."*q"]\ncontext = 2\n')
+    tables = ('[models."q*"]\ncontext_length = 1\n', '[models."*q"]\ncontext_length = 2\n')
     old, new = read(tmp_path, "".join(tables)), read(tmp_path, "".join(reversed(tables)))
     assert compare_settings(old, new).taken == ("models (another order)",)
 

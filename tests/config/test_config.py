@@ -205,7 +205,11 @@ def test_wrong_values_that_are_noted(
         ({}, {"VLLAMA_DEBUG": "maybe"}, 'cannot use debug "maybe" from VLLAMA_DEBUG: neither'),
         ({"log_format": "xml"}, {}, 'cannot use log_format "xml" from --log-format: not one of'),
         ({}, {"VLLAMA_KV_CACHE_TYPE": "q9"}, "not one of f32, f16"),
-        ({"context_length": -5}, {}, 'cannot use context_length "-5" from --ctx: less than 1'),
+        (
+            {"context_length": -5},
+            {},
+            'cannot use context_length "-5" from --context-length: less than 1',
+        ),
         ({}, {"VLLAMA_CONFIG": "/nonexistent.toml"}, "No such file"),
     ],
 )

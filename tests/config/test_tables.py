@@ -41,8 +41,13 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [
-        ('[models."a:b"]\ncontxt = 3\n', r'models\."a:b"\.contxt .*line 2: no such', "context"),
-        ('\n[models.a]\n# x\ncontext = "x"', r"models\.a\.context .*line 4: not a whole", "8192"),
+        ("[models.a]\ncontext_lenght = 3\n", r"models\.a\.context_lenght .*line 2", "context_len"),
+        ("[models.a]\nctx = 3\n", r"models\.a\.ctx .*line 2: no such", "did you mean context_len"),
+        ("[models.a]\nnum_ctx = 3\n", r"models\.a\.num_ctx ", "did you mean context_length"),
+        ("ctx = 3\n", r'"ctx" in .*line 1: no such', "did you mean context_length"),
+        ('[model."x"]\nctx = 3\n', "cannot use model ", 'did you mean [models."NAME"]?'),
+        ('[upstream.x]\nurl = "http://h"\n', '"upstream" in .*line 1', "did you mean upstreams"),
+        ('\n[models.a]\n# x\nnum_parallel = "x"', r"a\.num_parallel .*line 4: not a whole", "4"),
         ("[models.a]\ndefaults = {temprature = 1}", "line 2: 'temprature' is no", "write it"),
         ("[models.a]\nforce = {top_k = true}", 'line 2: option "top_k" must be', "write it"),
         ("[models.a]\nkeep_alive = []", "line 2: a list cannot be given", "30m"),
@@ -75,6 +80,36 @@ def test_what_is_wrong_is_refused_with_its_line(tmp_path, text, words, hint) -> 
     assert hint in (error.value.hint or "")
 
 
+def test_old_names_of_fields_are_taken_with_a_notice(tmp_path) -> None:
+    text = """\
+[models.a]
+context = "8k"
+parallel = 2
+traits = { context = 1 }
+[models.b]
+context = 1
+context_length = 2
+[upstreams.u]
+url = "http://h"
+traits = { context = 3 }
+"""
+    settings = load(tmp_path, text)
+    a, b = (each for _, each in settings.models)
+    assert (a.context_length, a.num_parallel, b.context_length) == (8192, 2, 2)
+    assert a.traits and a.traits.context_length == 1
+    assert settings.upstreams[0].traits.context_length == 3
+    file = settings.config_file
+    notices = [
+        (f"models.a.context from {file}, line 2", "context_length"),
+        (f"models.a.parallel from {file}, line 3", "num_parallel"),
+        (f"models.a.traits.context from {file}, line 4", "context_length"),
+        (f"models.b.context from {file}, line 6", "context_length"),
+        (f"upstreams.u.traits.context from {file}, line 10", "context_length"),
+    ]
+    assert set(settings.notes) == {f"{old} is called {new} now" for old, new in notices}
+    assert list(load(tmp_path, "[models.a]\ncontext_length = 1\n").notes) == []
+
+
 def test_named_upstreams_stand_beside_urls(tmp_path) -> None:
     text = '[upstreams.one]\nurl = "https://one/v1"\nkey = "sk-1"\nmodels = ["a"]\n'
     text += '[models.m]\nfallback = ["http://two:1/v1#x", "http://three#y", "one:a"]\n'
@@ -92,8 +127,8 @@ def test_named_upstreams_stand_beside_urls(tmp_path) -> None:
 
 
 def test_a_variable_holds_tables_as_the_file_does(tmp_path) -> None:
-    settings = load(tmp_path, "", VLLAMA_MODELS='{ "q:*" = { context = 8192 } }')
-    assert settings.models == (("q:*", ModelSettings(context=8192)),)
+    settings = load(tmp_path, "", VLLAMA_MODELS='{ "q:*" = { context_length = 8192 } }')
+    assert settings.models == (("q:*", ModelSettings(context_length=8192)),)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def server(request, tmp_path_factory):
     weights()
     native = request.param == "llama-server"
     env = find_engine(request.param)
-    arguments = ("--engine", request.param, "--ctx", str(CONTEXT), "--model", MODEL)
+    arguments = ("--engine", request.param, "--context-length", str(CONTEXT), "--model", MODEL)
     with Server(tmp_path_factory.mktemp("contexts"), *arguments, fake=False, env=env) as running:
         running.wait_for("ready: http")
         running.shifts = native

@@ -21,7 +21,7 @@ TALK = [
 @pytest.fixture
 def start(tmp_path):
     environ = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}", "PATH": os.environ["PATH"]}
-    arguments = ("--engine", "llama-server", "--ctx", "2048", "--cache-disk", "1GB")
+    arguments = ("--engine", "llama-server", "--context-length", "2048", "--cache-disk", "1GB")
     servers = []
 
     def make() -> Server:

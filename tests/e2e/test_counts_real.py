@@ -121,7 +121,14 @@ def served(counting, models, tmp_path_factory):
     """Return a server with models of a short context."""
     env = find_engine()
     home = tmp_path_factory.mktemp("counted")
-    arguments = ("--engine", "llama-server", "--ctx", str(CONTEXT), "--parallel", "1")
+    arguments = (
+        "--engine",
+        "llama-server",
+        "--context-length",
+        str(CONTEXT),
+        "--num-parallel",
+        "1",
+    )
     with Server(home, *arguments, fake=False, env=env) as server:
         server.take(counting)
         server.take(models)

@@ -55,7 +55,16 @@ def folder(environment, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(environment, folder, tmp_path_factory):
-    arguments = ("--inspect", "--model", str(folder), "--ctx", "1024", "--", "--dtype", "float32")
+    arguments = (
+        "--inspect",
+        "--model",
+        str(folder),
+        "--context-length",
+        "1024",
+        "--",
+        "--dtype",
+        "float32",
+    )
     with serving(tmp_path_factory.mktemp("lens"), environment, *arguments) as running:
         running.wait_for(r"(?m)^ready: |^Error: ", START_S)
         assert "ready: http" in running.output, running.output

@@ -18,7 +18,7 @@ from tests.server_process import LIMIT_S, Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MB = 10**6
-ENGINE = ("--engine", "llama-server", "--threads", "2", "--parallel", "4")
+ENGINE = ("--engine", "llama-server", "--threads", "2", "--num-parallel", "4")
 
 
 def command_line() -> list[str]:
@@ -79,7 +79,7 @@ def test_out_of_memory(tmp_path: Path, room: int) -> None:
 
 def test_out_of_memory_with_a_context_that_was_asked_for(tmp_path: Path, room: int) -> None:
     env = limited(tmp_path, room)
-    arguments = (*ENGINE, "--ctx", "4096", "--model", MODEL)
+    arguments = (*ENGINE, "--context-length", "4096", "--model", MODEL)
     server = Server(tmp_path / "home", *arguments, fake=False, env=env)
     done = subprocess.run(
         server.command, env=server.env, capture_output=True, text=True, timeout=LIMIT_S, check=False

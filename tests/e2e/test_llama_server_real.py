@@ -61,7 +61,7 @@ def serve():
 def native(serve, counting, tmp_path_factory):
     weights()
     home = tmp_path_factory.mktemp("native")
-    arguments = ("--parallel", str(PARALLEL), "--ctx", "2048", "--model", MODEL)
+    arguments = ("--num-parallel", str(PARALLEL), "--context-length", "2048", "--model", MODEL)
     with serve(home, *arguments) as server:
         server.take(counting)
         server.wait_for("ready: http")
@@ -317,7 +317,7 @@ def test_inputs_are_cut_with_what_the_model_puts_around_them(native):
 
 
 def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
-    with serve(tmp_path, "--ctx", "256") as server:
+    with serve(tmp_path, "--context-length", "256") as server:
         whole = write_tiny_gguf(tmp_path / "whole.gguf", tokens=("<x>",)).read_bytes()
         # an architecture that llama.cpp does not know; the header is sound
         (server.models / "odd.gguf").write_bytes(whole.replace(b"llama", b"zzama"))
@@ -329,7 +329,8 @@ def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
 def test_drafts_by_further_arguments(serve, counting, tmp_path):
     """Drafts that are as good as the model, of one that is the same, and none that come true."""
     for draft in (counting / f"{COUNTS}.gguf", weights()):
-        arguments = ("--ctx", "512", "--parallel", "1", "--model", str(counting / f"{COUNTS}.gguf"),
+        arguments = ("--context-length", "512", "--num-parallel", "1",
+                     "--model", str(counting / f"{COUNTS}.gguf"),
                      "--", "--model-draft", str(draft), "--spec-draft-n-max", "4")  # fmt: skip
         with serve(tmp_path / draft.stem, *arguments) as server:
             server.wait_for("ready: http")
@@ -475,7 +476,7 @@ def make_drafting(server) -> str:
 
 
 def test_a_draft_model_is_asked_and_changes_no_answer(serve, tmp_path, counting):
-    with serve(tmp_path, "--ctx", "512") as server:
+    with serve(tmp_path, "--context-length", "512") as server:
         server.take(counting)
         name = make_drafting(server)
         body = {"prompt": "Once", "stream": False, "options": {"temperature": 0, "num_predict": 8}}
@@ -491,7 +492,7 @@ def test_a_draft_model_is_asked_and_changes_no_answer(serve, tmp_path, counting)
 
 def test_a_draft_model_is_compared_and_then_used_or_not(serve, tmp_path, counting):
     """Which is faster depends on the machine; what follows from the measurements does not."""
-    with serve(tmp_path, "--ctx", "1024") as server:
+    with serve(tmp_path, "--context-length", "1024") as server:
         server.take(counting)
         name = make_drafting(server)
 

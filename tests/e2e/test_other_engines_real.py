@@ -98,7 +98,7 @@ def gguf_model(home: Path) -> Path:
 def serving(case: Case, home: Path, model: Path, *arguments: str, **env: str) -> Patient:
     """Return a server that takes that engine."""
     env["VLLAMA_ENGINE_PATHS"] = f"{case.engine}={environment(case.engine)}"
-    flags = ("--model", str(model), "--engine", case.engine, "--ctx", "512")
+    flags = ("--model", str(model), "--engine", case.engine, "--context-length", "512")
     return Patient(home, *flags, *arguments, fake=False, env=env)
 
 

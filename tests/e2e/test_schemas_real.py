@@ -64,7 +64,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     weights()
     environ = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
-    arguments = ("--engine", "llama-server", "--parallel", "4", "--ctx", "512", "--model", MODEL)
+    arguments = (
+        "--engine",
+        "llama-server",
+        "--num-parallel",
+        "4",
+        "--context-length",
+        "512",
+        "--model",
+        MODEL,
+    )
     home = tmp_path_factory.mktemp("schemas")
     with Server(home, *arguments, fake=False, env=environ) as server:
         server.wait_for("ready: http")

@@ -117,7 +117,7 @@ def serving(home: Path, environment: Path, *arguments: str) -> Patient:
 @pytest.fixture(scope="module")
 def server(environment, model, tmp_path_factory):
     home = tmp_path_factory.mktemp("vllm")
-    arguments = ("--model", str(model), "--ctx", "2048")
+    arguments = ("--model", str(model), "--context-length", "2048")
     with serving(home, environment, *arguments) as running:
         running.wait_for(r"(?m)^ready: |^Error: ", START_S)
         assert "ready: http" in running.output, running.output
@@ -313,7 +313,9 @@ def test_special_tokens_and_the_models_own_sampling(environment, tmp_path):
         template=PLAIN + "{# [THINK] <|tool_call_start|> #}",
         generation={"do_sample": True, "temperature": 1e-4, "top_k": 1},
     )
-    with serving(tmp_path / "home", environment, "--model", str(folder), "--ctx", "512") as own:
+    with serving(
+        tmp_path / "home", environment, "--model", str(folder), "--context-length", "512"
+    ) as own:
         own.wait_for(r"(?m)^ready: |^Error: ", START_S)
         (row,) = own.get("/api/ps")["models"]
         asked = {"model": row["name"], "messages": QUESTION, "tools": [TOOL], "stream": False}

@@ -43,14 +43,14 @@ def make_library(tmp_path: Path, *tables: tuple[str, ModelSettings]) -> Library:
 
 def test_settings_are_on_the_model_by_any_of_its_names(tmp_path) -> None:
     table = ModelSettings(
-        aliases=("gpt",), system="Be brief.", defaults={"temperature": 0.5}, context=64
+        aliases=("gpt",), system="Be brief.", defaults={"temperature": 0.5}, context_length=64
     )
     library = make_library(tmp_path, ("big", table))
     for name in ("big", "BIG:latest", "gpt", "GPT:latest"):
         found = library.find(name)
-        assert found.name == "big:latest" and found.settings.context == 64
+        assert found.name == "big:latest" and found.settings.context_length == 64
         assert found.system == "Be brief." and found.parameters["temperature"] == 0.5
-    assert library.find("small").settings.context is None
+    assert library.find("small").settings.context_length is None
     names = {each.name for each in library.list()}
     assert {"big:latest", "small:latest", "gpt:latest", "x:1"} <= names
 

@@ -15,12 +15,17 @@ from vllama.routes.prompts.prepare import check_request
 
 TABLES = ModelTables(
     (
-        ("*", ModelSettings(context=1, parallel=1, engine="x", defaults={"top_k": 1, "seed": 1})),
-        ("Qwen3:*", ModelSettings(context=2, parallel=2, defaults={"top_k": 2})),
-        ("qwen3:8b", ModelSettings(context=3, aliases=("gpt", "gpt:mini"))),
-        ("qwen*:8b", ModelSettings(context=4, keep_alive_s=math.inf)),
-        ("smollm", ModelSettings(context=5)),
-        ("hf.co/org/Repo", ModelSettings(context=6)),
+        (
+            "*",
+            ModelSettings(
+                context_length=1, num_parallel=1, engine="x", defaults={"top_k": 1, "seed": 1}
+            ),
+        ),
+        ("Qwen3:*", ModelSettings(context_length=2, num_parallel=2, defaults={"top_k": 2})),
+        ("qwen3:8b", ModelSettings(context_length=3, aliases=("gpt", "gpt:mini"))),
+        ("qwen*:8b", ModelSettings(context_length=4, keep_alive_s=math.inf)),
+        ("smollm", ModelSettings(context_length=5)),
+        ("hf.co/org/Repo", ModelSettings(context_length=6)),
     )
 )
 
@@ -40,15 +45,15 @@ TABLES = ModelTables(
 )
 def test_the_most_specific_table_wins(names, context, parallel) -> None:
     found = TABLES.find(names)
-    assert (found.context, found.parallel, found.engine) == (context, parallel, "x")
+    assert (found.context_length, found.num_parallel, found.engine) == (context, parallel, "x")
 
 
 def test_fields_are_merged_and_know_their_table() -> None:
     found = TABLES.find(["qwen3:8b"])
     assert found.defaults == {"top_k": 2, "seed": 1}
     assert found.origins["defaults"] == 'models."*", models."Qwen3:*"'
-    assert found.origins["context"] == 'models."qwen3:8b"'
-    assert found.origins["parallel"] == 'models."Qwen3:*"'
+    assert found.origins["context_length"] == 'models."qwen3:8b"'
+    assert found.origins["num_parallel"] == 'models."Qwen3:*"'
     assert found.origins["engine"] == 'models."*"'
 
 

@@ -186,7 +186,7 @@ def test_a_context_that_was_asked_for_is_kept_and_a_smaller_one_named() -> None:
     found = choose(5.6, context_length=131_072)
     assert found.shortage is not None
     assert "context of 131072 tokens 16.0 GiB" in found.shortage.message
-    assert "--ctx 4096 with Q4_K_M" in str(found.shortage.hint)
+    assert "--context-length 4096 with Q4_K_M" in str(found.shortage.hint)
 
 
 def test_another_repository_has_a_smaller_one() -> None:

@@ -31,8 +31,8 @@ def make(**settings: object) -> Plan:
     ("field", "value", "read"),
     [
         ("engine", "llama-cpp-python", lambda plan: plan.engine),
-        ("context", 2048, lambda plan: plan.settings.context_length),
-        ("parallel", 3, lambda plan: plan.settings.parallel),
+        ("context_length", 2048, lambda plan: plan.settings.context_length),
+        ("num_parallel", 3, lambda plan: plan.settings.parallel),
         ("engine_args", ("--own",), lambda plan: plan.settings.extra_args),
         ("kv_cache_type", "q8_0", lambda plan: plan.settings.kv_cache_type),
     ],

@@ -560,7 +560,7 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
 def test_rows_beside_one_that_kills_the_engine_are_run_again(tmp_path) -> None:
     rows = [row(n, "@tokens=6 @delay=0.05", model="wide-mortal") for n in range(12)]
     rows[5] = row(5, "@dies=3", model="wide-mortal")
-    with serve(tmp_path, "--parallel", "4", model="wide-mortal") as (_, client):
+    with serve(tmp_path, "--num-parallel", "4", model="wide-mortal") as (_, client):
         ended = wait(client, start(client, rows))
         counts = ended.request_counts
         assert (counts.completed, counts.failed) == (11, 1), ended

@@ -347,7 +347,7 @@ def test_what_the_settings_say_of_it_holds(tmp_path):
     elsewhere = Elsewhere("--say", json.dumps(SAID))
     (tmp_path / "config.toml").write_text(
         f'[upstreams.there]\nurl = "{elsewhere.url}"\n'
-        'traits = { tool_calls = "none", thinking = "parsed", context = "2k" }\n'
+        'traits = { tool_calls = "none", thinking = "parsed", context_length = "2k" }\n'
     )
     try:
         options = ("--config", str(tmp_path / "config.toml"))

@@ -20,7 +20,7 @@ FILE = """\
 keep_alive = "7m"  # decided by Ann
 
 [models."other"]
-context = 1024
+context_length = 1024
 """
 NEVER = {
     "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",

@@ -280,8 +280,10 @@ def list_cases(
             plain + 'engine_args = ["--embed-per-token"]\n',
             lambda: (server.unload(), "--embed-per-token" in server.started())[1],
         ),
-        "models.context": Case(plain + "context = 512\n", start("context_length"), 512),
-        "models.parallel": Case(plain + "parallel = 3\n", start("parallel"), 3),
+        "models.context_length": Case(
+            plain + "context_length = 512\n", start("context_length"), 512
+        ),
+        "models.num_parallel": Case(plain + "num_parallel = 3\n", start("parallel"), 3),
         "models.replicas": Case(
             plain + "replicas = 2\n",
             lambda: (loaded_plain(), until(lambda: server.rows()["plain"]["replicas"] == 2))[1],
@@ -372,7 +374,7 @@ def list_cases(
             before=f'upstreams = ["{other}"]\n',
         ),
         "models.traits": Case(
-            up + '[models."org/big"]\ntraits = { context = 1234 }\n',
+            up + '[models."org/big"]\ntraits = { context_length = 1234 }\n',
             lambda: (ask_upstream(), server.rows()["org/big"]["context_length"])[1],
             1234,
             before=up,
@@ -423,7 +425,7 @@ def list_cases(
             prepare=ask_upstream,
         ),
         "upstreams.traits": Case(
-            up + "traits = { context = 1234 }\n",
+            up + "traits = { context_length = 1234 }\n",
             lambda: (ask_upstream(), server.rows()["org/big"]["context_length"])[1],
             1234,
             before=up,

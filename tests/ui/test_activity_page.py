@@ -22,7 +22,7 @@ ASK = {"model": "plain", "messages": [{"role": "user", "content": "Oslo?"}], "st
 def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("activity")
     one_slot = {"VLLAMA_NUM_PARALLEL": "1"}
-    options = ("--hang-timeout", "0", "--capture", "20", "--ctx", "2048")
+    options = ("--hang-timeout", "0", "--capture", "20", "--context-length", "2048")
     with Server(home, *options, env=one_slot) as running:
         running.model("stalls", "--stall-after", "2")
         running.model("plain")

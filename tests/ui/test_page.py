@@ -301,7 +301,9 @@ def test_the_server_s_own_log_is_followed(server, open_page):
 
 def test_settings_say_where_they_come_from(tmp_path, open_page):
     environ = {"OLLAMA_KEEP_ALIVE": "7m"}
-    with Server(tmp_path, "--api-key", "a-secret-key", "--ctx", "2048", env=environ) as server:
+    with Server(
+        tmp_path, "--api-key", "a-secret-key", "--context-length", "2048", env=environ
+    ) as server:
         page = open_page(server, "settings")
         page.get_by_role("dialog").get_by_label("Key").fill("a-secret-key")
         page.keyboard.press("Enter")
@@ -312,7 +314,7 @@ def test_settings_say_where_they_come_from(tmp_path, open_page):
             return settings.get_by_role("row").filter(has=heading)
 
         expect(row("context_length")).to_contain_text("2048")
-        expect(row("context_length")).to_contain_text("--ctx")
+        expect(row("context_length")).to_contain_text("--context-length")
         expect(row("keep_alive")).to_contain_text("OLLAMA_KEEP_ALIVE")
         expect(settings).not_to_contain_text("a-secret-key")
         page.get_by_label("Filter the settings").fill("keep_alive")

@@ -40,7 +40,7 @@ class Setting:
     kind: ValueKind
     help: str
     example: str = ""
-    flag: str | None = None
+    has_flag: bool = False
     short: str | None = None
     foreign: str | None = None
     secret: bool = False
@@ -51,6 +51,12 @@ class Setting:
     def key(self) -> str:
         """Name in the config file."""
         return self.field.removesuffix("_s").removesuffix("_bytes").removesuffix("_fields")
+
+    @property
+    def flag(self) -> str | None:
+        """Name of the flag; that of a list is singular, as it is given once for each item."""
+        name = self.key.removesuffix("s") if self.kind.is_list else self.key
+        return f"--{name.replace('_', '-')}" if self.has_flag else None
 
     @property
     def env(self) -> str:

@@ -99,7 +99,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     import typer
 
     from vllama.base.errors import VllamaError
-    from vllama.cli.output import show_error
+    from vllama.cli.output import show_error, show_warning
     from vllama.cli.parser import COMPLETION_VARIABLE, root
 
     try:
@@ -118,6 +118,10 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         return error.exit_code
     except typer.TyperException as error:
         problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
+        if new := _find_renamed(option):
+            show_warning(f"{option} is called {new} now")
+            given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
+            return _run_command(given, rest)
         if gone := _find_removed(args, option):
             show_error(gone)
         else:
@@ -187,6 +191,12 @@ def _explain(message: str) -> str:
     return message
 
 
+def _find_renamed(option: str | None) -> str | None:
+    from vllama.config import removed
+
+    return removed.RENAMED_OPTIONS.get(option or "")
+
+
 def _find_removed(args: Sequence[str], option: str | None) -> str | None:
     """Return the replacement of a removed command or option; None if it never existed."""
     from vllama.config import removed
@@ -219,12 +229,16 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None, context: 
 
 def _option_hint(command: Any, name: str, option: str, page: str) -> str:
     from vllama.cli.parser import list_options
+    from vllama.config import removed
     from vllama.models.modelfile import KNOWN
 
-    word = option.lstrip("-").replace("-", "_")
+    word, known = option.lstrip("-").replace("-", "_"), list_options(command)
+    other = f"--{removed.ELSEWHERE.get(word, '').replace('_', '-')}"
+    if other in known:
+        return f"did you mean {other}?"
     if name == "run" and word in KNOWN:
         return f"in the conversation: /set parameter {word} VALUE; for good: in a Modelfile"
-    return suggest(option, list_options(command), page)
+    return suggest(option, known, page)
 
 
 def _reader_gone() -> int:

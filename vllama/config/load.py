@@ -13,11 +13,18 @@ from typing import Any
 from vllama.base.errors import ConfigError
 from vllama.base.kinds import write_value
 from vllama.base.setting import ENV_PREFIX, Setting, TableError
-from vllama.base.spelling import find_similar, suggest
+from vllama.base.spelling import find_similar
 from vllama.base.toml_lines import find_line, write_keys
 from vllama.config.address import Address, parse_address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
-from vllama.config.removed import is_removed, list_removed, take_out_fields
+from vllama.config.removed import (
+    ELSEWHERE,
+    is_removed,
+    list_removed,
+    rename_fields,
+    suggest_setting,
+    take_out_fields,
+)
 from vllama.config.secrets import explain_unsendable, open_to_others, read_keys
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.models.settings import UpstreamSettings
@@ -308,19 +315,25 @@ class _Loader:
                 import tomllib
 
                 value = tomllib.loads(f"value = {value}")["value"]
+            if setting.field in ("models", "upstreams"):
+                self.notes.extend(rename_fields(setting.key, value, source.place))
             if setting.field == "models":
                 self.notes.extend(take_out_fields(value, source.place))
             return kind.read(value)
         except TableError as error:
             where = f"{write_keys(error.path)} from {source.place(error.path)}"
-            raise ConfigError(f"cannot use {where}: {error.reason}", hint=error.hint) from None
+            other = ELSEWHERE.get(error.path[-1])
+            hint = f"did you mean {other}?" if other else error.hint
+            raise ConfigError(f"cannot use {where}: {error.reason}", hint=hint) from None
         except ValueError as error:
             words = value if isinstance(value, list | tuple) else [write_value(value)]
             shown = "…" if setting.secret else " ".join(map(str, words))
             what = setting.key if kind.is_nested else f'{setting.key} "{shown}"'
             raise ConfigError(
                 f"cannot use {what} from {source.place((setting.key,))}: {error}",
-                hint=f"write it like {setting.example} ({setting.help})",
+                hint=f'did you mean [{ELSEWHERE[setting.key]}."NAME"]?'
+                if isinstance(value, Mapping) and setting.key in ELSEWHERE
+                else f"write it like {setting.example} ({setting.help})",
             ) from None
 
 
@@ -350,7 +363,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
         if key not in known and not is_removed(key):
             where = read.place((key,))
             raise ConfigError(
-                f'cannot use "{key}" in {where}: no such setting', hint=suggest(key, known)
+                f'cannot use "{key}" in {where}: no such setting', hint=suggest_setting(key, known)
             )
     return read
 
@@ -376,5 +389,6 @@ def _unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> It
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known and not is_removed(name):
             # the prefix that all share says nothing
-            near = find_similar(name.removeprefix(ENV_PREFIX), own)
+            bare = name.removeprefix(ENV_PREFIX)
+            near = find_similar(ELSEWHERE.get(bare.lower(), bare), own)
             yield f"{name} is no setting" + (f"; did you mean {own[near[0]]}?" if near else "")

@@ -1,4 +1,4 @@
-"""Commands, options and settings that version 0.2 removed, and what to use instead.
+"""Commands, options and settings that version 0.2 removed or renamed, and what to use instead.
 
 Only names that nothing else has are looked up here. Each advice follows "… was removed; ". The
 table goes with the next minor version.
@@ -11,6 +11,7 @@ from typing import Any
 
 from vllama.base.errors import ConfigError
 from vllama.base.setting import ENV_PREFIX
+from vllama.base.spelling import suggest
 from vllama.base.toml_lines import write_keys
 
 RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
@@ -65,6 +66,22 @@ VARIABLES = {"OLLAMA_DEBUG_LOG_REQUESTS": SETTINGS["debug_log_requests"]}
 
 MODEL_FIELDS = {"machines": RANKS}
 
+RENAMED_FIELDS = {"context": "context_length", "parallel": "num_parallel"}
+"""Fields of the tables of models and upstreams: each has the name of the setting for all."""
+
+RENAMED_OPTIONS = {"--ctx": "--context-length", "--parallel": "--num-parallel"}
+
+ELSEWHERE = {
+    **dict.fromkeys(("ctx", "ctx_size", "n_ctx", "num_ctx", "max_model_len"), "context_length"),
+    **dict.fromkeys(("ngl", "n_gpu_layers", "num_gpu"), "gpu_layers"),
+    **dict.fromkeys(("max_num_seqs", "np", "n_parallel"), "num_parallel"),
+    **dict.fromkeys(("num_predict", "n_predict"), "max_tokens"),
+    **dict.fromkeys(("num_thread", "n_threads"), "threads"),
+    **dict.fromkeys(("model_draft", "draft_model"), "draft"),
+    "model": "models", "upstream": "upstreams",
+}  # fmt: skip
+"""Names that other programs and habits have for settings, for hints."""
+
 REFUSED = frozenset({"cluster", "ray_address", "machines"})
 """Settings and fields without which a different server would start: these are errors."""
 
@@ -103,6 +120,25 @@ def list_removed(
     for name, advice in VARIABLES.items():
         if environ.get(name):
             yield f"{name} has no effect: it was removed; {advice}"
+
+
+def suggest_setting(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Return the hint for a name that is not among those of the settings or fields."""
+    other = ELSEWHERE.get(name.lower().replace("-", "_"))
+    return f"did you mean {other}?" if other in known else suggest(name, known, otherwise)
+
+
+def rename_fields(key: str, tables: Any, place: Place) -> Iterator[str]:
+    """Give renamed fields their new names in the tables of models or upstreams; yield notices."""
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        inner = table.get("traits") if isinstance(table, dict) else None
+        for path, fields in (((key, name), table), ((key, name, "traits"), inner)):
+            if not isinstance(fields, dict):
+                continue
+            for old in RENAMED_FIELDS.keys() & fields:
+                new, where = RENAMED_FIELDS[old], (*path, old)
+                fields.setdefault(new, fields.pop(old))
+                yield f"{write_keys(where)} from {place(where)} is called {new} now"
 
 
 def take_out_fields(tables: Any, place: Place) -> Iterator[str]:

@@ -79,12 +79,12 @@ GENERAL = make_patterns(
     (r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
      r"|(?:cannot|can't) allocate memory|not enough memory|unable to mmap|\[metal::malloc\]",
      "the model and its context do not fit into memory",
-     "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or free memory", Fault.MEMORY),
     (r"(?:what\(\)|Error|died):\s+(?:\[Errno 11\] )?Resource temporarily unavailable"
      r"|can't start new thread"
      r"|pthread_create failed",
      "it could not start a thread: too little memory, or too many processes",
-     "free memory, use a smaller context (--ctx), or raise the limits (ulimit -v, -u)",
+     "free memory, use a smaller --context-length, or raise the limits (ulimit -v, -u)",
      Fault.MEMORY),
     (r"(?i)address already in use|port \d+ is already in use",
      "its port was taken by another program", "try again: vllama chooses another one each time",

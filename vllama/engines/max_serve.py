@@ -51,7 +51,7 @@ FAILURES = make_patterns(
     (r"(?i)not enough memory|exceeds available memory|insufficient memory"
      r"|requires more memory",
      "the model and its context do not fit into memory",
-     "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or free memory", Fault.MEMORY),
 )  # fmt: skip
 RECIPE = Recipe(
     wheels=(

@@ -39,7 +39,7 @@ from vllama.supervise.spec import Endpoint, Fault, Grace, HttpProbe
 FAILURES = make_patterns(
     (r"Not enough memory|Please try to increase --mem-fraction-static",
      "the model and its context do not fit into the GPU's memory",
-     "use a smaller context (--ctx) or a smaller model, or free the GPU", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or free the GPU", Fault.MEMORY),
     (r"Model architectures? (.+?) (?:are|is) not supported",
      "SGLang does not support the architecture {0}", "update it, or choose another engine",
      Fault.ARCHITECTURE),

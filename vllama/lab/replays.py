@@ -96,6 +96,7 @@ def open_server_for(
 def parse_changes(given: Sequence[str]) -> dict[str, str]:
     """Read settings as `KEY=VALUE`, by the key of the config file. Raises ConfigError."""
     from vllama.config import SETTINGS
+    from vllama.config.removed import suggest_setting
 
     by_name = {name: one for one in SETTINGS for name in (one.field, one.key, (one.flag or "")[2:])}
     found = {}
@@ -105,7 +106,8 @@ def parse_changes(given: Sequence[str]) -> dict[str, str]:
         if not equals or setting is None:
             reason = "it is not KEY=VALUE" if not equals else f"there is no setting '{name}'"
             raise ConfigError(
-                f"cannot set '{text}': {reason}", hint="see all settings: vllama config"
+                f"cannot set '{text}': {reason}",
+                hint=suggest_setting(name, by_name, "see all settings: vllama config"),
             )
         try:
             setting.kind.parse(value.strip())

@@ -34,7 +34,7 @@ class UpstreamTraits:
     thinking: Annotated[str, kinds.choice("parsed", "tags", "none")] | None = setting(
         "the server parses thinking, leaves it between tags, or has none", example='"tags"'
     )
-    context: kinds.Context | None = setting("context in tokens", example="8192")
+    context_length: kinds.Context | None = setting("context in tokens", example="8192")
     embeddings: bool | None = setting("it makes vectors and nothing else")
     images: bool | None = setting("it reads images", example="false")
 
@@ -58,8 +58,8 @@ class ModelSettings:
     engine_args: table_kinds.Arguments | None = setting(
         "further arguments for its engine", example='["--seed", "1"]', effect=LOAD
     )
-    context: kinds.Context | None = setting("context in tokens", example="8192", effect=LOAD)
-    parallel: kinds.Count | None = setting("requests at once", example="4", effect=LOAD)
+    context_length: kinds.Context | None = setting("context in tokens", example="8192", effect=LOAD)
+    num_parallel: kinds.Count | None = setting("concurrent requests", example="4", effect=LOAD)
     replicas: table_kinds.Replicas | None = setting(
         "processes that share its requests", example="2", effect=LOAD
     )
@@ -128,7 +128,7 @@ class ModelSettings:
     )  # fmt: skip
     traits: Traits | None = setting(
         "of a model of an upstream: what that does not report, as in [upstreams.NAME]",
-        example="{ context = 8192 }",
+        example="{ context_length = 8192 }",
     )  # fmt: skip
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -249,8 +249,8 @@ class UpstreamSettings:
     )  # fmt: skip
     traits: Traits = setting(
         "what it does not report: tool_calls (parsed, text, none), thinking (parsed, tags, none), "
-        "context, embeddings, images",
-        UpstreamTraits(), example="{ context = 8192 }",
+        "context_length, embeddings, images",
+        UpstreamTraits(), example="{ context_length = 8192 }",
     )  # fmt: skip
     is_listed: bool = True
     linked: frozenset[str] = frozenset()

@@ -310,7 +310,7 @@ def _explain_shortage(
     for one in (usual, smallest) if smaller is None else ():
         if context := fits.find_context(one.info, one.variant.format, one.fit):
             with_it = f" with {one.label}" if len(judged) > 1 else ""
-            hints.append(f"take a smaller context, such as --ctx {context}{with_it}")
+            hints.append(f"take a smaller context, such as --context-length {context}{with_it}")
             break
     if smaller is None and (kin := _find_kin(usual, fits, family)):
         hints.append(f"take a smaller model of the family: {kin}")

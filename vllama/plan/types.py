@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +93,8 @@ class Facts:
         An engine that the user named is meant for models on this disk, not for an upstream's.
         """
         own = bundle.settings
-        given: dict[str, Any] = {
-            "engine": own.engine,
-            "context_length": own.context,
-            "num_parallel": own.parallel,
-            "replicas": own.replicas,
-            "kv_cache_type": own.kv_cache_type,
-            "engine_args": own.engine_args,
-            "strict": own.strict,
-            "inspect": own.inspect,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
+        same = own.given.keys() & {each.name for each in fields(EngineSettings)}
+        given: dict[str, Any] = {name: getattr(own, name) for name in same}
         if bundle.format is Format.REMOTE:
             given["engine"] = None
         settings = replace(self.settings, **given) if given else self.settings

@@ -223,7 +223,7 @@ def test_of_many_models_only_the_first_and_those_asked_for_are_shown(
 
 def test_what_the_user_says_comes_first() -> None:
     with serving(VLLM_ROW) as url:
-        bundle = only(url, tool_calls="text", thinking="none", context=8192, images=False)
+        bundle = only(url, tool_calls="text", thinking="none", context_length=8192, images=False)
         assert only(url, embeddings=True).info.capabilities == EMBEDS
     assert bundle.info.context_length == 8192
     assert bundle.info.capabilities == {Capability.COMPLETION, Capability.TOOLS}
@@ -235,13 +235,15 @@ def test_what_the_user_says_comes_first() -> None:
 
 def test_what_is_said_of_a_model_comes_before_what_is_said_of_its_server() -> None:
     with serving(VLLM_ROW, {"id": "small", "owned_by": "vllm"}) as url:
-        traits = UpstreamTraits(context=1000, tool_calls="text")
+        traits = UpstreamTraits(context_length=1000, tool_calls="text")
         servers = [UpstreamSettings(url=f"{url}/v1/", name="one", traits=traits)]
         tables = [("SMALL", 2000), ("one:hidden", 3000), (f"{url}#lost", 4000)]
         store = UpstreamStore(
             servers,
             ModelTables(
-                tuple((n, ModelSettings(traits=UpstreamTraits(context=c))) for n, c in tables)
+                tuple(
+                    (n, ModelSettings(traits=UpstreamTraits(context_length=c))) for n, c in tables
+                )
             ),
         )
         big, small = store.list()

@@ -21,7 +21,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama plan smollm2:135m
-  vllama plan Qwen/Qwen3-8B --ctx 32768
+  vllama plan Qwen/Qwen3-8B --context-length 32768
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
   vllama plan qwen3:8b --nodes       on the machines of a cluster, and which is chosen

@@ -18,7 +18,7 @@ EXAMPLES = """\
 Examples:
   vllama serve
   vllama serve smollm2:135m
-  vllama serve Qwen/Qwen3-0.6B --ctx 8192 --port 8080
+  vllama serve Qwen/Qwen3-0.6B --context-length 8192 --port 8080
   vllama serve ./model.gguf -- --seed 1
 
 Arguments after -- are passed to the engine. Every flag has a variable (VLLAMA_PORT, …) and a

@@ -61,13 +61,14 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
         # what follows it blames the memory, whatever the reason is
         (r"llama_init_from_model: (?!.*(?:allocate|memory))"
          r"(?:failed to initialize the context: )?(.+)", "it cannot make its context: {0}",
-         "change what the message names (--ctx, OLLAMA_FLASH_ATTENTION, OLLAMA_KV_CACHE_TYPE)",
+         "change what the message names (--context-length, OLLAMA_FLASH_ATTENTION, "
+         "OLLAMA_KV_CACHE_TYPE)",
          None),
         (r"(?i)failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc"
          r"|Failed to create llama_context|MemoryError|unable to allocate"
          r"|insufficient memory|mem_buffer != NULL|failed to map segment|unable to mmap",
          "the model and its context do not fit into memory",
-         "use a smaller context (--ctx), fewer requests at once (--parallel) or a smaller "
+         "use a smaller --context-length, fewer requests at once (--num-parallel) or a smaller "
          "model", Fault.MEMORY),
         *more,
         (r": No module named '?([\w.]+)'?",

@@ -137,24 +137,25 @@ FAILURES = make_patterns(
      "update vLLM, or choose --engine llama.cpp with a GGUF of the model", Fault.ARCHITECTURE),
     (r"(?i)CUDA out of memory|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
      "the model and its context do not fit into the GPU's memory",
-     "use a smaller context (--ctx) or a smaller model, or free the GPU", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or free the GPU", Fault.MEMORY),
     (r"No available memory for the cache blocks",
      "the memory it was given leaves no room for the context",
-     "use a smaller context (--ctx) or a smaller model, or give it more memory", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or give it more memory", Fault.MEMORY),
     (r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
      r" desired GPU memory utilization",
      "only {0} of the GPU's {1} GiB are free, which is less than it was to take",
      "free the GPU, or give it less: -- --gpu-memory-utilization 0.5", Fault.MEMORY),
     (r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on (?:startup|kv cache)",
      "only {0} of the {1} GiB of its memory node are free, which is less than it was to take",
-     "use a smaller context (--ctx), or free memory", Fault.MEMORY),
+     "use a smaller --context-length, or free memory", Fault.MEMORY),
     (r"max seq len \((\d+)\), \(?([\d.]+ \w+) KV cache is needed, which is larger than"
      r" the available KV cache memory \(([\d.]+ \w+)\)",
      "a context of {0} tokens needs {1} of cache, and it has {2}",
-     "use a smaller context (--ctx), or give it more: -- --kv-cache-memory-bytes 4G", Fault.MEMORY),
+     "use a smaller --context-length, or give it more: -- --kv-cache-memory-bytes 4G",
+     Fault.MEMORY),
     (r"User-specified max_model_len \((\d+)\) is greater than the derived"
      r" max_model_len \(.*?=(\d+)",
-     "the model was made for a context of {1} tokens, not {0}", "use a smaller context (--ctx)",
+     "the model was made for a context of {1} tokens, not {0}", "use a smaller --context-length",
      None),
     (r"(?i)Failed to infer device type|No CUDA GPUs are available|"
      r"libcuda\.so\.1: cannot open",
@@ -179,7 +180,7 @@ FAILURES = make_patterns(
     (r"Failed core proc\(s\): \{[^}]*: -9\b"
      r"|Worker proc \S+ died unexpectedly \(exit code: -9\)|died with exit code -9\b",
      "its core or a worker was killed (SIGKILL); if nobody did that, the system ran out of memory",
-     "use a smaller context (--ctx) or a smaller model, or free memory", Fault.MEMORY),
+     "use a smaller --context-length or a smaller model, or free memory", Fault.MEMORY),
     *GENERAL,
     # the first error of a worker or of the core says more than the last line, whatever it is; of a
     # worker that said nothing its watcher does (`v1/executor/multiproc_executor.py`, 0.32)
@@ -194,5 +195,5 @@ FAILURES = make_patterns(
     (r"EngineDeadError",
      "its core ended without an error message: it was killed, or crashed in native code; if nobody"
      " killed it, the system may have run out of memory",
-     "use a smaller context (--ctx) or a smaller model, or free memory", None),
+     "use a smaller --context-length or a smaller model, or free memory", None),
 )  # fmt: skip

@@ -76,7 +76,7 @@ def verify(
     max_tokens: Annotated[
         int, option("--max-tokens N", "Tokens of each answer.", min=1)
     ] = MAX_TOKENS,
-    context: Annotated[int, option("--ctx N", "Context in tokens.", min=1)] = CONTEXT,
+    context: Annotated[int, option("--context-length N", "Context in tokens.", min=1)] = CONTEXT,
     min_agreement: Annotated[
         float | None,
         option(

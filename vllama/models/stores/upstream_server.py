@@ -144,7 +144,7 @@ def describe_model(
     tag = facts.tags.get(name) or facts.tags.get(f"{name}:latest") or {}
     digest = str(tag.get("digest")).removeprefix("sha256:")
     context = (
-        said.context
+        said.context_length
         # what is loaded is less, and grows when it is asked for
         or (info.context_length if shown else None)
         or _number(row.get("max_model_len"))

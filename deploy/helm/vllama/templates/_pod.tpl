@@ -88,7 +88,7 @@ spec:
     - name: vllama
       image: {{ include "vllama.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--ctx" (toString (int64 .Values.contextLength))) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
+      {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--context-length" (toString (int64 .Values.contextLength))) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
       {{- if and .Values.models (or (ne (default "" .part) "node") (eq (len .Values.models) 1)) }}
       {{- $args = concat (list "--model" (first .Values.models)) $args }}
       {{- end }}
