@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from tests.cli.conftest import Vllama
 from vllama.base import log_context
+from vllama.base.servers import RunningServer, announce
 from vllama.cli.commands.logs import LONGEST_RUN, RunShortener
 from vllama.cli.server_log import (
     BatchHandler,
@@ -27,6 +30,8 @@ from vllama.cli.server_log import (
     add_context,
 )
 from vllama.supervise.logs import OWN_LOG, get_rotated_path, open_log, rotate
+
+OURS, OTHER = 11434, 40123
 
 
 @pytest.fixture
@@ -126,7 +131,7 @@ def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     log_context.trace.reset(traced)
     log_context.model.reset(named)
     first, second = (json.loads(line) for line in vllama("logs", "--json").stdout.splitlines())
-    assert set(first) == {"ts", "level", "component", "msg"}
+    assert set(first) == {"ts", "level", "component", "pid", "msg"}
     assert (second["request_id"], second["model"], second["level"]) == ("abc-1", "tiny:1b", "error")
     shown = vllama("logs").stdout.splitlines()
     assert shown[0].endswith(" INFO    x: begun")
@@ -134,6 +139,47 @@ def test_the_own_log(vllama: Vllama, logs: Path) -> None:
     assert shown[1].endswith(r" ERROR   x: bad \x1b[2J news\nof two lines [abc-1]")
     assert len(shown) == 2
     assert vllama("logs", "-n", "1", "--json").stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("running", "args", "shown"),
+    [
+        ([], [], ["main", "old", "more"]),
+        ([OURS], [], ["main", "old", "more"]),
+        ([OURS, OTHER], [], ["main", "old", "more"]),
+        ([OTHER], [], ["verify", "old"]),
+        ([OURS], ["--port", str(OTHER)], ["verify", "old"]),
+        ([OURS], ["-n", "1"], ["more"]),
+        ([OURS], ["--all"], ["main", "verify", "old", "more"]),
+    ],
+)
+def test_the_log_of_one_server(
+    vllama: Vllama,
+    env: dict[str, str],
+    logs: Path,
+    running: list[int],
+    args: list[str],
+    shown: list[str],
+) -> None:
+    env |= {"OLLAMA_HOST": f"127.0.0.1:{OURS}", "VLLAMA_DATA_DIR": str(logs)}
+    file = LogFile(logs / OWN_LOG)
+    for port, text in ((OURS, "main"), (OTHER, "verify"), (None, "old"), (OURS, "more")):
+        log_context.set_port(port or 0)
+        made = json.loads(line(text))
+        if port is None:  # of an earlier version
+            del made["pid"]
+        file.write(f"{json.dumps(made)}\n")
+    log_context.set_port(0)
+    with contextlib.ExitStack() as stack:
+        for port in running:
+            stack.enter_context(announce(logs, RunningServer(f"http://127.0.0.1:{port}", "x")))
+        found = vllama("logs", *args).stdout.splitlines()
+        as_json = vllama("logs", "--json", *args).stdout.splitlines()
+    assert [text.split()[-1] for text in found] == shown
+    assert [json.loads(text)["msg"] for text in as_json] == shown
+    named = [text for text in found if text.startswith("[port ")]
+    assert named == ([text for text in found if "old" not in text] if "--all" in args else [])
+    assert all(f", pid {os.getpid()}] " in text for text in named)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def is_usable_id(id_: str) -> bool:
     return 0 < len(id_) <= MAX_LENGTH and id_.isascii() and id_.isprintable() and " " not in id_
 
 
+port = 0
+"""Port of this server, 0 before it has one: several servers may write to one log."""
+
+
+def set_port(number: int) -> None:
+    """Name the port of this server in the lines that follow."""
+    global port
+    port = number
+
+
 def set_level(*, debug: bool) -> None:
     """Log our own lines from level INFO (DEBUG), those of libraries from WARNING (INFO)."""
     logging.getLogger().setLevel(logging.INFO if debug else logging.WARNING)

@@ -25,6 +25,12 @@ def as_text(fields: dict[str, Any]) -> str:
     )
 
 
+def is_of_port(line: str, port: int) -> bool:
+    """Tell whether the server on a port wrote a line of JSON, or may have: it names no port."""
+    mark = '"port": '  # unescaped, so it is no part of a text
+    return f"{mark}{port}," in line or mark not in line
+
+
 def text_line(
     when: str, level: str, component: str, text: str, request: str, exception: str
 ) -> str:

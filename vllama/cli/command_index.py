@@ -17,7 +17,7 @@ GROUPS = {
         "ps": "List the loaded models, or the running requests.",
         "stop": "Unload a model, or end a request; the server keeps running.",
         "batch": "Run the requests of a file while nobody else asks their model, or list batches.",
-        "logs": "Show the log of a model's engine, or of vllama itself.",
+        "logs": "Show the log of a model's engine, or of the server.",
         "engines": "List, install or remove the engines.",
     },
     "Models": {

@@ -112,8 +112,8 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; what is not known is left out.
 
-    `ts` is UTC in RFC 3339, `exception` a traceback as text. The `fields` of a message that is
-    no text stand beside them, under their own names.
+    `ts` is UTC in RFC 3339, `port` is that of the server, `exception` a traceback as text. The
+    `fields` of a message that is no text stand beside them, under their own names.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -122,6 +122,8 @@ class JsonFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "component": name_component(record.name),
+            **({"port": log_context.port} if log_context.port else {}),
+            "pid": os.getpid(),
             "msg": record.getMessage(),
             **getattr(record.msg, "fields", {}),
         }

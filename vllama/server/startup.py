@@ -21,7 +21,7 @@ from dataclasses import replace
 import uvloop
 
 from vllama.accounts.keys.ring import KeyRing
-from vllama.base import executors
+from vllama.base import executors, log_context
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
 from vllama.base.servers import RunningServer, announce
@@ -83,6 +83,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]
+    log_context.set_port(port)
 
     def with_port(read: Config) -> Config:
         """Put the kernel's port in the place of 0, and its scheme, here and after each reload."""

@@ -11,10 +11,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
+from vllama.base.log_lines import as_text, is_of_port
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import model_argument, option
 from vllama.cli.output import console, is_terminal, say, say_aside, show_json_line
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama logs                            vllama's own log
+  vllama logs                            the server's log
+  vllama logs --all                      also those of other servers, such as verify's
   vllama logs smollm2:135m               the newest start of the model's engine
   vllama logs smollm2:135m --attempt 3   an earlier one
   vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones
@@ -40,7 +43,7 @@ COLORS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": 
 def logs(
     model: Annotated[
         str | None,
-        model_argument("Model whose engine's log to show; without one, vllama's own log."),
+        model_argument("Model whose engine's log to show. [default: the server's log]"),
     ] = None,
     follow: Annotated[bool, option("--follow -f", "Follow the log, new starts included.")] = False,
     attempt: Annotated[
@@ -50,12 +53,16 @@ def logs(
     lines: Annotated[
         int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
     ] = None,
+    port: Annotated[
+        int | None, option("--port N", "Port of the server. [the running one's]", min=1)
+    ] = None,
+    every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
     debug: Annotated[
         bool, option("--debug", "Show all lines, even those about each tensor.")
     ] = False,
     as_json: Annotated[bool, option("--json", "Print JSON, one object per line.")] = False,
 ) -> None:
-    """Show the log of a model's engine, or of vllama itself."""
+    """Show the log of a model's engine, or of the server."""
     settings = load_settings()
     if lines is None and follow:
         lines = FOLLOWED_LINES
@@ -65,7 +72,8 @@ def logs(
     elif attempt is not None:
         raise ConfigError("--attempt needs a MODEL", hint="see 'vllama logs --help'")
     else:
-        _show_own(settings.log_dir, lines, as_json=as_json, follow=follow)
+        wanted = None if every else port or _find_port(settings)
+        _show_own(settings.log_dir, lines, wanted, as_json=as_json, follow=follow)
 
 
 class _Engine:
@@ -167,8 +175,20 @@ class _Engine:
                 say(line)
 
 
-def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) -> None:
-    """Show vllama's own log."""
+def _find_port(settings: Config) -> int:
+    """Return the port of the server that runs on the data folder: the usual one, or another."""
+    from urllib.parse import urlsplit
+
+    from vllama.base.servers import find_servers
+
+    running = {urlsplit(each.url).port or 0 for each in find_servers(settings.data_dir)}
+    return min(running) if running and settings.port not in running else settings.port
+
+
+def _show_own(
+    log_dir: Path, lines: int | None, port: int | None, *, as_json: bool, follow: bool
+) -> None:
+    """Show the log of the server on a port, or of all servers."""
     from vllama.supervise.log_reader import Reader
     from vllama.supervise.logs import OWN_LOG
 
@@ -176,31 +196,43 @@ def _show_own(log_dir: Path, lines: int | None, *, as_json: bool, follow: bool) 
     if not path.exists() and not follow:
         raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
-    show = say if as_json else _show_readable
-    for line in _last(_add_unfinished(reader.read_all(), None if follow else reader), lines):
+    show = say if as_json else partial(_show_readable, named=port is None)
+
+    def select(found: Iterable[str]) -> Iterator[str]:
+        return (line for line in found if port is None or is_of_port(line, port))
+
+    whole = _add_unfinished(reader.read_all(), None if follow else reader)
+    shown = 0
+    for line in _last(select(whole), lines):
         show(line)
+        shown += 1
+    if not shown and lines != 0:
+        say_aside(f"no server has logged on port {port}; for those on other ports: --all")
     while follow:
         _wait()
-        for line in reader.read_new():
+        for line in select(reader.read_new()):
             show(line)
 
 
-def _show_readable(line: str) -> None:
-    """Print a line of our own log for people, in the color of its level on a terminal."""
-    level, text = _readable(line)
+def _show_readable(line: str, *, named: bool) -> None:
+    """Print a line of our own log for people, in the color of its level on a terminal.
+
+    `named`: with the server that wrote it.
+    """
+    level, text = _readable(line, named=named)
     if is_terminal(sys.stdout):
         console().print(text, style=COLORS.get(level))
     else:
         say(text)
 
 
-def _readable(line: str) -> tuple[str, str]:
+def _readable(line: str, *, named: bool) -> tuple[str, str]:
     """Return the level of a line of our own log and its text for people."""
-    from vllama.base.log_lines import as_text
-
     try:
         fields = json.loads(line)
-        return str(fields["level"]), as_text(fields)
+        server = ", ".join(f"{name} {fields[name]}" for name in ("port", "pid") if name in fields)
+        text = as_text(fields)
+        return str(fields["level"]), f"[{server}] {text}" if named and server else text
     except (ValueError, TypeError, KeyError):
         return "", line  # cut when the disk was full
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vllama import config
+from vllama.base import log_context
 from vllama.base.errors import ConfigError, EngineMissing, VllamaError
 from vllama.cli.options import Flags, model_argument, option, with_settings, yes_option
 
@@ -65,6 +66,7 @@ def serve(
     set_up_logging(
         debug=settings.debug, log_format=settings.log_format, file=settings.log_dir / OWN_LOG
     )
+    log_context.set_port(settings.port)
     logging.captureWarnings(True)
     terminal = TerminalReporter()
     reporter = LogReporter(None if as_json else terminal, announce)

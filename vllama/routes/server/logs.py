@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
-from vllama.base import executors
+from vllama.base import executors, log_context
 from vllama.base.errors import BadRequest, NotFound
-from vllama.base.log_lines import as_text
+from vllama.base.log_lines import as_text, is_of_port
 from vllama.base.meaning import TEXT, Schema, says
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
@@ -114,15 +115,15 @@ class LogText:
         """Yield the last `lines` (None: all) in blocks; `ended`: the last may be unfinished."""
         skipped = 0
         if lines is not None:  # counted first, so that none of them has to be kept
-            count = sum(1 for _ in _read_all(Reader(self._reader.path), ended))
+            count = sum(1 for _ in self._read_all(Reader(self._reader.path), ended))
             skipped = max(0, count - lines)
-        found = islice(_read_all(self._reader, ended), skipped, None)
+        found = islice(self._read_all(self._reader, ended), skipped, None)
         while block := self._encode(islice(found, BLOCK_LINES)):
             yield block
 
     def read_new(self) -> bytes:
         """Return the lines that were added since, also those of a newer attempt."""
-        text = self._encode(self._reader.read_new())
+        text = self._encode(self._select(self._reader.read_new()))
         if not self._newest:
             return text
         paths = Logbook(self._folder).list_attempts(self._name)
@@ -134,14 +135,18 @@ class LogText:
             text += self._encode(self._reader.read_all())
         return text
 
+    def _read_all(self, reader: Reader, ended: bool) -> Iterator[str]:
+        yield from self._select(reader.read_all())
+        yield from reader.flush() if ended else ()
+
+    def _select(self, lines: Iterable[str]) -> Iterable[str]:
+        """Leave out lines of other servers, such as those of verify, from the server's log."""
+        is_ours = partial(is_of_port, port=log_context.port)
+        return filter(is_ours, lines) if self._name == OWN else lines
+
     def _encode(self, lines: Iterable[str]) -> bytes:
         shown = map(read_own, lines) if self._name == OWN else lines
         return "".join(f"{line}\n" for line in shown).encode()
-
-
-def _read_all(reader: Reader, ended: bool) -> Iterator[str]:
-    yield from reader.read_all()
-    yield from reader.flush() if ended else ()
 
 
 def read_own(line: str) -> str:
