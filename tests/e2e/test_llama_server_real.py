@@ -83,7 +83,7 @@ def ask(native, body, path="/api/generate"):
 
 
 def test_the_plan_says_how_many(native):
-    native.wait_for(f"{PARALLEL} requests at once")
+    native.wait_for(f"{PARALLEL} parallel requests")
     arguments = native.engine(MODEL).cmdline()
     assert arguments[arguments.index("--parallel") + 1] == str(PARALLEL)
     assert arguments[arguments.index("--ctx-size") + 1] == str(PARALLEL * 2048)

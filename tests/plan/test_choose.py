@@ -308,8 +308,8 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
     here = Facts(platform=H100, found=found, settings=EngineSettings(gpu_layers=99))
     there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
     for context, said in (
-        (None, "that server does not say how much context the model has"),
-        (8192, "context 8192 tokens, as that server says"),
+        (None, "that server does not report a context length"),
+        (8192, "context length 8192, as that server reports"),
     ):
         plan = make_plan(
             here, there, ModelInfo(architecture="vllm", context_length=context), Need()
@@ -357,7 +357,7 @@ def test_an_asked_for_context_is_refused_and_never_lowered():
 def test_the_plan_says_why():
     reasons = make_plan(facts(CPU), bundle(), INFO, Need()).reasons
     assert reasons[0] == "llama.cpp (llama-cpp-python) 0.3.36: runs on any CPU"
-    assert "context 4096 tokens" in reasons[-2]
+    assert "context length 4096" in reasons[-2]
     assert "4 threads" in reasons[-1]
 
 

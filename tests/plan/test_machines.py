@@ -108,8 +108,8 @@ BOXES = {box.name: box for box in MACHINES}
 @pytest.mark.parametrize(
     ("machine", "model", "layers", "moe", "context", "says"),
     [
-        ("no GPU, 1.3 GiB", "0.5B", 0, 0, 4096, "1.1 GiB usable (166 MiB stay free)"),
-        ("no GPU, 16 GiB", "8B", 0, 0, 4096, "15.5 GiB usable (512 MiB stay free)"),
+        ("no GPU, 1.3 GiB", "0.5B", 0, 0, 4096, "1.1 GiB usable (166 MiB reserved)"),
+        ("no GPU, 16 GiB", "8B", 0, 0, 4096, "15.5 GiB usable (512 MiB reserved)"),
         ("GTX 1650, 16 GiB", "8B", 22, 0, 4096, "21 of 32 layers on the 4 GB, 11 in RAM: 4.2 GiB"),
         ("RTX 3060, 32 GiB", "8B", -1, 0, 4096, "all layers on the GPU (CUDA)"),
         ("RTX 3060, 32 GiB", "32B", 39, 0, 4096, "38 of 64 layers on the 12 GB, 26 in RAM"),

@@ -171,7 +171,7 @@ def test_each_request_has_a_cache_of_its_own():
     assert eight.memory.weights_bytes == one.memory.weights_bytes
     assert eight.settings.parallel == 8
     assert eight.settings.context_length == one.settings.context_length
-    assert "8 requests at once, each with a context of its own" in eight.reasons
+    assert "8 parallel requests, each with its own context" in eight.reasons
 
 
 def test_one_context_until_requests_come_at_once():
@@ -179,8 +179,8 @@ def test_one_context_until_requests_come_at_once():
     one, four = (make_plan(facts, bundle(), INFO, Need(concurrent=flag)) for flag in (False, True))
     assert (one.settings.parallel, four.settings.parallel) == (1, 4)
     assert four.memory.kv_bytes == 4 * one.memory.kv_bytes
-    assert "one request at a time; reloaded for 4 if several arrive" in one.reasons
-    assert "4 requests at once, each with a context of its own" in four.reasons
+    assert "1 parallel request; reloads with 4 slots under concurrent load" in one.reasons
+    assert "4 parallel requests, each with its own context" in four.reasons
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_serve_downloads_the_model_it_is_given(hub, tmp_path):
         assert "success" in server.output
         # the plan's short form: the file, then why
         assert f"{NAME}: Tiny-Q8_0.gguf, gguf Q8_0, " in server.output
-        assert re.search(r"^context \d+ tokens; about .* stay free\)$", server.output, re.MULTILINE)
+        assert re.search(r"^context length \d+: needs .* reserved\)$", server.output, re.MULTILINE)
 
 
 def test_a_registry_that_cannot_be_reached_is_a_bad_gateway(tmp_path):

@@ -37,8 +37,8 @@ def ask(free_gib: float, *models: Resident, told: dict[str, Any] | None = None) 
 def test_enough_is_free() -> None:
     now = ask(12.0)["now"]
     assert (now["fits"], now["missing_bytes"], now["unloads"], now["hint"]) == (True, 0, [], None)
-    assert now["summary"].startswith("Fits now: it needs ")
-    assert now["summary"].endswith(", and 12.0 GiB are free")
+    assert now["summary"].startswith("Fits now: needs ")
+    assert now["summary"].endswith(", 12.0 GiB free")
 
 
 def test_what_other_programs_hold_is_told_with_what_helps() -> None:

@@ -189,7 +189,9 @@ class Memory:
     kv_bytes: int
     compute_bytes: int
     fixed_bytes: int
-    prompt_cache_bytes: int = 0  # of the RAM in any case, taken as conversations come
+    # of the RAM in any case, taken as conversations come, and only if there is room: no part of
+    # what the model needs
+    prompt_cache_bytes: int = 0
     # weights that are in memory a second time: they make room when memory runs short
     copied_bytes: int = 0
     on_gpu: bool = False  # the memory of GPUs, but for what is in RAM
@@ -205,11 +207,8 @@ class Memory:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes required; on a GPU without the prompt cache, which stays in RAM."""
-        cache_bytes = 0 if self.on_gpu else self.prompt_cache_bytes
-        return (
-            self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes + cache_bytes
-        )
+        """Bytes required, as `serve`, `plan` and the web UI show them."""
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.fixed_bytes
 
     def find_limit(self, spare_bytes: int | None) -> int | None:
         """Return how much RAM is too much: twice the estimate, at least `spare_bytes` beyond it.
@@ -219,14 +218,13 @@ class Memory:
         """
         if spare_bytes is None or (self.on_gpu and not self.gpu_parts):
             return None
-        cache_bytes = self.prompt_cache_bytes if self.on_gpu else 0  # else it is in `ram_bytes`
-        ram_bytes = self.ram_bytes + self.copied_bytes + cache_bytes
+        ram_bytes = self.ram_bytes + self.copied_bytes + self.prompt_cache_bytes
         return ram_bytes + max(ram_bytes, spare_bytes) + sum(self.gpu_parts.values())
 
     @property
-    def resident_bytes(self) -> int:
-        """Resident bytes of the process if memory suffices, duplicates included."""
-        return self.total_bytes + self.copied_bytes
+    def claimed_bytes(self) -> int:
+        """Bytes of RAM that a load reserves beyond its need; beside a GPU none are reserved."""
+        return 0 if self.on_gpu else self.prompt_cache_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,24 +154,24 @@ def describe_size(facts: Facts, bundle: Bundle, info: ModelInfo, estimate: Estim
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
         if info.context_length:
-            return f"context {info.context_length} tokens, as that server says"
-        return "that server does not say how much context the model has"
+            return f"context length {info.context_length}, as that server reports"
+        return "that server does not report a context length"
     gpus = estimate.settings.gpus if estimate.memory.on_gpu else ()
     pool = name_pool(gpus[0]) if gpus else RAM
     return (
-        f"context {estimate.context_length} tokens; about {estimate.needed} of {estimate.kind}, "
-        f"{estimate.usable} usable ({format_amount(facts.reserve_of(pool))} stay free)"
+        f"context length {estimate.context_length}: needs {estimate.needed} of {estimate.kind}, "
+        f"{estimate.usable} usable ({format_amount(facts.reserve_of(pool))} reserved)"
     )
 
 
 def describe_more_memory(memory: Memory) -> Iterator[str]:
     """Yield additions to the memory of a plan, and duplicates in it."""
     if cache_bytes := memory.prompt_cache_bytes:
-        yield f"up to {format_amount(cache_bytes)} more to keep the caches of idle conversations"
+        yield f"prompt cache: up to {format_amount(cache_bytes)} more"
     if memory.copied_bytes:
         yield (
-            f"{format_amount(memory.copied_bytes)} of the weights are in memory twice, once in an "
-            "order that suits this processor; the file's copy makes room if memory runs short"
+            f"second copy of the weights: {format_amount(memory.copied_bytes)} more, in an order "
+            "that suits this processor; the file's copy makes room if memory runs short"
         )
 
 

@@ -211,9 +211,9 @@ def tune_by_overhead(
     if most is not None:
         parallel = slots = most if starts_with_all(facts, need) else 1
         if slots > 1:
-            reasons.append(f"{slots} requests at once, each with a context of its own")
+            reasons.append(f"{slots} parallel requests, each with its own context")
         elif most > 1:
-            reasons.append(f"one request at a time; reloaded for {most} if several arrive")
+            reasons.append(f"1 parallel request; reloads with {most} slots under concurrent load")
     settings = replace(settings, parallel=parallel)
     context = settings.context_length
     if not request.context_asked:

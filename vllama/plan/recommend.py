@@ -78,7 +78,7 @@ def judge(facts: Facts, known: Known) -> Recommendation:
     except NotEnoughMemory:
         needed, usable = format_amounts(estimate.needed_bytes, estimate.usable_bytes)
         fit, where = "too large", f"needs {needed}, {usable} usable"
-    memory = replace(plan.memory, prompt_cache_bytes=0)
+    memory = plan.memory
     return Recommendation(
         model=known.name,
         uses=known.uses,

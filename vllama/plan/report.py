@@ -208,12 +208,13 @@ def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:
     return {
         "context_length": plan.settings.context_length,
         "memory": {
-            "weights_bytes": memory.weights_bytes + memory.copied_bytes,
+            "weights_bytes": memory.weights_bytes,
             "kv_cache_bytes": memory.kv_bytes,
             "compute_bytes": memory.compute_bytes,
             "process_bytes": memory.fixed_bytes,
+            "total_bytes": memory.total_bytes,
             "prompt_cache_bytes": memory.prompt_cache_bytes,
-            "total_bytes": memory.resident_bytes,
+            "second_copy_bytes": memory.copied_bytes,
             "device": "gpu" if memory.on_gpu else "ram",
         },
         "devices": make_device_rows(facts, plan),

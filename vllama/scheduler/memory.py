@@ -48,8 +48,9 @@ class MemoryMeter:
         self._writing: Future[None] | None = None
 
     def needs(self, plan: Plan) -> dict[str, int]:
-        """Return a plan's estimate by pool."""
-        return list_needs(plan, self._usable)
+        """Return a plan's estimate by pool, with room for the conversations to come."""
+        needs = list_needs(plan, self._usable)
+        return needs | {RAM: needs[RAM] + plan.memory.claimed_bytes} if RAM in needs else needs
 
     async def measure(
         self, processes: Mapping[Hashable, Process], *, gpus: bool = False

@@ -40,12 +40,12 @@ def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) 
 
     `now` is None for a model that does not fit this machine, is loaded, or lies elsewhere.
     """
-    needs = {row["pool"]: row["takes_bytes"] for row in report.get("devices", ())}
+    needs, claims = _list_claims(report)
     free, now = {pool: max(0, room.free.get(pool, 0)) for pool in needs}, None
     if is_loaded:  # what it has taken is free for it
         free = {pool: size + needs[pool] for pool, size in free.items()}
     elif "error" not in report and report["format"] != "remote":
-        load = PendingLoad(key="", needs=needs, since_s=0.0)
+        load = PendingLoad(key="", needs=claims, since_s=0.0)
         (decision,) = decide_loads(
             room.free, room.models, [load], max_loaded=room.max_loaded, now_s=0.0
         )
@@ -54,7 +54,7 @@ def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) 
         ending = [model for model in room.models if is_refused or model.key in gone]
         for model in ending:
             free = {pool: size + model.frees.get(pool, 0) for pool, size in free.items()}
-        missing = {p: needs[p] - free[p] for p in needs if is_refused and needs[p] > free[p]}
+        missing = {p: claims[p] - free[p] for p in claims if is_refused and claims[p] > free[p]}
         unloads = sorted({room.names[model.key] for model in ending})
         now = {
             "fits": not missing,
@@ -80,19 +80,27 @@ def plan_together(reports: Sequence[Mapping[str, Any]], room: Room) -> dict[str,
         if not (now := told[-1]["now"]) or not now["fits"]:
             continue
         name = report["model"]
-        needs = {row["pool"]: row["takes_bytes"] for row in report["devices"]}
+        _, claims = _list_claims(report)
         for model in [one for one in loaded if names[one.key] in now["unloads"]]:
             loaded.remove(model)
             free = {pool: size + model.frees.get(pool, 0) for pool, size in free.items()}
         if now["unloads"]:
             swaps.append(f"{', '.join(now['unloads'])} for {name}")
-        free = {pool: size - needs.get(pool, 0) for pool, size in free.items()}
+        free = {pool: size - claims.get(pool, 0) for pool, size in free.items()}
         names[name] = name
-        loaded.append(Resident(key=name, holds=needs, claims=needs, last_used_s=float(number)))
+        loaded.append(Resident(key=name, holds=claims, claims=claims, last_used_s=float(number)))
     fails = [
         one["model"] for one in told if "error" in one or (one["now"] and not one["now"]["fits"])
     ]
     return {"models": told, "together": _sum_up(told, room, swaps, fails)}
+
+
+def _list_claims(report: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what a planned model needs by pool, and what its load reserves."""
+    needs = {row["pool"]: row["takes_bytes"] for row in report.get("devices", ())}
+    memory = report.get("memory", {})
+    cache_bytes = memory["prompt_cache_bytes"] if memory.get("device") == "ram" else 0
+    return needs, needs | {pool: needs[pool] + cache_bytes for pool in (RAM,) if pool in needs}
 
 
 def _sum_up(
@@ -133,11 +141,11 @@ def _describe(
     if decision.action is Action.WAIT:
         return f"Fits this machine; it is loaded when requests have ended and {names}"
     rows = [
-        f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {pool.upper()}'}, and "
-        f"{format_amount(free[pool])} are free{' there' if len(needs) > 1 else ''}"
+        f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {pool.upper()}'}, "
+        f"{format_amount(free[pool])} free{' there' if len(needs) > 1 else ''}"
         for pool, size in needs.items()
     ]
-    return f"Fits now: it needs {'; '.join(rows)}"
+    return f"Fits now: needs {'; '.join(rows)}"
 
 
 def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from vllama.models.types import Bundle
-from vllama.plan.types import Plan
+from vllama.plan.types import RAM, Plan
 from vllama.scheduler.hooks import LoadedBytes, Process
 from vllama.scheduler.instance import Instance
 from vllama.scheduler.policy import Pools
@@ -197,11 +197,19 @@ def make_view(table: Table, item: Instance, plan: Plan) -> View:
         restarts=max(0, len(process.attempts) - len(process.parts)) if process else 0,
         pid=process.pid if process else None,
         pinned=math.isinf(item.keep_alive_s),
-        planned=dict(item.needs),
+        planned=_find_planned(item, plan),
         measured=dict(item.holds),
         has_log=item.was_started,
         failure=view_failure(failure, now_s) if failure else None,
     )
+
+
+def _find_planned(item: Instance, plan: Plan) -> dict[str, int]:
+    """Return the need by pool, without the RAM that is reserved for conversations to come."""
+    needs, memory = dict(item.needs), plan.memory
+    if memory.claimed_bytes and RAM in needs:
+        needs[RAM] = max(needs[RAM] - memory.claimed_bytes, memory.ram_bytes)
+    return needs
 
 
 def explain_wait(item: Instance) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.base.units import format_ago, format_bytes_decimal, parse_rfc3339
-from vllama.base.units import format_bytes_binary as in_memory
+from vllama.base.units import format_amount as in_memory
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say, say_aside, show_json, show_table

@@ -10,7 +10,7 @@ import typer
 
 from vllama import config
 from vllama.base.errors import ConfigError, NotEnoughMemory, VllamaError
-from vllama.base.units import format_bytes_binary as in_memory
+from vllama.base.units import format_amount as in_memory
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import local_library
 from vllama.cli.options import AsJson, Flags, model_argument, option, with_settings
@@ -183,8 +183,13 @@ def show(result: Mapping[str, Any]) -> None:
         memory = result["memory"]
         here: list[tuple[str, list[tuple[str, ...]]]] = [
             ("Needed memory", [
-                (name.removesuffix("_bytes").replace("_", " "), in_memory(memory[name]))
-                for name in memory if name != "device"
+                (name, in_memory(memory[f"{name.replace(' ', '_')}_bytes"]))
+                for name in ("weights", "kv cache", "compute", "process", "total")
+            ]),
+            ("Optional memory", [
+                (name, f"up to {in_memory(size)}")
+                for name in ("prompt cache", "second copy")
+                if (size := memory[f"{name.replace(' ', '_')}_bytes"])
             ]),
             ("Devices", [
                 (

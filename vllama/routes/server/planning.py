@@ -41,7 +41,7 @@ class PlanDevice(Struct):
     pool: Annotated[str, says("`ram`, or `gpu0`, `gpu1` and so on")]
     total_bytes: Annotated[int, says("all of its memory")]
     usable_bytes: Annotated[int, says("its memory less the reserve")]
-    takes_bytes: Annotated[int, says("what the model takes of it")]
+    takes_bytes: Annotated[int, says("what the model needs of it")]
     free_bytes: Annotated[int, says("what is free now, once the models in `unloads` are gone")]
 
 
@@ -85,7 +85,11 @@ class PlanAnswer(Struct):
     hint: str | UnsetType | None = UNSET
     context_length: int | UnsetType = UNSET
     memory: Annotated[
-        dict[str, Any] | UnsetType, says("the bytes that each part of the model takes")
+        dict[str, Any] | UnsetType,
+        says(
+            "the bytes of each part; `total_bytes` is what it needs, without `prompt_cache_bytes` "
+            "and `second_copy_bytes`, which it takes where there is room"
+        ),
     ] = UNSET
     devices: Annotated[list[PlanDevice] | UnsetType, says("the memory of each device")] = UNSET
     engine: str | UnsetType = UNSET
@@ -108,7 +112,7 @@ class Preview(Struct):
     model_id: Annotated[str, says("the model")]
     engine: str | None
     chosen: Annotated[bool, says("whether this engine would be used")]
-    memory_bytes: Annotated[int | None, says("the memory that it takes")]
+    memory_bytes: Annotated[int | None, says("the memory that it needs")]
     error: Annotated[str | None, says("why the model cannot be served")]
     plan: Annotated[PlanAnswer, says("the answer of `/api/plan`")]
 

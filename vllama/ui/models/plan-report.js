@@ -10,7 +10,6 @@ const MEMORY = [
   ["kv_cache_bytes", "KV cache"],
   ["compute_bytes", "computing"],
   ["process_bytes", "process"],
-  ["prompt_cache_bytes", "prompt cache"],
 ];
 
 /** Return the template of a plan. @param {Plan} plan */
