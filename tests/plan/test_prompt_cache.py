@@ -23,7 +23,6 @@ from vllama.plan.types import Need
 from vllama.scheduler.memory import MemoryMeter
 from vllama.scheduler.room import Room, add_room, plan_together
 
-
 HERE = facts(CPU, (LLAMA_SERVER_HERE,))
 
 

@@ -96,7 +96,7 @@ def plan_together(reports: Sequence[Mapping[str, Any]], room: Room) -> dict[str,
 
 
 def _list_claims(report: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what a planned model needs by pool, and what its load reserves."""
+    """Return the need of a planned model by pool, and the memory that its load reserves."""
     needs = {row["pool"]: row["takes_bytes"] for row in report.get("devices", ())}
     memory = report.get("memory", {})
     cache_bytes = memory["prompt_cache_bytes"] if memory.get("device") == "ram" else 0
