@@ -148,7 +148,6 @@ def test_the_own_log(vllama: Vllama, logs: Path) -> None:
         ([OURS], [], ["main", "old", "more"]),
         ([OURS, OTHER], [], ["main", "old", "more"]),
         ([OTHER], [], ["verify", "old"]),
-        ([OURS], ["--port", str(OTHER)], ["verify", "old"]),
         ([OURS], ["-n", "1"], ["more"]),
         ([OURS], ["--all"], ["main", "verify", "old", "more"]),
     ],
@@ -164,12 +163,12 @@ def test_the_log_of_one_server(
     env |= {"OLLAMA_HOST": f"127.0.0.1:{OURS}", "VLLAMA_DATA_DIR": str(logs)}
     file = LogFile(logs / OWN_LOG)
     for port, text in ((OURS, "main"), (OTHER, "verify"), (None, "old"), (OURS, "more")):
-        log_context.set_port(port or 0)
+        log_context.port = port or 0
         made = json.loads(line(text))
         if port is None:  # of an earlier version
             del made["pid"]
         file.write(f"{json.dumps(made)}\n")
-    log_context.set_port(0)
+    log_context.port = 0
     with contextlib.ExitStack() as stack:
         for port in running:
             stack.enter_context(announce(logs, RunningServer(f"http://127.0.0.1:{port}", "x")))

@@ -51,13 +51,7 @@ def is_usable_id(id_: str) -> bool:
 
 
 port = 0
-"""Port of this server, 0 before it has one: several servers may write to one log."""
-
-
-def set_port(number: int) -> None:
-    """Name the port of this server in the lines that follow."""
-    global port
-    port = number
+"""Port of this server, which the start sets: several servers may write to one log."""
 
 
 def set_level(*, debug: bool) -> None:

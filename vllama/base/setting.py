@@ -80,6 +80,7 @@ def setting(
     *,
     factory: Callable[[], Any] | None = None,
     secret: bool = False,
+    flag: bool = False,
     **more: Any,
 ) -> Any:
     """Declare a field of a dataclass as a setting; its type says what it takes.
@@ -87,7 +88,7 @@ def setting(
     With `factory` its default depends on this machine. `more` are fields of `Setting`; the
     `example` may be left out where the default, or `true`, is one.
     """
-    declared = {"help": help, "secret": secret, **more}
+    declared = {"help": help, "secret": secret, "has_flag": flag, **more}
     if factory is not None:
         return field(default_factory=factory, metadata=declared, repr=not secret)
     return field(default=default, metadata=declared, repr=not secret)

@@ -117,8 +117,10 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         show_error(error.message, error.hint)
         return error.exit_code
     except typer.TyperException as error:
+        from vllama.config import removed
+
         problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
-        if new := _find_renamed(option):
+        if new := removed.RENAMED_OPTIONS.get(option or ""):
             show_warning(f"{option} is called {new} now")
             given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
             return _run_command(given, rest)
@@ -189,12 +191,6 @@ def _explain(message: str) -> str:
     for pattern, words in WORDS:
         message = re.sub(pattern, words, message)
     return message
-
-
-def _find_renamed(option: str | None) -> str | None:
-    from vllama.config import removed
-
-    return removed.RENAMED_OPTIONS.get(option or "")
 
 
 def _find_removed(args: Sequence[str], option: str | None) -> str | None:

@@ -5,9 +5,7 @@ A module of a command has a function of its name, or `ACTIONS`: functions by the
 
 from __future__ import annotations
 
-import inspect
 import shutil
-from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -26,7 +24,6 @@ ACTION_ALIASES = {"add": "install", "ls": "list", "rm": "remove", "uninstall": "
 """Other words for an action, where a command has no action of this name."""
 HARMLESS = ("list", "show")
 """A command whose first action is one of these does it when none is named; others show help."""
-Rows = list[tuple[str, str]]
 
 
 def pass_text_on(parameters: list[Any]) -> list[Any]:
@@ -50,12 +47,16 @@ def process_value(parameter: Any, context: Any, value: Any) -> Any:
     return value if is_ready else type(parameter).process_value(parameter, context, value)
 
 
-class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as bare words, without types and braces."""
+class _Quick:
+    """A part of a command that spares pydantic."""
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, --help included."""
-        return pass_text_on(super().get_params(ctx))
+        return pass_text_on(super().get_params(ctx))  # type: ignore[misc]
+
+
+class PlainCommand(_Quick, TyperCommand):
+    """A command whose help names its arguments as bare words, without types and braces."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
@@ -63,93 +64,57 @@ class PlainCommand(TyperCommand):
             piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)
         ]
 
-    def get_short_help_str(self, limit: int = MOST_HELP_COLUMNS) -> str:
-        """Return the line that a shell shows; typer leaves a straight apostrophe out for zsh."""
-        return super().get_short_help_str(limit).replace("'", "’")
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """Return the first line, whole; typer would leave a straight apostrophe out for zsh."""
+        return (self.help or "").partition("\n")[0].replace("'", "’")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections of the arguments and the options."""
         parameters = self.get_params(ctx)
         arguments = [each for each in parameters if isinstance(each, TyperArgument)]
         records = [each.get_help_record(ctx) for each in parameters if each not in arguments]
-        _write_section(
-            formatter, "Arguments", [(each.display_name_raw, each.help or "") for each in arguments]
-        )
-        _write_section(formatter, "Options", [record for record in records if record])
+        sections = {
+            "Arguments": [(each.display_name_raw, each.help or "") for each in arguments],
+            "Options": [record for record in records if record],
+        }
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
-class Actions(TyperGroup):
+class Actions(_Quick, TyperGroup):
     """A command with actions, each with options and a help page of its own."""
 
-    def __init__(self, name: str, actions: Mapping[str, Callable[..., Any]], examples: str) -> None:
-        first = next(iter(actions))
-        self.actions, self.default = actions, first if first in HARMLESS else None
-        super().__init__(
-            name=name,
-            help=LINES[name],
-            epilog=examples,
-            rich_markup_mode=None,
-            subcommand_metavar=f"{'[ACTION]' if self.default else 'ACTION'} [ARGS]...",
-        )
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, --help included."""
-        return pass_text_on(super().get_params(ctx))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names to complete."""
-        return list(self.actions)
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of an action; None if there is no such one."""
-        name = cmd_name if cmd_name in self.actions else ACTION_ALIASES.get(cmd_name, "")
-        if name not in self.actions:
-            return None
-        start = f"vllama {self.name} {name}"
-        own = [line for line in (self.epilog or "").splitlines() if start in line]
-        return make_command(self.actions[name], "\n".join(["\b", "Examples:", *own]))
+        """Return an action; None if there is no such one."""
+        return self.commands.get(cmd_name) or self.commands.get(ACTION_ALIASES.get(cmd_name, ""))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; those without an action are the default action's."""
+        """Parse the arguments; those without an action are the first one's, if it changes nothing.
+
+        A shell that completes may still want an action.
+        """
         is_bare = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
-        if is_bare and not ctx.resilient_parsing:  # a shell that completes may want an action
-            args = [self.default, *args] if self.default else ["--help"]
+        if is_bare and not ctx.resilient_parsing:
+            first = next(iter(self.commands))
+            args = [first, *args] if first in HARMLESS else ["--help"]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return an action, its command and its arguments. Raises ConfigError if it is unknown."""
-        word, *rest = args
-        command = self.get_command(ctx, word)
-        if command or ctx.resilient_parsing:
-            return word, command, rest
+        """Return an action and its arguments. Raises ConfigError for an unknown one."""
+        if ctx.resilient_parsing or self.get_command(ctx, word := args[0]):
+            return super().resolve_command(ctx, args)
         from vllama.config import removed
 
         if advice := removed.OPTIONS.get((str(self.name), word)):
             raise ConfigError(f"'{ctx.command_path} {word}' was removed; {advice}")
-        hint = suggest(word, self.actions)
+        hint = suggest(word, self.commands)
         raise ConfigError(f"cannot run '{ctx.command_path} {word}': no such action", hint=hint)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the section of the actions."""
-        rows = []
-        for name, function in self.actions.items():
-            line = (inspect.getdoc(function) or "").partition("\n")[0]
-            rows.append((name, f"{line} [default]" if name == self.default else line))
-        _write_section(formatter, "Actions", rows)
 
-
-def _write_section(formatter: Any, title: str, rows: Rows) -> None:
-    if rows:
-        with formatter.section(title):
-            formatter.write_dl(rows)
-
-
-class Commands(TyperGroup):
+class Commands(_Quick, TyperGroup):
     """All commands by name; an alias is found, but not shown."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, --help included."""
-        return pass_text_on(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names to complete."""
@@ -185,11 +150,9 @@ def root() -> Commands:
 
 
 def list_actions(command: str) -> dict[str, Any]:
-    """Return the actions of a command, made commands; empty if it has none."""
+    """Return the actions of a command; empty if it has none."""
     parsed = load_command(command)
-    if not isinstance(parsed, Actions):
-        return {}
-    return {name: parsed.get_command(None, name) for name in parsed.actions}
+    return dict(parsed.commands) if isinstance(parsed, Actions) else {}
 
 
 def list_options(command: Any) -> list[str]:
@@ -206,15 +169,16 @@ def load_command(name: str) -> Any:
     module, _, function = place.partition(":")
     home = import_module(module)
     examples = getattr(home, "EXAMPLES", "")
-    if actions := getattr(home, "ACTIONS", None):
-        return Actions(name, actions, examples)
-    return make_command(getattr(home, function), examples)
-
-
-def make_command(function: Callable[..., Any], examples: str) -> Any:
-    """Make a command of a function."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(cls=PlainCommand, epilog=examples)(function)
+    app = typer.Typer(
+        name=name, cls=Actions, help=LINES.get(name), epilog=examples, add_completion=False,
+        rich_markup_mode=None, subcommand_metavar="[ACTION] [ARGS]...",
+    )  # fmt: skip
+    actions = getattr(home, "ACTIONS", {})
+    for action, run in actions.items():
+        lines = [line for line in examples.splitlines() if f"vllama {name} {action}" in line]
+        app.command(action, cls=PlainCommand, epilog="\n".join(["\b", "Examples:", *lines]))(run)
+    if not actions:
+        app.command(cls=PlainCommand, epilog=examples)(getattr(home, function))
     return get_command(app)
 
 

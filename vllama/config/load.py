@@ -21,9 +21,8 @@ from vllama.config.removed import (
     ELSEWHERE,
     is_removed,
     list_removed,
-    rename_fields,
     suggest_setting,
-    take_out_fields,
+    update_tables,
 )
 from vllama.config.secrets import explain_unsendable, open_to_others, read_keys
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
@@ -316,9 +315,7 @@ class _Loader:
 
                 value = tomllib.loads(f"value = {value}")["value"]
             if setting.field in ("models", "upstreams"):
-                self.notes.extend(rename_fields(setting.key, value, source.place))
-            if setting.field == "models":
-                self.notes.extend(take_out_fields(value, source.place))
+                self.notes.extend(update_tables(setting.key, value, source.place))
             return kind.read(value)
         except TableError as error:
             where = f"{write_keys(error.path)} from {source.place(error.path)}"

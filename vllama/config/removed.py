@@ -128,32 +128,28 @@ def suggest_setting(name: str, known: Collection[str], otherwise: str | None = N
     return f"did you mean {other}?" if other in known else suggest(name, known, otherwise)
 
 
-def rename_fields(key: str, tables: Any, place: Place) -> Iterator[str]:
-    """Give renamed fields their new names in the tables of models or upstreams; yield notices."""
-    for name, table in tables.items() if isinstance(tables, dict) else ():
-        inner = table.get("traits") if isinstance(table, dict) else None
-        for path, fields in (((key, name), table), ((key, name, "traits"), inner)):
-            if not isinstance(fields, dict):
-                continue
-            for old in RENAMED_FIELDS.keys() & fields:
-                new, where = RENAMED_FIELDS[old], (*path, old)
-                fields.setdefault(new, fields.pop(old))
-                yield f"{write_keys(where)} from {place(where)} is called {new} now"
+def update_tables(kind: str, tables: Any, place: Place) -> Iterator[str]:
+    """Bring tables of models or upstreams up to date, and yield a notice for each old field.
 
-
-def take_out_fields(tables: Any, place: Place) -> Iterator[str]:
-    """Take removed fields out of the tables of models, and yield a warning for each.
-
-    Raises ConfigError as `list_removed` does.
+    Renamed fields get their new names, removed ones go. Raises ConfigError as `list_removed` does.
     """
     for name, table in tables.items() if isinstance(tables, dict) else ():
-        for key, value in list(table.items()) if isinstance(table, dict) else ():
-            advice = MODEL_FIELDS.get(key)
-            if key == "draft" and str(value).strip().lower() == "auto":
-                advice = DRAFT_AUTO
-            if advice:
-                del table[key]
-                yield _warn(("models", name, key), place(("models", name, key)), advice)
+        for path, fields in (((kind, name), table), ((kind, name, "traits"), _get_traits(table))):
+            for key, value in list(fields.items()) if isinstance(fields, dict) else ():
+                advice = MODEL_FIELDS.get(key) if kind == "models" else None
+                if key == "draft" and str(value).strip().lower() == "auto":
+                    advice = DRAFT_AUTO
+                if advice:
+                    del fields[key]
+                    yield _warn((*path, key), place((*path, key)), advice)
+                elif new := RENAMED_FIELDS.get(key):
+                    fields.setdefault(new, fields.pop(key))
+                    where = f"{write_keys((*path, key))} from {place((*path, key))}"
+                    yield f"{where} is called {new} now"
+
+
+def _get_traits(table: Any) -> Any:
+    return table.get("traits") if isinstance(table, dict) else None
 
 
 def _warn(path: Sequence[str], where: str, advice: str) -> str:

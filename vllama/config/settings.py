@@ -31,15 +31,15 @@ class ServerSettings:
     """
 
     host: ListeningAddress = setting(
-        "address to listen on", "127.0.0.1", example="0.0.0.0:11434", has_flag=True,
+        "address to listen on", "127.0.0.1", example="0.0.0.0:11434", flag=True,
         foreign="OLLAMA_HOST", effect=RESTART,
     )  # fmt: skip
     port: Annotated[int, kinds.number(0, 65535)] = setting(
-        "port to listen on; 0: any free port", 11434, has_flag=True, effect=RESTART
+        "port to listen on; 0: any free port", 11434, flag=True, effect=RESTART
     )
     watch: bool = setting(
         "apply changes of the config file, and of the files that it names, without a signal", False,
-        has_flag=True, effect=RESTART,
+        flag=True, effect=RESTART,
     )  # fmt: skip
     drain_timeout_s: kinds.Duration = setting(
         "how long running answers may take when the server stops", 10.0, effect=RESTART
@@ -59,15 +59,15 @@ class ServerSettings:
     api_key: tuple[kinds.Key, ...] = setting(
         "keys; all requests but those for health checks and the page must send one; other users of "
         "this machine can see flags, but not api_key_file",
-        (), example="sk-1234", has_flag=True, secret=True,
+        (), example="sk-1234", flag=True, secret=True,
     )  # fmt: skip
     api_key_file: kinds.File | None = setting(
         "file with more keys, one per line; SIGHUP reads it again", example="/etc/vllama/keys",
-        has_flag=True,
+        flag=True,
     )  # fmt: skip
     require_keys: bool = setting(
         "refuse requests without a key, even if the file of named keys is missing or empty", False,
-        has_flag=True, effect=RESTART,
+        flag=True, effect=RESTART,
     )  # fmt: skip
     open: bool = setting(
         "serve other machines without a key; false: refuse to start so", True, effect=RESTART
@@ -78,21 +78,21 @@ class ServerSettings:
     )  # fmt: skip
     tls_cert: kinds.File | None = setting(
         "TLS certificate and its chain (PEM), to serve https; SIGHUP reloads it",
-        example="/etc/vllama/cert.pem", has_flag=True, effect=RESTART,
+        example="/etc/vllama/cert.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     tls_key: kinds.File | None = setting(
         "private key (PEM) of the certificate, if it is in another file",
-        example="/etc/vllama/key.pem", has_flag=True, effect=RESTART,
+        example="/etc/vllama/key.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     read_only: bool = setting(
         "refuse over HTTP to pull, push, add and delete models, and to change settings and keys",
-        False, has_flag=True,
+        False, flag=True,
     )  # fmt: skip
     inspect_code: bool = setting(
         "let admin keys send fields that may be code, files or addresses, such as vllm_xargs",
-        False, has_flag=True,
+        False, flag=True,
     )  # fmt: skip
-    no_ui: bool = setting("do not serve the page for browsers under /ui/", False, has_flag=True)
+    no_ui: bool = setting("do not serve the page for browsers under /ui/", False, flag=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,36 +104,35 @@ class SourceSettings:
 
     upstreams: Upstreams = setting(
         "OpenAI-compatible servers to forward requests to: URLs, or tables [upstreams.NAME]", (),
-        example="http://127.0.0.1:8000", has_flag=True,
+        example="http://127.0.0.1:8000", flag=True,
     )  # fmt: skip
     upstream_key: Annotated[str, kinds.text("KEY", kinds.read_text)] | None = setting(
-        "key for the upstreams", example="sk-…", has_flag=True, secret=True
+        "key for the upstreams", example="sk-…", flag=True, secret=True
     )
     nodes: tuple[kinds.HttpUrl, ...] = setting(
         "servers that run vllama on other machines, whose models this one offers with its own", (),
-        example="http://10.0.0.5:11434", has_flag=True,
+        example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(
         "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
         "without, it is what this node requires (vllama nodes key makes one)",
-        example="/etc/vllama/node.key", has_flag=True, effect=RESTART,
+        example="/etc/vllama/node.key", flag=True, effect=RESTART,
     )  # fmt: skip
     node_certs: kinds.File | None = setting(
         "file with the only certificates (PEM) to accept of https nodes, whatever host they name",
-        example="/etc/vllama/nodes.pem", has_flag=True, effect=RESTART,
+        example="/etc/vllama/nodes.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     no_local: bool = setting(
-        "only forward to the nodes; start no engine on this machine", False, has_flag=True,
+        "only forward to the nodes; start no engine on this machine", False, flag=True,
         effect=RESTART,
     )  # fmt: skip
     allow_registry: tuple[Registry, ...] = setting(
         "the only hosts that models may be pulled from, as huggingface.co and registry.ollama.ai",
-        (), example="huggingface.co", has_flag=True,
+        (), example="huggingface.co", flag=True,
     )  # fmt: skip
     max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
-        "largest file that may be uploaded or pulled; 0: no limit", example="20GB",
-        has_flag=True,
-    )  # fmt: skip
+        "largest file that may be uploaded or pulled; 0: no limit", example="20GB", flag=True
+    )
     folders: Folders = setting("folders with model files of your own", (), example="~/models")
     aliases: Aliases = setting(
         "your own names for models, or other models for Ollama's names", (),
@@ -187,23 +186,22 @@ class OutputSettings:
         "keep no history of the prompts that you type", False, foreign="OLLAMA_NOHISTORY",
         effect=COMMANDS,
     )  # fmt: skip
-    debug: bool = setting("log details", False, has_flag=True, foreign="OLLAMA_DEBUG", remote=True)
+    debug: bool = setting("log details", False, flag=True, foreign="OLLAMA_DEBUG", remote=True)
     capture: Captures = setting(
         "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
         "folder DIR; see 'vllama requests' and 'vllama replay'",
-        0, example="100", has_flag=True, effect=RESTART,
+        0, example="100", flag=True, effect=RESTART,
     )  # fmt: skip
     batch_files_bytes: kinds.Size = setting(
         "disk space for the files of batches; one key may use a quarter of it",
         4 * 1000**3, effect=RESTART,
     )  # fmt: skip
     log_format: Annotated[str, kinds.choice("text", "json")] = setting(
-        "format of the log", "text", example="json", has_flag=True, effect=RESTART
+        "format of the log", "text", example="json", flag=True, effect=RESTART
     )
     otlp_endpoint: kinds.HttpUrl | None = setting(
         "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
-        "otel); the other OTEL_ variables apply too",
-        example="http://127.0.0.1:4318", has_flag=True,
+        "otel); the other OTEL_ variables apply too", example="http://127.0.0.1:4318", flag=True,
         foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=RESTART,
     )  # fmt: skip
 

@@ -249,8 +249,7 @@ class UpstreamSettings:
     )  # fmt: skip
     traits: Traits = setting(
         "what it does not report: tool_calls (parsed, text, none), thinking (parsed, tags, none), "
-        "context_length, embeddings, images",
-        UpstreamTraits(), example="{ context_length = 8192 }",
+        "context_length, embeddings, images", UpstreamTraits(), example="{ context_length = 8192 }",
     )  # fmt: skip
     is_listed: bool = True
     linked: frozenset[str] = frozenset()

@@ -83,7 +83,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]
-    log_context.set_port(port)
+    log_context.port = port
 
     def with_port(read: Config) -> Config:
         """Put the kernel's port in the place of 0, and its scheme, here and after each reload."""

@@ -25,6 +25,7 @@ Examples:
 
 A server with --cache-disk stores them; see docs/guide/running.md.
 """
+Blocks = dict[str, tuple[int, float]]
 COLUMNS = ("MODEL", "KEY", "TOKENS", "SIZE", "USED", "HITS")
 
 Model: TypeAlias = Annotated[str | None, model_argument("Those of this model only.")]
@@ -34,17 +35,14 @@ Key: TypeAlias = Annotated[
 
 
 def list_conversations(model: Model = None, key: Key = None, as_json: AsJson = False) -> None:
-    """List the conversations that are stored on disk."""
+    """List stored conversations."""
     from vllama.scheduler.slot_cache.store import read_records
 
-    folder = load_settings().slot_dir
-    found = filter(_is_meant(model, key), read_records(folder))
+    folder, is_meant, blocks = _select(model, key)
+    found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
     names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
-    rows = [
-        {each: getattr(saved, each) for each in names}
-        for saved in sorted(found, key=lambda each: -each.used_at)
-    ]
-    for each, (size_bytes, used_at) in sorted(_find_blocks(folder, model, key).items()):
+    rows = [{each: getattr(saved, each) for each in names} for saved in found]
+    for each, (size_bytes, used_at) in sorted(blocks.items()):
         known = {"model": each, "size_bytes": size_bytes, "used_at": used_at}
         rows.append(dict.fromkeys(names) | known)
     if as_json:
@@ -78,10 +76,9 @@ def remove(
     from vllama.scheduler.slot_cache.blocks import remove_blocks
     from vllama.scheduler.slot_cache.store import remove_where
 
-    folder = load_settings().slot_dir
+    folder, is_meant, blocks = _select(model, key)
     require_agreement("Remove all conversations?", yes=yes or bool(model or key))
-    blocks = _find_blocks(folder, model, key)
-    found = remove_where(folder, _is_meant(model, key))
+    found = remove_where(folder, is_meant)
     for each in blocks:
         remove_blocks(folder, each)
     size_bytes = sum(each.size_bytes for each in found) + sum(n for n, _ in blocks.values())
@@ -94,24 +91,16 @@ def remove(
 ACTIONS = {"list": list_conversations, "remove": remove}
 
 
-def _parse(model: str | None) -> str | None:
+def _select(model: str | None, key: str | None) -> tuple[Path, Callable[[Saved], bool], Blocks]:
+    """Return the folder, a predicate for conversations, and vLLM's blocks, which have no key."""
     from vllama.models.names.ref import ModelRef
-
-    return None if model is None else ModelRef.parse(model).display
-
-
-def _is_meant(model: str | None, key: str | None) -> Callable[[Saved], bool]:
-    name = _parse(model)
-    return lambda each: name in (None, each.model) and key in (None, each.key_name)
-
-
-def _find_blocks(folder: Path, model: str | None, key: str | None) -> dict[str, tuple[int, float]]:
-    """Return size and time of vLLM's blocks by model; they belong to no key."""
     from vllama.scheduler.slot_cache.blocks import measure_blocks
 
-    name = _parse(model)
+    folder = load_settings().slot_dir
+    name = None if model is None else ModelRef.parse(model).display
     kept = {} if key else measure_blocks(folder)
-    return {each: found for each, found in kept.items() if name in (None, each)}
+    blocks = {each: found for each, found in kept.items() if name in (None, each)}
+    return folder, lambda it: name in (None, it.model) and key in (None, it.key_name), blocks
 
 
 def _show(number: int | None) -> str:

@@ -100,14 +100,14 @@ def rotate(
     change_file(load_settings(), "rotate", name, {"overlap": overlap}, as_json=as_json)
 
 
-def revoke(name: Name, as_json: AsJson = False) -> None:
-    """Revoke a key for good; it stays in the list."""
-    change_file(load_settings(), "revoke", name, {}, as_json=as_json)
+def make_ender(action: str, line: str) -> Callable[..., None]:
+    """Return the action that ends a key; `line` is its help."""
 
+    def end(name: Name, as_json: AsJson = False) -> None:
+        change_file(load_settings(), action, name, {}, as_json=as_json)
 
-def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a revoked key from the list; its usage stays."""
-    change_file(load_settings(), "remove", name, {}, as_json=as_json)
+    end.__doc__ = line
+    return end
 
 
 def open_server() -> None:
@@ -123,8 +123,8 @@ ACTIONS = {
     "add": make_editor("add", "Add a key, and print its secret."),
     "change": make_editor("change", "Change the scopes or limits of a key."),
     "rotate": rotate,
-    "revoke": revoke,
-    "remove": remove,
+    "revoke": make_ender("revoke", "Revoke a key for good; it stays in the list."),
+    "remove": make_ender("remove", "Remove a revoked key from the list; its usage stays."),
     "open": open_server,
 }
 

@@ -53,9 +53,6 @@ def logs(
     lines: Annotated[
         int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
     ] = None,
-    port: Annotated[
-        int | None, option("--port N", "Port of the server. [the running one's]", min=1)
-    ] = None,
     every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
     debug: Annotated[
         bool, option("--debug", "Show all lines, even those about each tensor.")
@@ -72,8 +69,8 @@ def logs(
     elif attempt is not None:
         raise ConfigError("--attempt needs a MODEL", hint="see 'vllama logs --help'")
     else:
-        wanted = None if every else port or _find_port(settings)
-        _show_own(settings.log_dir, lines, wanted, as_json=as_json, follow=follow)
+        port = None if every else _find_port(settings)
+        _show_own(settings.log_dir, lines, port, as_json=as_json, follow=follow)
 
 
 class _Engine:
@@ -202,12 +199,8 @@ def _show_own(
         return (line for line in found if port is None or is_of_port(line, port))
 
     whole = _add_unfinished(reader.read_all(), None if follow else reader)
-    shown = 0
     for line in _last(select(whole), lines):
         show(line)
-        shown += 1
-    if not shown and lines != 0:
-        say_aside(f"no server has logged on port {port}; for those on other ports: --all")
     while follow:
         _wait()
         for line in select(reader.read_new()):

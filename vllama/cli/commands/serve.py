@@ -66,7 +66,7 @@ def serve(
     set_up_logging(
         debug=settings.debug, log_format=settings.log_format, file=settings.log_dir / OWN_LOG
     )
-    log_context.set_port(settings.port)
+    log_context.port = settings.port
     logging.captureWarnings(True)
     terminal = TerminalReporter()
     reporter = LogReporter(None if as_json else terminal, announce)

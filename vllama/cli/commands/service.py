@@ -142,7 +142,7 @@ System: TypeAlias = Annotated[
 
 
 def install_service(context: typer.Context, system: System = False) -> None:
-    """Install the service and start it; arguments after -- go to 'vllama serve'."""
+    """Install the service and start it."""
     made = make_service(context.obj or (), system=system)
     check_manager(sys.platform)
     install(made)
