@@ -12,9 +12,10 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from vllama.base.toml_lines import read_toml
 
 
 def settings() -> str:
@@ -140,11 +141,8 @@ def make_config_file() -> str:
 
 def _comment(key: str, value: str) -> str:
     """Return a line of TOML, commented out. What is no literal of TOML is a string."""
-    try:
-        tomllib.loads(f"x = {value}")
-    except tomllib.TOMLDecodeError:
-        value = json.dumps(value, ensure_ascii=False)
-    return f"# {key} = {value}"
+    is_text = read_toml(value) == value
+    return f"# {key} = {json.dumps(value, ensure_ascii=False) if is_text else value}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -18,6 +18,10 @@ except ImportError:
 __all__ = ["Server", "__version__", "serve"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     # imported lazily: every command imports this package, and most need no server
     if name in ("Server", "serve"):

@@ -92,6 +92,11 @@ def test_settings_are_those_of_serve(environ: dict[str, str]) -> None:
         assert row["context_length"] == 2048
     with pytest.raises(ConfigError, match="there is no setting 'contextlength'"):
         vllama.Server("plain", contextlength=2048)
+    for wrong in ("contxt", "ctx", "num_ctx", "context", "max_model_len", "context_lenght"):
+        with pytest.raises(ConfigError) as error:
+            vllama.Server("plain", **{wrong: 1})
+        assert error.value.hint == "did you mean context_length?"
+    assert {"Server", "serve"} <= set(dir(vllama))
 
 
 def test_a_server_that_cannot_start_says_why(environ: dict[str, str]) -> None:

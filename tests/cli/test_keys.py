@@ -17,8 +17,9 @@ from tests.cli.conftest import Vllama
 from tests.cli.stub import StubServer
 from tests.cli.terminal import Terminal
 from vllama.accounts.keys.key import digest_secret
-from vllama.accounts.keys.store import read_keys
+from vllama.accounts.keys.store import change_keys, read_keys
 from vllama.accounts.usage.entries import Amounts, Served, encode_entry, name_day
+from vllama.base.errors import ConfigError
 
 NOWHERE = "127.0.0.1:9"
 LIMITS = ("--scope", "infer,read", "--models", "qwen3*", "--models", "smollm2:*", "--rate")
@@ -152,6 +153,14 @@ def test_what_cannot_be_done(
     result = vllama("keys", *words)
     assert result.returncode == 2 and message in result.stderr
     assert not read_keys(data / "keys.json")
+
+
+def test_the_hint_of_a_failed_write_follows_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as error:
+        change_keys(tmp_path / "file" / "keys.json", lambda _: None)
+    assert error.value.hint
+    assert error.value.hint.endswith("VLLAMA_DATA_DIR=FOLDER")
 
 
 def test_a_server_with_another_folder_is_noticed(

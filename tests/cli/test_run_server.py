@@ -258,6 +258,14 @@ def test_none_is_started_for_another_machine_or_tls(home: Home, address: str) ->
     assert not (home.server.home / "data/run").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_the_cause(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "run"
+    code, _, err = home.run(*HELLO, VLLAMA_RUN_DIR=str(folder))
+    assert code == 2 and f"cannot start a server: cannot write to '{folder}': " in err
+    assert "VLLAMA_DATA_DIR=FOLDER" in err
+
+
 def test_a_failed_start_shows_its_cause(home: Home) -> None:
     code, out, err = home.run(*HELLO, VLLAMA_UPSTREAMS=f"http://127.0.0.1:{home.port}")
     assert (code, out) == (2, "")

@@ -9,7 +9,7 @@ import pytest
 from vllama import config
 from vllama.base.errors import ConfigError
 from vllama.base.toml_lines import find_line
-from vllama.config.report import report_settings
+from vllama.config.report import file_schema, report_settings
 from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS, ModelSettings
 
 HOME = {"HOME": "/nowhere"}
@@ -78,6 +78,13 @@ def test_what_is_wrong_is_refused_with_its_line(tmp_path, text, words, hint) -> 
     with pytest.raises(ConfigError, match=words) as error:
         load(tmp_path, text)
     assert hint in (error.value.hint or "")
+
+
+def test_examples_of_the_schema_have_the_type_of_their_setting() -> None:
+    found = file_schema()["properties"]
+    examples = {key: each["examples"][0] for key, each in found.items() if key != "models"}
+    assert {examples["port"], examples["context_length"]} == {11434, 8192}
+    assert examples["watch"] is True and examples["keep_alive"] == "5m"
 
 
 def test_old_names_of_fields_are_taken_with_a_notice(tmp_path) -> None:

@@ -20,6 +20,8 @@ from vllama.base.errors import (
     Offline,
 )
 from vllama.models.library import Library, open_library
+from vllama.models.names.ref import ModelRef
+from vllama.models.remote import make_no_repository_error
 from vllama.models.resolve.candidates import find_variant, make_no_variant_error
 from vllama.models.settings import ModelsSettings
 from vllama.models.types import Format, Repository, Variant
@@ -153,6 +155,12 @@ def test_a_name_without_its_tag_means_what_the_aliases_say(
             library.find(name)
         assert "did you mean smollm2:135m?" in str(caught.value.hint)
     assert library.remote.pull("smollm2").hub_id == repo
+
+
+def test_a_near_name_keeps_its_tag_where_it_has_one() -> None:
+    for name, meant in (("smolm2:135m", "smollm2:135m"), ("smolm2:no-such", "smollm2")):
+        hint = make_no_repository_error(ModelRef.parse(name)).hint
+        assert hint and hint.startswith(f"did you mean {meant} or ")
 
 
 def test_paths_and_folders(

@@ -107,6 +107,12 @@ def test_refused(text: str) -> None:
     assert caught.value.hint
 
 
+def test_an_address_of_a_file_gets_a_hint() -> None:
+    with pytest.raises(InvalidModelRef) as caught:
+        ModelRef.parse("http://host:9/x.gguf")
+    assert caught.value.hint == "download the file first, then use its path as the name"
+
+
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")

@@ -61,6 +61,11 @@ OTHER_WORDS = {
     "measure a server: vllama bench MODEL": "benchmark benchmarks perf",
 }
 """What to do here for each of the commands that other tools have."""
+OTHER_OPTIONS = {
+    ("ps", "-a"): "list all models: vllama list",
+    ("rm", "-f"): "vllama rm does not ask: leave out -f",
+    ("stop", "--all"): "name the models; vllama ps lists the loaded ones",
+}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -230,6 +235,8 @@ def _option_hint(command: Any, name: str, option: str, page: str) -> str:
 
     word, known = option.lstrip("-").replace("-", "_"), list_options(command)
     other = f"--{removed.ELSEWHERE.get(word, '').replace('_', '-')}"
+    if hint := OTHER_OPTIONS.get((name, option)):
+        return hint
     if other in known:
         return f"did you mean {other}?"
     if name == "run" and word in KNOWN:

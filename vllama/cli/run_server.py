@@ -31,7 +31,7 @@ from typing import BinaryIO, Self
 import typer
 
 from vllama.base import private
-from vllama.base.errors import EngineMissing, NoPlan, PortTaken, ServerUnreachable
+from vllama.base.errors import ConfigError, EngineMissing, NoPlan, PortTaken, ServerUnreachable
 from vllama.base.threads import begin
 from vllama.cli.chat.answer_view import Waiting
 from vllama.cli.client import Client
@@ -95,8 +95,12 @@ def open_server(settings: Config, *, keep: bool) -> Iterator[Client]:
         used = None
         if is_here and settings.scheme == "http":
             used = LockFile(find_lock(settings, "used"))
-    except OSError:  # another user's folder, perhaps: a server may be running all the same
-        pass
+    except OSError as error:  # another user's folder, perhaps: a server may be running all the same
+        if not is_served(settings):
+            raise ConfigError(
+                f"cannot start a server: cannot write to '{settings.run_dir}': {error.strerror}",
+                hint="name a folder that this user may write to: VLLAMA_DATA_DIR=FOLDER",
+            ) from None
     if used is None:
         with Client(settings.url, key=settings.key_to_send) as client:
             yield client
@@ -115,6 +119,16 @@ def open_server(settings: Config, *, keep: bool) -> Iterator[Client]:
 def find_lock(settings: Config, purpose: str) -> Path:
     """Return the lock file for a purpose, `used` or `server`."""
     return settings.run_dir / f"run-{settings.port}.{purpose}"
+
+
+def is_served(settings: Config) -> bool:
+    """Tell whether a server responds at the usual address."""
+    try:
+        with Client(settings.url) as client:
+            client.check_server()
+    except ServerUnreachable:
+        return False
+    return True
 
 
 class Run:
@@ -137,7 +151,7 @@ class Run:
                         self._shares = True
                         return words[0]
                     time.sleep(LOOK_EVERY_S)
-                if self._is_served():
+                if is_served(self._settings):
                     return self._settings.url
                 waiting.over()
                 waiting = Waiting("starting a server (its log: vllama logs)")
@@ -169,14 +183,6 @@ class Run:
         if self._child is not None:
             self._child.wait()
 
-    def _is_served(self) -> bool:
-        try:
-            with Client(self._settings.url) as client:
-                client.check_server()
-        except ServerUnreachable:
-            return False
-        return True
-
     def _start(self, server: LockFile, waiting: Waiting) -> str:
         """Start a server, on a free port if a program has ours; offer to install an engine.
 
@@ -196,7 +202,7 @@ class Run:
             self._shares, self._child = False, None
             waiting.over()
             if code == PortTaken.exit_code and not port:
-                if self._is_served():  # it has been started in the meantime
+                if is_served(self._settings):  # it has been started in the meantime
                     return self._settings.url
                 port = ["--port", "0"]
             elif code == NoPlan.exit_code and asks and offer_engine(self._settings):

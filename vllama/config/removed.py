@@ -11,7 +11,7 @@ from typing import Any
 
 from vllama.base.errors import ConfigError
 from vllama.base.setting import ENV_PREFIX
-from vllama.base.spelling import suggest
+from vllama.base.spelling import find_similar, suggest
 from vllama.base.toml_lines import write_keys
 
 RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
@@ -124,8 +124,9 @@ def list_removed(
 
 def suggest_setting(name: str, known: Collection[str], otherwise: str | None = None) -> str:
     """Return the hint for a name that is not among those of the settings or fields."""
-    other = ELSEWHERE.get(name.lower().replace("-", "_"))
-    return f"did you mean {other}?" if other in known else suggest(name, known, otherwise)
+    others = {one: key for one, key in {**RENAMED_FIELDS, **ELSEWHERE}.items() if key in known}
+    near = find_similar(name.replace("-", "_"), [*known, *others], most=1)
+    return suggest(others.get(near[0], near[0]) if near else name, known, otherwise)
 
 
 def update_tables(kind: str, tables: Any, place: Place) -> Iterator[str]:

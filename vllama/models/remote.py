@@ -306,6 +306,7 @@ def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
             ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
         )
     near = find_similar(ref.model, list_families())
+    near = [f"{one}:{ref.tag}" if ref.tag in list_tags(one) else one for one in near]
     meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
     return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")
 

@@ -107,7 +107,9 @@ def change_keys(path: Path, change: Callable[[dict[str, ApiKey]], T], *, opens: 
     except OSError as error:
         raise ConfigError(
             f"cannot write the keys in '{path}': {error.strerror or error}",
-            hint="run the command as the user of the server",
+            hint="run the command as the user of the server"
+            if isinstance(error, PermissionError)
+            else "name a folder on a disk with room: VLLAMA_DATA_DIR=FOLDER",
         ) from None
 
 

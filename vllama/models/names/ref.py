@@ -154,6 +154,8 @@ class ModelRef:
             segments = segments if segments[0].lower() in HUB_HOSTS else [HUB_HOST, *segments]
         if segments[0].lower() in HUB_HOSTS or (len(segments) == 2 and scheme is None):
             return cls._of_hub_segments(text, segments, tag, revision)
+        if scheme in ("http", "https") and rest.lower().endswith(".gguf"):
+            raise _invalid("download the file first, then use its path as the name")
         return cls._of_library_segments(text, segments, tag, revision)
 
     @classmethod

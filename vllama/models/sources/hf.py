@@ -234,10 +234,7 @@ class HuggingFace:
         """Return the headers with the user's token, after checking that the hub may be asked."""
         check_registry(self._allowed, self._endpoint)
         if self._offline:
-            raise Offline(
-                f"cannot contact {self._host}: offline mode is on",
-                hint=f"{GO_ONLINE}, or use a model that is here already",
-            )
+            raise Offline(f"cannot contact {self._host}: offline mode is on", hint=GO_ONLINE)
         from huggingface_hub import constants, utils
 
         # The library reads this at each request. With telemetry it first calls

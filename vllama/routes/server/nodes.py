@@ -9,6 +9,7 @@ from msgspec import Struct
 from vllama.base import executors
 from vllama.base.errors import ModelNotFound, NotFound
 from vllama.base.meaning import TEXT, says
+from vllama.base.spelling import suggest
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
 from vllama.routes.route import Parameter, RouteKind, server_route
@@ -104,7 +105,8 @@ async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) 
     known = gateway.nodes.nodes if gateway.nodes is not None else {}
     if name not in known:
         raise NotFound(
-            f"no node is called '{name}'", hint=f"choose from {', '.join(known) or 'none'}"
+            f"no node is called '{name}'",
+            hint=suggest(name, known) if known else "add one: vllama serve --node URL",
         )
     known[name].is_drained = is_drained
     request.json(200, describe_node(known[name]))
