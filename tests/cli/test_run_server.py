@@ -258,12 +258,11 @@ def test_none_is_started_for_another_machine_or_tls(home: Home, address: str) ->
     assert not (home.server.home / "data/run").exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_the_cause(home: Home, tmp_path: Path) -> None:
+def test_a_home_that_is_read_only_is_no_hindrance(home: Home, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "run"
-    code, _, err = home.run(*HELLO, VLLAMA_RUN_DIR=str(folder))
-    assert code == 2 and f"cannot start a server: cannot write to '{folder}': " in err
-    assert "VLLAMA_DATA_DIR=FOLDER" in err
+    folder = str(tmp_path / "file" / "run")
+    code, out, err = home.run(*HELLO, VLLAMA_RUN_DIR=folder, VLLAMA_LOG_DIR=folder)
+    assert (code, err) == (0, "") and out
 
 
 def test_a_failed_start_shows_its_cause(home: Home) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -109,7 +110,7 @@ def model_argument(help: str, metavar: str = "MODEL") -> Any:
     return argument(metavar, help, complete_model)
 
 
-Command = Callable[..., int]
+Command = Callable[..., Any]
 
 
 def with_settings(*fields: str) -> Callable[[Command], Command]:
@@ -118,23 +119,32 @@ def with_settings(*fields: str) -> Callable[[Command], Command]:
     The command gets them as its argument `flags`: by field, as text, None where one is not given.
     """
     chosen = [one for one in config.SETTINGS if one.flag and (not fields or one.field in fields)]
+    return partial(_add_options, [_option(setting) for setting in chosen])
 
-    def decorate(function: Command) -> Command:
-        signature = inspect.signature(function, eval_str=True)
-        own = [each for each in signature.parameters.values() if each.name != "flags"]
-        options = [_option(setting) for setting in chosen]
 
-        def command(**given: Any) -> int:
-            flags = {setting.field: given.pop(setting.field) or None for setting in chosen}
-            return function(**given, flags=flags)
+def with_options(**declared: Any) -> Callable[[Command], Command]:
+    """Give a command options of text, as `flags` too: the types of their parameters by name."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(name, kind, default=None, annotation=each)
+        for name, each in declared.items()
+    ]
+    return partial(_add_options, options)
 
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + options
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__name__, command.__doc__ = function.__name__, function.__doc__
-        return command
 
-    return decorate
+def _add_options(options: list[inspect.Parameter], function: Command) -> Command:
+    signature = inspect.signature(function, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.name != "flags"]
+
+    def command(**given: Any) -> Any:
+        flags = {option.name: given.pop(option.name) or None for option in options}
+        return function(**given, flags=flags)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + options
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    return command
 
 
 def _option(setting: config.Setting) -> inspect.Parameter:

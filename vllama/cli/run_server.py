@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -31,7 +32,7 @@ from typing import BinaryIO, Self
 import typer
 
 from vllama.base import private
-from vllama.base.errors import ConfigError, EngineMissing, NoPlan, PortTaken, ServerUnreachable
+from vllama.base.errors import EngineMissing, NoPlan, PortTaken, ServerUnreachable
 from vllama.base.threads import begin
 from vllama.cli.chat.answer_view import Waiting
 from vllama.cli.client import Client
@@ -91,20 +92,15 @@ def open_server(settings: Config, *, keep: bool) -> Iterator[Client]:
     """
     host = reachable_host(settings.host)
     is_here = is_loopback(host) or leads_to(host, "0.0.0.0")
-    try:
-        used = None
-        if is_here and settings.scheme == "http":
-            used = LockFile(find_lock(settings, "used"))
-    except OSError as error:  # another user's folder, perhaps: a server may be running all the same
-        if not is_served(settings):
-            raise ConfigError(
-                f"cannot start a server: cannot write to '{settings.run_dir}': {error.strerror}",
-                hint="name a folder that this user may write to: VLLAMA_DATA_DIR=FOLDER",
-            ) from None
-    if used is None:
+    if not is_here or settings.scheme != "http":
         with Client(settings.url, key=settings.key_to_send) as client:
             yield client
         return
+    try:
+        used = LockFile(find_lock(settings, "used"))
+    except OSError:  # a home that is read-only, or another user's folder
+        settings = replace(settings, run_dir=Path(tempfile.mkdtemp(prefix="vllama-")))
+        used = LockFile(find_lock(settings, "used"))
     with used:
         run = Run(settings, used)
         try:
@@ -119,16 +115,6 @@ def open_server(settings: Config, *, keep: bool) -> Iterator[Client]:
 def find_lock(settings: Config, purpose: str) -> Path:
     """Return the lock file for a purpose, `used` or `server`."""
     return settings.run_dir / f"run-{settings.port}.{purpose}"
-
-
-def is_served(settings: Config) -> bool:
-    """Tell whether a server responds at the usual address."""
-    try:
-        with Client(settings.url) as client:
-            client.check_server()
-    except ServerUnreachable:
-        return False
-    return True
 
 
 class Run:
@@ -151,7 +137,7 @@ class Run:
                         self._shares = True
                         return words[0]
                     time.sleep(LOOK_EVERY_S)
-                if is_served(self._settings):
+                if self._is_served():
                     return self._settings.url
                 waiting.over()
                 waiting = Waiting("starting a server (its log: vllama logs)")
@@ -183,6 +169,14 @@ class Run:
         if self._child is not None:
             self._child.wait()
 
+    def _is_served(self) -> bool:
+        try:
+            with Client(self._settings.url) as client:
+                client.check_server()
+        except ServerUnreachable:
+            return False
+        return True
+
     def _start(self, server: LockFile, waiting: Waiting) -> str:
         """Start a server, on a free port if a program has ours; offer to install an engine.
 
@@ -202,7 +196,7 @@ class Run:
             self._shares, self._child = False, None
             waiting.over()
             if code == PortTaken.exit_code and not port:
-                if is_served(self._settings):  # it has been started in the meantime
+                if self._is_served():  # it has been started in the meantime
                     return self._settings.url
                 port = ["--port", "0"]
             elif code == NoPlan.exit_code and asks and offer_engine(self._settings):

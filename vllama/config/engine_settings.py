@@ -25,82 +25,79 @@ class EngineSettings:
     """
 
     model: ModelArgument | None = setting(
-        "model to load at the start", example="Qwen/Qwen3-0.6B", flag=True, short="-m",
-        effect=RESTART,
-    )  # fmt: skip
+        "model to load at startup", example="Qwen/Qwen3-0.6B", flag=True, short="-m", effect=RESTART
+    )
     engine: kinds.Auto[kinds.Name] = setting(
-        "engine to use; auto takes the best for this machine", flag=True, effect=LOAD, remote=True
+        "engine to use; auto: the best one for this machine", flag=True, effect=LOAD, remote=True
     )
     strict: bool = setting(
         "fail if an engine does not start, instead of trying another plan", False, flag=True,
         effect=LOAD, remote=True,
     )  # fmt: skip
     context_length: kinds.AutoOrZero[kinds.Context] = setting(
-        "context in tokens; 0: as much as the model and the memory allow", example="8192",
+        "context length in tokens; 0: as much as the model and the memory allow", example="8192",
         flag=True, foreign="OLLAMA_CONTEXT_LENGTH", effect=LOAD, remote=True,
     )  # fmt: skip
     max_tokens: kinds.AutoOrZero[kinds.Count] = setting(
-        "most tokens of any answer, whatever a request asks for; 0: no limit", example="4096",
-        flag=True, remote=True,
+        "upper limit for max_tokens of any request; 0: no limit", example="4096", flag=True,
+        remote=True,
     )  # fmt: skip
     gpu_layers: kinds.Auto[Layers] = setting(
-        "layers to put on the GPU: all, or a number; 0: none", example="all", flag=True,
-        effect=LOAD, remote=True,
+        "layers on the GPU: all, or a number; 0: none", example="all", flag=True, effect=LOAD,
+        remote=True,
     )  # fmt: skip
     threads: kinds.AutoOrZero[kinds.Count] = setting(
-        "CPU threads for an engine", example="8", flag=True, effect=LOAD, remote=True
+        "CPU threads per engine", example="8", flag=True, effect=LOAD, remote=True
     )
     keep_alive_s: kinds.Duration = setting(
         "how long an idle model stays loaded; negative: forever", 300.0, flag=True,
         foreign="OLLAMA_KEEP_ALIVE", remote=True,
     )  # fmt: skip
     load_timeout_s: kinds.Timeout = setting(
-        "how long a load may go without progress; 0: no limit", 300.0, flag=True,
+        "how long a load may make no progress; 0: no limit", 300.0, flag=True,
         foreign="OLLAMA_LOAD_TIMEOUT", effect=LOAD, remote=True,
     )  # fmt: skip
     num_parallel: kinds.AutoOrZero[kinds.Count] = setting(
-        "concurrent requests per model; auto: by engine (llama-server: 1, or 4 if several come)",
-        example="4", flag=True, foreign="OLLAMA_NUM_PARALLEL", effect=LOAD, remote=True,
+        "parallel requests per model; auto: by engine (llama-server: 1, 4 under load)", example="4",
+        flag=True, foreign="OLLAMA_NUM_PARALLEL", effect=LOAD, remote=True,
     )  # fmt: skip
     max_loaded_models: kinds.AutoOrZero[kinds.Count] = setting(
-        "models loaded at once; auto: as memory allows", example="3", flag=True,
+        "maximum number of loaded models; auto: as memory allows", example="3", flag=True,
         foreign="OLLAMA_MAX_LOADED_MODELS", remote=True,
     )  # fmt: skip
     max_queue: Annotated[int, kinds.number(0)] = setting(
-        "requests that may wait for a model; others are refused", 512, flag=True,
+        "maximum number of queued requests per model; others are rejected", 512, flag=True,
         foreign="OLLAMA_MAX_QUEUE", remote=True,
     )  # fmt: skip
     replicas: Replicas = setting(
-        "processes of each model, which share its requests", 1, example="2", flag=True,
-        effect=RESTART,
-    )  # fmt: skip
+        "processes per model, which share its requests", 1, example="2", flag=True, effect=RESTART
+    )
     hang_timeout_s: kinds.Timeout = setting(
-        "how long an engine may be silent during an answer before it is restarted; 0: never", 30.0,
-        flag=True, remote=True,
+        "silence during a response after which an engine is restarted; 0: never", 30.0, flag=True,
+        remote=True,
     )  # fmt: skip
     first_token_timeout_s: kinds.Timeout = setting(
-        "how long an engine may give nobody a token while a request waits for its first, for each "
-        "8192 tokens of context; 0: no limit", 600.0, flag=True, remote=True,
-    )  # fmt: skip
-    early_head_s: kinds.Timeout = setting(
-        "how long a stream may wait for a token before the client gets a sign of life, with the "
-        "head, and again as often; 0: never", 10.0, flag=True, remote=True,
-    )  # fmt: skip
-    cache_disk_bytes: kinds.Size = setting(
-        "disk space to keep conversations of models that are unloaded or killed; 0: none are kept",
-        0, example="20GB", flag=True, effect=RESTART,
-    )  # fmt: skip
-    resume: Annotated[int, kinds.number(0, 10)] = setting(
-        "how many times an answer is resumed after its engine dies; 0: it ends with an error", 2,
+        "time limit for the first token, for each 8192 tokens of context; 0: no limit", 600.0,
         flag=True, remote=True,
     )  # fmt: skip
+    early_head_s: kinds.Timeout = setting(
+        "interval of keep-alive signals in a stream without tokens; 0: never", 10.0, flag=True,
+        remote=True,
+    )  # fmt: skip
+    cache_disk_bytes: kinds.Size = setting(
+        "disk space for conversations of unloaded models; 0: none", 0, example="20GB", flag=True,
+        effect=RESTART,
+    )  # fmt: skip
+    resume: Annotated[int, kinds.number(0, 10)] = setting(
+        "how often a response resumes after its engine crashes; 0: never", 2, flag=True, remote=True
+    )
     models: Models = setting(
-        'settings of single models, or of all that a pattern matches: tables [models."NAME"]', (),
+        'settings of models, by name or pattern: tables [models."NAME"]', (),
         example='{ "qwen3:*" = { context_length = 8192 } }',
     )  # fmt: skip
     go_template: bool = setting(
-        "use a Modelfile's Go template; false prefers the Jinja template of the model's own file",
-        True, foreign="OLLAMA_GO_TEMPLATE", effect=RESTART,
+        "use a Modelfile's Go template; false: prefer the Jinja template of the model file", True,
+        foreign="OLLAMA_GO_TEMPLATE", effect=RESTART,
     )  # fmt: skip
     flash_attention: kinds.Auto[bool] = setting(
         "flash attention; auto: where it works", foreign="OLLAMA_FLASH_ATTENTION", effect=LOAD,
@@ -111,14 +108,14 @@ class EngineSettings:
         example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=LOAD, remote=True,
     )  # fmt: skip
     inspect: bool = setting(
-        "let requests collect activations and steer answers, with engines that can; slower", False,
-        flag=True, effect=LOAD, remote=True,
+        "let requests collect activations and steer responses; slower", False, flag=True,
+        effect=LOAD, remote=True,
     )  # fmt: skip
     inspect_limit_bytes: kinds.Size = setting(
-        "most bytes that a request may collect", 64 * 1024 * 1024, remote=True
+        "maximum bytes that a request may collect", 64 * 1024 * 1024, remote=True
     )
     gpu_overhead_bytes: kinds.Size = setting(
-        "memory to leave free on each GPU", 0, example="1GiB", foreign="OLLAMA_GPU_OVERHEAD",
+        "memory to keep free on each GPU", 0, example="1GiB", foreign="OLLAMA_GPU_OVERHEAD",
         effect=RESTART,
     )  # fmt: skip
     engine_paths: EnginePaths = setting(
@@ -126,5 +123,6 @@ class EngineSettings:
         example="llama-server=/opt/llama/llama-server", effect=RESTART,
     )  # fmt: skip
     engine_args: Arguments = setting(
-        "more arguments for the engine, like those after --", (), example="--seed 1", effect=LOAD
-    )
+        "additional arguments for the engine, like those after --", (), example="--seed 1",
+        effect=LOAD,
+    )  # fmt: skip

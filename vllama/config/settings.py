@@ -38,61 +38,56 @@ class ServerSettings:
         "port to listen on; 0: any free port", 11434, flag=True, effect=RESTART
     )
     watch: bool = setting(
-        "apply changes of the config file, and of the files that it names, without a signal", False,
-        flag=True, effect=RESTART,
-    )  # fmt: skip
+        "apply changes of the config file without a signal", False, flag=True, effect=RESTART
+    )
     drain_timeout_s: kinds.Duration = setting(
-        "how long running answers may take when the server stops", 10.0, effect=RESTART
+        "grace period for running responses when the server stops", 10.0, effect=RESTART
     )
     shutdown_delay_s: kinds.Duration = setting(
-        "how long a stopping server still accepts requests while /readyz fails, for load balancers",
-        0.0, example="10s", effect=RESTART,
+        "how long a stopping server accepts requests while /readyz fails", 0.0, example="10s",
+        effect=RESTART,
     )  # fmt: skip
     max_buffer_size_bytes: kinds.Size = setting(
-        "memory for request bodies and unread answers; requests beyond it are refused",
-        512 * 1024 * 1024, effect=RESTART,
-    )  # fmt: skip
+        "memory limit for request bodies and unread responses", 512 * 1024 * 1024, effect=RESTART
+    )
     origins: tuple[kinds.Url, ...] = setting(
-        "further origins that browsers may send requests from", (), example="https://chat.example",
-        foreign="OLLAMA_ORIGINS",
+        "additional origins that browsers may send requests from", (),
+        example="https://chat.example", foreign="OLLAMA_ORIGINS",
     )  # fmt: skip
     api_key: tuple[kinds.Key, ...] = setting(
-        "keys; all requests but those for health checks and the page must send one; other users of "
-        "this machine can see flags, but not api_key_file",
-        (), example="sk-1234", flag=True, secret=True,
+        "API keys that requests must send; api_key_file hides them from other users", (),
+        example="sk-1234", flag=True, secret=True,
     )  # fmt: skip
     api_key_file: kinds.File | None = setting(
-        "file with more keys, one per line; SIGHUP reads it again", example="/etc/vllama/keys",
+        "file with API keys, one per line; SIGHUP reads it again", example="/etc/vllama/keys",
         flag=True,
     )  # fmt: skip
     require_keys: bool = setting(
-        "refuse requests without a key, even if the file of named keys is missing or empty", False,
-        flag=True, effect=RESTART,
-    )  # fmt: skip
+        "reject requests without a key, even if no key exists", False, flag=True, effect=RESTART
+    )
     open: bool = setting(
-        "serve other machines without a key; false: refuse to start so", True, effect=RESTART
+        "serve other machines without a key; false: refuse to start", True, effect=RESTART
     )
     client_key: kinds.Key | None = setting(
-        "API key that the commands send to the server; default: the first api_key",
-        example="sk-1234", foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,
+        "API key that commands send; default: the first api_key", example="sk-1234",
+        foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,
     )  # fmt: skip
     tls_cert: kinds.File | None = setting(
-        "TLS certificate and its chain (PEM), to serve https; SIGHUP reloads it",
-        example="/etc/vllama/cert.pem", flag=True, effect=RESTART,
+        "TLS certificate chain (PEM) for https; SIGHUP reloads it", example="/etc/vllama/cert.pem",
+        flag=True, effect=RESTART,
     )  # fmt: skip
     tls_key: kinds.File | None = setting(
-        "private key (PEM) of the certificate, if it is in another file",
+        "private key (PEM), if it is not in the file of the certificate",
         example="/etc/vllama/key.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     read_only: bool = setting(
-        "refuse over HTTP to pull, push, add and delete models, and to change settings and keys",
-        False, flag=True,
-    )  # fmt: skip
+        "reject changes of models, settings and keys over HTTP", False, flag=True
+    )
     inspect_code: bool = setting(
-        "let admin keys send fields that may be code, files or addresses, such as vllm_xargs",
-        False, flag=True,
+        "let admin keys send fields with code, files or addresses, such as vllm_xargs", False,
+        flag=True,
     )  # fmt: skip
-    no_ui: bool = setting("do not serve the page for browsers under /ui/", False, flag=True)
+    no_ui: bool = setting("do not serve the web UI under /ui/", False, flag=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,45 +102,42 @@ class SourceSettings:
         example="http://127.0.0.1:8000", flag=True,
     )  # fmt: skip
     upstream_key: Annotated[str, kinds.text("KEY", kinds.read_text)] | None = setting(
-        "key for the upstreams", example="sk-…", flag=True, secret=True
+        "API key for the upstreams", example="sk-…", flag=True, secret=True
     )
     nodes: tuple[kinds.HttpUrl, ...] = setting(
-        "servers that run vllama on other machines, whose models this one offers with its own", (),
+        "vllama servers on other machines, whose models this server offers too", (),
         example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(
-        "file with the key between the servers of a cluster: with --node it is shown to the nodes, "
-        "without, it is what this node requires (vllama nodes key makes one)",
+        "file with the key that the servers of a cluster share (vllama nodes key)",
         example="/etc/vllama/node.key", flag=True, effect=RESTART,
     )  # fmt: skip
     node_certs: kinds.File | None = setting(
-        "file with the only certificates (PEM) to accept of https nodes, whatever host they name",
+        "file with the only certificates (PEM) accepted from https nodes",
         example="/etc/vllama/nodes.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     no_local: bool = setting(
-        "only forward to the nodes; start no engine on this machine", False, flag=True,
+        "forward to the nodes only; start no engine on this machine", False, flag=True,
         effect=RESTART,
     )  # fmt: skip
     allow_registry: tuple[Registry, ...] = setting(
-        "the only hosts that models may be pulled from, as huggingface.co and registry.ollama.ai",
-        (), example="huggingface.co", flag=True,
+        "only hosts that models may be pulled from, such as huggingface.co", (),
+        example="huggingface.co", flag=True,
     )  # fmt: skip
     max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
-        "largest file that may be uploaded or pulled; 0: no limit", example="20GB", flag=True
+        "largest file to upload or pull; 0: no limit", example="20GB", flag=True
     )
-    folders: Folders = setting("folders with model files of your own", (), example="~/models")
+    folders: Folders = setting("folders with your own model files", (), example="~/models")
     aliases: Aliases = setting(
-        "your own names for models, or other models for Ollama's names", (),
-        example="mine=hf.co/org/repo:Q4_K_M",
-    )  # fmt: skip
+        "additional names for models", (), example="mine=hf.co/org/repo:Q4_K_M"
+    )
     models_dir: kinds.Folder = setting(
-        "Ollama's own store of models, read in place and pulled into", example="~/.ollama/models",
+        "Ollama's model store, which vllama reads and pulls into", example="~/.ollama/models",
         factory=default_models_dir, foreign="OLLAMA_MODELS",
     )  # fmt: skip
     ollama_registry: kinds.Url | None = setting(
-        "Ollama registry to look up library names in, instead of the hub",
-        example="https://registry.example",
-    )  # fmt: skip
+        "Ollama registry for library names, instead of the hub", example="https://registry.example"
+    )
     lmstudio_dir: kinds.Folder | None = setting(
         "LM Studio's folder of models, read in place", example="~/.lmstudio/models"
     )
@@ -160,9 +152,9 @@ class SourceSettings:
     hf_token: Annotated[str, kinds.text("TOKEN", str.strip)] | None = setting(
         "token for gated and private models", example="hf_xxxx", foreign="HF_TOKEN", secret=True
     )
-    hf_offline: bool = setting("never ask the hub", False, foreign="HF_HUB_OFFLINE")
+    hf_offline: bool = setting("never contact the hub", False, foreign="HF_HUB_OFFLINE")
     download_connections: Annotated[int, kinds.number(1, 64)] = setting(
-        "connections of one download", 4, foreign="OLLAMA_MAX_TRANSFER_STREAMS", remote=True
+        "connections per download", 4, foreign="OLLAMA_MAX_TRANSFER_STREAMS", remote=True
     )
 
 
@@ -175,34 +167,31 @@ class OutputSettings:
         factory=default_data_dir, effect=RESTART,
     )  # fmt: skip
     log_dir: kinds.Folder = setting(
-        "logs of the engines and of vllama", example="~/.local/share/vllama/logs",
+        "folder for the logs of vllama and its engines", example="~/.local/share/vllama/logs",
         factory=lambda: default_data_dir() / "logs", effect=RESTART,
     )  # fmt: skip
     run_dir: kinds.Folder = setting(
-        "records of running engines", example="~/.local/share/vllama/run",
+        "folder for the records of running engines", example="~/.local/share/vllama/run",
         factory=lambda: default_data_dir() / "run", effect=RESTART,
     )  # fmt: skip
     nohistory: bool = setting(
-        "keep no history of the prompts that you type", False, foreign="OLLAMA_NOHISTORY",
-        effect=COMMANDS,
-    )  # fmt: skip
+        "do not save the history of prompts", False, foreign="OLLAMA_NOHISTORY", effect=COMMANDS
+    )
     debug: bool = setting("log details", False, flag=True, foreign="OLLAMA_DEBUG", remote=True)
     capture: Captures = setting(
-        "keep the last N requests to models with their answers, or as many as 1 GiB holds in the "
-        "folder DIR; see 'vllama requests' and 'vllama replay'",
-        0, example="100", flag=True, effect=RESTART,
+        "capture the last N requests and responses, or 1 GiB of them in the folder DIR", 0,
+        example="100", flag=True, effect=RESTART,
     )  # fmt: skip
     batch_files_bytes: kinds.Size = setting(
-        "disk space for the files of batches; one key may use a quarter of it",
-        4 * 1000**3, effect=RESTART,
-    )  # fmt: skip
+        "disk space for batch files; one key may use a quarter of it", 4 * 1000**3, effect=RESTART
+    )
     log_format: Annotated[str, kinds.choice("text", "json")] = setting(
         "format of the log", "text", example="json", flag=True, effect=RESTART
     )
     otlp_endpoint: kinds.HttpUrl | None = setting(
-        "OpenTelemetry collector to send a trace of each request to, over HTTP (needs the extra "
-        "otel); the other OTEL_ variables apply too", example="http://127.0.0.1:4318", flag=True,
-        foreign="OTEL_EXPORTER_OTLP_ENDPOINT", effect=RESTART,
+        "OpenTelemetry collector for traces, over HTTP (needs the extra otel)",
+        example="http://127.0.0.1:4318", flag=True, foreign="OTEL_EXPORTER_OTLP_ENDPOINT",
+        effect=RESTART,
     )  # fmt: skip
 
     @property

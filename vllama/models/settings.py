@@ -56,80 +56,75 @@ class ModelSettings:
 
     engine: kinds.Name | None = setting("engine that serves it", example='"my-engine"', effect=LOAD)
     engine_args: table_kinds.Arguments | None = setting(
-        "further arguments for its engine", example='["--seed", "1"]', effect=LOAD
+        "additional arguments for its engine", example='["--seed", "1"]', effect=LOAD
     )
-    context_length: kinds.Context | None = setting("context in tokens", example="8192", effect=LOAD)
-    num_parallel: kinds.Count | None = setting("concurrent requests", example="4", effect=LOAD)
+    context_length: kinds.Context | None = setting(
+        "context length in tokens", example="8192", effect=LOAD
+    )
+    num_parallel: kinds.Count | None = setting("parallel requests", example="4", effect=LOAD)
     replicas: table_kinds.Replicas | None = setting(
         "processes that share its requests", example="2", effect=LOAD
     )
     gpus: Annotated[tuple[int, ...] | str, table_kinds.GPUS] | None = setting(
-        'indices of the GPUs that it may use, or "spread" to divide it among all of them; '
-        "without it as few GPUs as hold it",
+        'indices of its GPUs, or "spread": all of them; default: as few as possible',
         example="[0, 1]", effect=LOAD,
     )  # fmt: skip
     kv_cache_type: kinds.KvCacheType | None = setting(
         "number format of the KV cache", example='"q8_0"', effect=LOAD
     )
     strict: bool | None = setting(
-        "refuse it rather than try another plan, or run it on the CPU where there are GPUs",
-        effect=LOAD,
-    )  # fmt: skip
+        "refuse it instead of trying another plan or the CPU", effect=LOAD
+    )
     inspect: bool | None = setting(
         "let requests collect its activations and steer it; slower", effect=LOAD
     )
     cache_disk: kinds.SizeOrSwitch | None = setting(
-        "disk space for its conversations, within the cache_disk of all; false: none are kept",
-        example='"5GB"', effect=LOAD,
-    )  # fmt: skip
+        "disk space for its conversations; false: none", example='"5GB"', effect=LOAD
+    )
     keep_alive_s: kinds.Duration | None = setting(
         "how long it stays loaded when idle; negative: forever", example='"30m"'
     )
-    pin: bool | None = setting("keep it loaded, whatever requests say")
+    pin: bool | None = setting("keep it loaded, whatever requests ask for")
     preload: bool | None = setting("load it when the server starts", effect=Effect.RESTART)
     priority: Annotated[int, kinds.number(-1000, 1000)] | None = setting(
-        "models with a lower one are unloaded before it", example="10"
+        "models with a lower priority are unloaded first", example="10"
     )
-    max_tokens: kinds.Count | None = setting("most tokens of any answer", example="4096")
+    max_tokens: kinds.Count | None = setting(
+        "upper limit for max_tokens of any request", example="4096"
+    )
     defaults: table_kinds.Parameters | None = setting(
-        "parameters where a request gives none", example="{ temperature = 0.6 }"
+        "default parameters of its requests", example="{ temperature = 0.6 }"
     )
     force: table_kinds.Parameters | None = setting(
-        "parameters whatever a request gives", example="{ top_k = 20 }"
+        "parameters that override those of requests", example="{ top_k = 20 }"
     )
     strip: tuple[kinds.Name, ...] | None = setting(
-        "parameters that are taken out of requests", example='["seed"]'
+        "parameters that are removed from requests", example='["seed"]'
     )
-    system: str | None = setting(
-        "system prompt where a request has none", example='"You are brief."'
-    )
+    system: str | None = setting("default system prompt", example='"You are brief."')
     pass_fields: tuple[table_kinds.PassedField, ...] | None = setting(
-        "fields of requests that its engine is sent, besides those that are known to be harmless",
-        example='["my_sampler"]',
-    )  # fmt: skip
+        "additional request fields to pass to its engine", example='["my_sampler"]'
+    )
     aliases: tuple[table_kinds.ModelName, ...] | None = setting(
-        "further names of it", example='["gpt-4o-mini"]'
+        "additional names", example='["gpt-4o-mini"]'
     )
     draft: table_kinds.ModelName | None = setting(
-        "small model that drafts for it; left out where that is no faster", example='"qwen3:0.6b"'
-    )
+        "small model for speculative decoding; not used where it is no faster",
+        example='"qwen3:0.6b"',
+    )  # fmt: skip
     fallback: tuple[table_kinds.Link, ...] | None = setting(
-        "what answers where it cannot: URL#MODEL, NAME:MODEL of a named upstream, or another "
-        "model, tried in this order",
+        "models that respond if it cannot, in this order: URL#MODEL, UPSTREAM:MODEL or a name",
         example='["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]',
     )  # fmt: skip
     fallback_after_s: kinds.Duration | None = setting(
-        "how long it, and each link, may take until the first token before the next is tried",
-        example='"30s"',
-    )  # fmt: skip
+        "time limit for the first token before the next fallback is tried", example='"30s"'
+    )
     nodes: tuple[kinds.Name, ...] | None = setting(
-        'nodes of a cluster that may answer for it; "here" is the head itself',
-        example='["10.0.0.5"]',
-    )  # fmt: skip
+        'nodes of a cluster that may serve it; "here": the head itself', example='["10.0.0.5"]'
+    )
     traits: Traits | None = setting(
-        "of a model of an upstream: what that does not report, as in [upstreams.NAME]",
-        example="{ context_length = 8192 }",
-    )  # fmt: skip
+        "traits of an upstream's model, as in [upstreams.NAME]", example="{ context_length = 8192 }"
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -225,31 +220,36 @@ class UpstreamSettings:
     """
 
     name: str = ""
-    url: kinds.HttpUrl = setting("its address", MISSING, example='"https://api.openai.com/v1"')
-    key: kinds.Key | None = setting("key that it wants", example='"sk-1234"', secret=True)
-    key_env: kinds.Name | None = setting("variable that has its key", example='"OPENAI_API_KEY"')
+    url: kinds.HttpUrl = setting(
+        "address of the server", MISSING, example='"https://api.openai.com/v1"'
+    )
+    key: kinds.Key | None = setting("its API key", example='"sk-1234"', secret=True)
+    key_env: kinds.Name | None = setting(
+        "environment variable with its API key", example='"OPENAI_API_KEY"'
+    )
     key_file: kinds.File | None = setting(
-        "file that has its key", example='"/etc/vllama/openai.key"'
+        "file with its API key", example='"/etc/vllama/openai.key"'
     )
     models: Annotated[Mapping[str, str], table_kinds.NAMES] | None = setting(
-        "the models to use of it, or the names here of its models; without it all that it lists",
+        "its models to use, or their names here; default: all",
         example='{ "gpt-mini" = "gpt-4.1-mini" }',
     )  # fmt: skip
-    weight: Weight = setting("share of the requests for a model that several have", 1, example="2")
+    weight: Weight = setting(
+        "share of the requests for a model that several upstreams have", 1, example="2"
+    )
     concurrent: kinds.Count | None = setting(
-        "most requests at once for each of its models", example="8"
+        "maximum number of parallel requests per model", example="8"
     )
     health_path: Annotated[str, table_kinds.URL_PATH] | None = setting(
-        "path that answers while it is up", example='"/health"'
+        "path that responds while the server is up", example='"/health"'
     )
-    health_interval_s: kinds.Duration = setting("how often that is asked", 5.0, example='"5s"')
+    health_interval_s: kinds.Duration = setting("interval of health checks", 5.0, example='"5s"')
     pass_fields: tuple[table_kinds.PassedField, ...] = setting(
-        "fields of requests that it is sent, besides those that are known to be harmless", (),
-        example='["provider"]',
-    )  # fmt: skip
+        "additional request fields to pass to it", (), example='["provider"]'
+    )
     traits: Traits = setting(
-        "what it does not report: tool_calls (parsed, text, none), thinking (parsed, tags, none), "
-        "context_length, embeddings, images", UpstreamTraits(), example="{ context_length = 8192 }",
+        "traits that it does not report: tool_calls, thinking, context_length, embeddings, images",
+        UpstreamTraits(), example="{ context_length = 8192 }",
     )  # fmt: skip
     is_listed: bool = True
     linked: frozenset[str] = frozenset()

@@ -120,12 +120,9 @@ def check(
 
 
 ACTIONS = {
-    "list": list_engines,
-    "install": install,
-    "remove": remove_engines,
-    "doctor": examine_engines,
+    "list": list_engines, "install": install, "remove": remove_engines, "doctor": examine_engines,
     "check": check,
-}
+}  # fmt: skip
 
 
 def show_list(settings: Config, *, as_json: bool) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from vllama.base.errors import ServerUnreachable, VllamaError
 from vllama.base.units import format_until
 from vllama.cli.context import load_settings
-from vllama.cli.options import AsJson, argument, complete_key, option
+from vllama.cli.options import AsJson, Flags, argument, complete_key, option, with_options
 from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
 from vllama.config import Config, keys_file
 
@@ -53,40 +52,29 @@ def list_keys(
     show_keys(load_settings(), prefix, as_json=as_json)
 
 
-def make_editor(action: str, line: str) -> Callable[..., None]:
-    """Return the action that gives a key its scopes and limits; `line` is its help."""
+with_limits = with_options(
+    scope=Annotated[
+        list[str] | None, option("--scope SCOPES", "infer, read, admin, engine, with commas.")
+    ],
+    models=Annotated[list[str] | None, option("--models GLOB", "Models, such as 'qwen3*'.")],
+    rate=Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")],
+    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")],
+    concurrent=Annotated[str | None, option("--concurrent N", "Parallel requests.")],
+    priority=Annotated[str | None, option("--priority N", "Its share of a queue, 1 to 100.")],
+    expires=Annotated[str | None, option("--expires AGE", "Lifetime, such as 30d.")],
+)
 
-    def edit(
-        name: Name,
-        scope: Annotated[
-            list[str] | None,
-            option("--scope SCOPES", "infer, read, admin, engine; separated by commas."),
-        ] = None,
-        models: Annotated[
-            list[str] | None, option("--models GLOB", "Models it may use, such as 'qwen3*'.")
-        ] = None,
-        rate: Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")] = None,
-        tokens: Annotated[
-            str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")
-        ] = None,
-        concurrent: Annotated[str | None, option("--concurrent N", "Concurrent requests.")] = None,
-        priority: Annotated[
-            str | None,
-            option("--priority N", "Turns in a queue for each turn of a key with priority 1."),
-        ] = None,
-        expires: Annotated[
-            str | None, option("--expires AGE", "Lifetime of the key, such as 30d.")
-        ] = None,
-        as_json: AsJson = False,
-    ) -> None:
-        given = {
-            "scope": scope, "models": models, "rate": rate, "tokens": tokens,
-            "concurrent": concurrent, "priority": priority, "expires": expires,
-        }  # fmt: skip
-        change_file(load_settings(), action, name, given, as_json=as_json)
 
-    edit.__doc__ = line
-    return edit
+@with_limits
+def add(name: Name, flags: Flags, as_json: AsJson = False) -> None:
+    """Add a key, and print its secret."""
+    change_file(load_settings(), "add", name, flags, as_json=as_json)
+
+
+@with_limits
+def change(name: Name, flags: Flags, as_json: AsJson = False) -> None:
+    """Change the scopes or limits of a key."""
+    change_file(load_settings(), "change", name, flags, as_json=as_json)
 
 
 def rotate(
@@ -100,14 +88,14 @@ def rotate(
     change_file(load_settings(), "rotate", name, {"overlap": overlap}, as_json=as_json)
 
 
-def make_ender(action: str, line: str) -> Callable[..., None]:
-    """Return the action that ends a key; `line` is its help."""
+def revoke(name: Name, as_json: AsJson = False) -> None:
+    """Revoke a key for good; it stays in the list."""
+    change_file(load_settings(), "revoke", name, {}, as_json=as_json)
 
-    def end(name: Name, as_json: AsJson = False) -> None:
-        change_file(load_settings(), action, name, {}, as_json=as_json)
 
-    end.__doc__ = line
-    return end
+def remove(name: Name, as_json: AsJson = False) -> None:
+    """Remove a revoked key from the list; its usage stays."""
+    change_file(load_settings(), "remove", name, {}, as_json=as_json)
 
 
 def open_server() -> None:
@@ -119,19 +107,12 @@ def open_server() -> None:
 
 
 ACTIONS = {
-    "list": list_keys,
-    "add": make_editor("add", "Add a key, and print its secret."),
-    "change": make_editor("change", "Change the scopes or limits of a key."),
-    "rotate": rotate,
-    "revoke": make_ender("revoke", "Revoke a key for good; it stays in the list."),
-    "remove": make_ender("remove", "Remove a revoked key from the list; its usage stays."),
-    "open": open_server,
-}
+    "list": list_keys, "add": add, "change": change, "rotate": rotate, "revoke": revoke,
+    "remove": remove, "open": open_server,
+}  # fmt: skip
 
 
-def change_file(
-    settings: Config, action: str, name: str, given: dict[str, Any], *, as_json: bool
-) -> None:
+def change_file(settings: Config, action: str, name: str, given: Flags, *, as_json: bool) -> None:
     """Change the file of keys, and show what comes of it."""
     from msgspec import to_builtins
 
