@@ -12,10 +12,9 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-
-from vllama.base.toml_lines import read_toml
 
 
 def settings() -> str:
@@ -141,8 +140,11 @@ def make_config_file() -> str:
 
 def _comment(key: str, value: str) -> str:
     """Return a line of TOML, commented out. What is no literal of TOML is a string."""
-    is_text = read_toml(value) == value
-    return f"# {key} = {json.dumps(value, ensure_ascii=False) if is_text else value}"
+    try:
+        tomllib.loads(f"x = {value}")
+    except tomllib.TOMLDecodeError:
+        value = json.dumps(value, ensure_ascii=False)
+    return f"# {key} = {value}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -34,16 +34,6 @@ def write_keys(path: Iterable[str]) -> str:
     return ".".join(key if _BARE.fullmatch(key) else json.dumps(key) for key in path)
 
 
-def read_toml(text: str) -> Any:
-    """Read a value as TOML has it; what is no literal is a text."""
-    import tomllib
-
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
 def write_toml(value: object) -> str:
     """Write a value in a line."""
     match value:

@@ -125,14 +125,16 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         from vllama.config import removed
 
         problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
+        context = getattr(error, "ctx", None)
         if new := removed.RENAMED_OPTIONS.get(option or ""):
             show_warning(f"{option} is called {new} now")
             given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
             return _run_command(given, rest)
-        if gone := _find_removed(args, option):
+        action = args[1] if "No such command" in problem and args[1:] else None
+        if gone := _find_removed(args, option or action):
             show_error(gone)
         else:
-            show_error(problem, _usage_hint(args, problem, option, getattr(error, "ctx", None)))
+            show_error(problem, _usage_hint(args, problem, option, context))
         return USAGE
     except typer.Abort:
         return INTERRUPTED
@@ -218,6 +220,8 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None, context: 
         return "name one model; arguments for the engine go after --"
     if named in COMMANDS or named in ALIASES:
         page = f"see '{context.command_path} --help'"
+        if "No such command" in problem:
+            return suggest(args[1], context.command.commands)
         if option and "No such option" in problem:
             return _option_hint(context.command, named, option, page)
         return page

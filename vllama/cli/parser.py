@@ -14,8 +14,6 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command, get_install_completion_arguments
 
-from vllama.base.errors import ConfigError
-from vllama.base.spelling import suggest
 from vllama.cli.command_index import ALIASES, COMMANDS, INTRODUCTION, LINES, find_place, help_page
 
 MOST_HELP_COLUMNS, LEAST_HELP_COLUMNS = 100, 30
@@ -101,17 +99,6 @@ class Actions(_Quick, TyperGroup):
             args = [first, *args] if first in HARMLESS else ["--help"]
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return an action and its arguments. Raises ConfigError for an unknown one."""
-        if ctx.resilient_parsing or self.get_command(ctx, word := args[0]):
-            return super().resolve_command(ctx, args)
-        from vllama.config import removed
-
-        if advice := removed.OPTIONS.get((str(self.name), word)):
-            raise ConfigError(f"'{ctx.command_path} {word}' was removed; {advice}")
-        hint = suggest(word, self.commands)
-        raise ConfigError(f"cannot run '{ctx.command_path} {word}': no such action", hint=hint)
-
 
 class Commands(_Quick, TyperGroup):
     """All commands by name; an alias is found, but not shown."""
@@ -171,7 +158,7 @@ def load_command(name: str) -> Any:
     examples = getattr(home, "EXAMPLES", "")
     app = typer.Typer(
         name=name, cls=Actions, help=LINES.get(name), epilog=examples, add_completion=False,
-        rich_markup_mode=None, subcommand_metavar="[ACTION] [ARGS]...",
+        rich_markup_mode=None, subcommand_metavar="[ACTION] [ARGS]...", suggest_commands=False,
     )  # fmt: skip
     actions = getattr(home, "ACTIONS", {})
     for action, run in actions.items():

@@ -7,6 +7,7 @@ the last key.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from msgspec import Struct
 from vllama.base.errors import ConfigError
 from vllama.base.meaning import says
 from vllama.base.setting import Effect, Setting, describe_fields
-from vllama.base.toml_lines import read_toml, write_keys
+from vllama.base.toml_lines import write_keys
 from vllama.config.secrets import mask
 from vllama.config.settings import GROUPS, SETTINGS, Config
 
@@ -168,7 +169,8 @@ def file_schema() -> dict[str, Any]:
     schema = describe_fields(SETTINGS)
     for setting in SETTINGS:
         described, default = schema["properties"][setting.key], setting.default
-        described["examples"] = [read_toml(setting.example)]
+        is_literal = re.fullmatch(r"true|false|\d+", setting.example)
+        described["examples"] = [json.loads(setting.example) if is_literal else setting.example]
         if default not in (None, ()):
             described["default"] = setting.default_text if isinstance(default, float) else default
     return {"$schema": DIALECT, "title": "Settings of vllama", **schema}
