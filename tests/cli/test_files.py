@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_what_is_there(
             process.wait()
         shown = process.stderr.read()
     assert shown.endswith(
-        f"stopped; what is there is kept: run 'vllama pull {HUB_NAME}' again to go on\n"
+        f"Interrupted. The partial download is saved; run 'vllama pull {HUB_NAME}' to resume.\n"
     )
     assert "Traceback" not in shown
     assert "Error" not in shown

@@ -37,7 +37,10 @@ def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
     added = vllama("keys", "add", "ann", *LIMITS, "--expires", "30d")
     secret = added.stdout.strip()
     assert added.returncode == 0 and secret.startswith("sk-") and len(secret) > 40
-    assert "not shown again" in added.stderr and "refuses requests without a key" in added.stderr
+    assert (
+        "Key for 'ann' (shown only once)" in added.stderr
+        and "rejects requests without a key" in added.stderr
+    )
     (key,) = read_keys(data / "keys.json")
     assert key.digest == digest_secret(secret)
     shown = json.loads(vllama("keys", "list", "--json").stdout)["keys"][0]
@@ -82,7 +85,7 @@ def test_the_way_out_after_the_last_key(vllama: Vllama, data: Path) -> None:
         assert told.returncode == 0 and "vllama keys open" in told.stderr, words
     assert vllama("keys", "open").returncode == 0
     assert "vllama keys open" not in vllama("keys").stderr
-    assert "refuses requests without a key" in vllama("keys", "add", "ann").stderr
+    assert "rejects requests without a key" in vllama("keys", "add", "ann").stderr
 
 
 WITHOUT_ADMIN = "no key has the scope 'admin'"
@@ -104,7 +107,7 @@ def test_a_person_is_offered_a_key_of_an_admin(
     person.expect("Add the key 'admin' for yourself first? [Y/n]: ")
     person.type(answer + "\n")
     assert person.finish() == 0
-    assert person.screen.count("refuses requests without a key") == 1
+    assert person.screen.count("rejects requests without a key") == 1
     assert [key.name for key in read_keys(data / "keys.json")] == names
 
 

@@ -234,7 +234,7 @@ def test_a_port_that_another_program_has(home: Home) -> None:
         assert len(home.servers()) == 1
         first.send_signal(signal.SIGINT)
         _, err = first.communicate(timeout=LIMIT_S)
-        where = f"another program has port {home.port}: using http://127.0.0.1:"
+        where = f"Port {home.port} is in use; listening on http://127.0.0.1:"
         assert err.startswith(where)
     assert home.processes() == []
 

@@ -70,7 +70,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     second.join(LIMIT_S)
     ended = page.get_by_role("region", name="Recent requests")
     expect(ended.get_by_text("the request was ended")).to_have_count(2)
-    expect(page.locator("activity-page")).to_contain_text("No request is running")
+    expect(page.locator("activity-page")).to_contain_text("No requests are running")
 
 
 def test_an_ended_request_shows_its_numbers_and_its_bodies(server, open_page):

@@ -246,7 +246,7 @@ def test_settings_go_with_each_request_and_into_presets(server, open_page):
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert body["think"] is False
     answer = page.get_by_role("article").nth(1)
-    expect(answer).to_contain_text("It ended at the limit of tokens.")
+    expect(answer).to_contain_text("Stopped: token limit reached.")
     expect(answer.get_by_role("button", name="Continue")).to_be_visible()
     page.get_by_role("link", name="New conversation").click()
     expect(settings.get_by_label("System prompt")).to_have_value("")

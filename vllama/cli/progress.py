@@ -73,7 +73,9 @@ def pull_with_progress(settings: Config, model: str, *, insecure: bool = False) 
     with open_display() as display:
         whole = _pull(settings, model, display, insecure)
     if not whole:
-        say_aside(f"stopped; what is there is kept: run 'vllama pull {model}' again to go on")
+        say_aside(
+            f"Interrupted. The partial download is saved; run 'vllama pull {model}' to resume."
+        )
         raise typer.Abort
 
 

@@ -191,7 +191,7 @@ class Run:
                 address, *_ = self._used.read()
                 if port:
                     waiting.over()
-                    say_aside(f"another program has port {self._settings.port}: using {address}")
+                    say_aside(f"Port {self._settings.port} is in use; listening on {address}")
                 return address
             self._shares, self._child = False, None
             waiting.over()

@@ -17,13 +17,7 @@ from vllama.base.spelling import find_similar
 from vllama.base.toml_lines import find_line, write_keys
 from vllama.config.address import Address, parse_address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
-from vllama.config.removed import (
-    ELSEWHERE,
-    is_removed,
-    list_removed,
-    suggest_setting,
-    update_tables,
-)
+from vllama.config.removed import ELSEWHERE, is_removed, list_removed, renew, suggest_setting
 from vllama.config.secrets import explain_unsendable, open_to_others, read_keys
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.models.settings import UpstreamSettings
@@ -315,7 +309,7 @@ class _Loader:
 
                 value = tomllib.loads(f"value = {value}")["value"]
             if setting.field in ("models", "upstreams"):
-                self.notes.extend(update_tables(setting.key, value, source.place))
+                self.notes.extend(renew(setting.key, value, source.place))
             return kind.read(value)
         except TableError as error:
             where = f"{write_keys(error.path)} from {source.place(error.path)}"

@@ -129,7 +129,7 @@ def suggest_setting(name: str, known: Collection[str], otherwise: str | None = N
     return suggest(others.get(near[0], near[0]) if near else name, known, otherwise)
 
 
-def update_tables(kind: str, tables: Any, place: Place) -> Iterator[str]:
+def renew(kind: str, tables: Any, place: Place) -> Iterator[str]:
     """Bring tables of models or upstreams up to date, and yield a notice for each old field.
 
     Renamed fields get their new names, removed ones go. Raises ConfigError as `list_removed` does.

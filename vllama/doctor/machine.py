@@ -173,7 +173,7 @@ def _ram_holders() -> list[tuple[str, int, int]]:
 def _name_rows(rows: Iterable[tuple[str, int, int]]) -> str:
     most = sorted(rows, key=lambda row: -row[2])[:HOLDERS]
     listed = [f"{name} (pid {pid}) {size(bytes_)}" for name, pid, bytes_ in most]
-    return f"most is held by {', '.join(listed)}" if listed else ""
+    return f"most of it is used by {', '.join(listed)}" if listed else ""
 
 
 def _name(pid: int) -> str:

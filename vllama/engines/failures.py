@@ -167,7 +167,7 @@ def explain_exit(exit_: Exit) -> Diagnosis:
         except ValueError:
             return Diagnosis(cause=f"it was killed by signal {-exit_.code}")
         if number is signal.SIGKILL and exit_.oom is False:
-            return Diagnosis(cause="another process killed it (SIGKILL); memory was not short")
+            return Diagnosis(cause="another process killed it (SIGKILL); enough memory was free")
         cause, hint = SIGNALS.get(number, (f"it was killed by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=SIGNAL_FAULTS.get(number))
     if exit_.code is None:

@@ -161,4 +161,4 @@ def list_answers(capture: Capture) -> Iterator[tuple[str, str]]:
 def render_answer(answer: Response) -> str:
     """Return an answer's text, and whether the limit of tokens has ended it."""
     text = answer.text.decode(errors="replace")
-    return f"{text}\n(cut: the limit of tokens was reached)" if answer.cut else text
+    return f"{text}\n(cut: token limit reached)" if answer.cut else text

@@ -141,9 +141,7 @@ def refuse_if_too_large(
     if estimate.fits:
         return
     context = find_fitting_context(facts, choice, bundle.format, info, need, estimate)
-    smaller = (
-        f"a smaller context (--context-length {context} fits)" if context else "a smaller model"
-    )
+    smaller = f"--context-length {context}" if context else "a smaller model"
     if estimate.settings.gpu_layers and RAM not in (estimate.lacking or {RAM}):
         asked = "--strict" if facts.settings.strict else "--gpu-layers"
         smaller = f"fewer layers on the GPU (without {asked}: as many as fit)"

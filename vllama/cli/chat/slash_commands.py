@@ -210,11 +210,11 @@ def _unquote(text: str) -> str:
 HELP = """\
 Available commands:
   /set            Change the settings of this conversation
-  /show           Show what the model is
-  /load <model>   Go on with another model
+  /show           Show model details
+  /load <model>   Switch to another model
   /save <model>   Keep this conversation as a model
   /list           List the models that the server has
-  /clear          Forget what was said
+  /clear          Clear the conversation
   /bye, /exit     Leave
   /?, /help       Show this; /? shortcuts for the keys
 
@@ -225,29 +225,29 @@ SET_HELP = """\
 Available commands:
   /set parameter <name> <value>   Set a parameter, such as temperature 0.2
   /set system <text>              Set the system message
-  /set history, nohistory         Keep what is typed, or not
-  /set wordwrap, nowordwrap       Break lines between words, or not
-  /set format json, noformat      Ask for JSON, or not
-  /set verbose, quiet             Show times and rates, or not
-  /set think [level], nothink     Let the model think first, or not
+  /set history, nohistory         Save prompts to the history, or not
+  /set wordwrap, nowordwrap       Wrap lines between words, or not
+  /set format json, noformat      Request JSON, or not
+  /set verbose, quiet             Show timings, or not
+  /set think [level], nothink     Enable thinking, or not
 """
 PARAMETER_HELP = """\
 Available parameters:
   /set parameter seed <int>               Random number seed
-  /set parameter num_predict <int>        Most tokens of an answer
-  /set parameter top_k <int>              Choose among so many tokens
-  /set parameter top_p <float>            Choose among tokens of so much probability together
-  /set parameter min_p <float>            Leave out tokens below this share of the best one's
-  /set parameter num_ctx <int>            Size of the context
-  /set parameter temperature <float>      How free the choice is
-  /set parameter repeat_penalty <float>   How much repetition is punished
-  /set parameter repeat_last_n <int>      How far back repetition counts
-  /set parameter num_gpu <int>            Layers to put on the GPU
-  /set parameter stop <string> ...        Texts that end the answer
+  /set parameter num_predict <int>        Maximum number of tokens
+  /set parameter top_k <int>              Sample from the k most likely tokens
+  /set parameter top_p <float>            Sample from tokens up to this total probability
+  /set parameter min_p <float>            Minimum probability, relative to the best token
+  /set parameter num_ctx <int>            Context length in tokens
+  /set parameter temperature <float>      Sampling temperature
+  /set parameter repeat_penalty <float>   Penalty for repetition
+  /set parameter repeat_last_n <int>      Tokens to check for repetition
+  /set parameter num_gpu <int>            Layers on the GPU
+  /set parameter stop <string> ...        Stop sequences
 """
 SHOW_HELP = """\
 Available commands:
-  /show info         Show what the model is
+  /show info         Show model details
   /show license      Show its license
   /show modelfile    Show a Modelfile
   /show parameters   Show its parameters and those set here

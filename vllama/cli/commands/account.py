@@ -16,7 +16,7 @@ Example:
 
 
 def push(
-    model: Annotated[str, argument("MODEL", "Name as in list.")], insecure: Insecure = False
+    model: Annotated[str, argument("MODEL", "Name of the model.")], insecure: Insecure = False
 ) -> None:
     """Upload a model: not possible from here."""
     with connect() as client:

@@ -58,7 +58,7 @@ def batch(
     cancel: Annotated[bool, option("--cancel", "End a batch; answers so far are kept.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run the requests of a file while nobody else asks their model, or list batches."""
+    """Run a batch file when the server is idle, or list batches."""
     if what is None:
         named = {"--cancel": cancel, "--output": output, "--model": model}
         for flag in (each for each, value in named.items() if value):

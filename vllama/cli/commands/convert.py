@@ -60,7 +60,7 @@ def convert(
     yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert safetensors to GGUF, or make a GGUF smaller."""
+    """Convert safetensors to GGUF, or quantize a GGUF."""
     from vllama.engines.child_env import build_child_env
     from vllama.models.convert.job import ConversionOptions
     from vllama.models.convert.prepare import prepare

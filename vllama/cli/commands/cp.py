@@ -18,10 +18,10 @@ Examples:
 
 
 def cp(
-    source: Annotated[str, model_argument("Name as in list.", "SOURCE")],
+    source: Annotated[str, model_argument("Name of the model.", "SOURCE")],
     destination: Annotated[str, argument("DESTINATION", "The new name.")],
 ) -> None:
-    """Give a model a second name; the files are shared."""
+    """Copy a model to a new name; the files are shared."""
     from vllama.models.create import check_copy_name, copy, make_no_source_error
 
     name, settings = check_copy_name(destination), load_settings()

@@ -62,7 +62,7 @@ def create(
     yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> None:
-    """Create a model from another one, with defaults of its own."""
+    """Create a model from another one, with its own defaults."""
     from vllama.models.convert.adapter import bring_adapters
     from vllama.models.create import NewModel, add_projector, check_new_name, choose_quant
     from vllama.models.create import create as create_model

@@ -31,7 +31,7 @@ STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "failed": "bold 
 
 
 def doctor(as_json: AsJson = False) -> int:
-    """Find what keeps models from running here."""
+    """Find problems that keep models from running."""
     from vllama.doctor.check import failure
 
     try:

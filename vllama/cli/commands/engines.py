@@ -106,7 +106,7 @@ def remove_engines(
 
 
 def examine_engines(as_json: AsJson = False) -> int:
-    """Find what keeps engines from running here."""
+    """Find problems that keep engines from running."""
     from vllama.cli.commands.doctor import examine
 
     return examine(load_settings(), engines_only=True, as_json=as_json)

@@ -20,7 +20,7 @@ Examples:
 
 
 def events(as_json: AsJson = False) -> None:
-    """Show what the server does, as it happens."""
+    """Stream the events of the server."""
     with connect() as client:
         for name, data in client.follow("/api/events"):
             if as_json:

@@ -28,7 +28,7 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def inspect_(
-    model: Annotated[str, model_argument("Name as in list.")],
+    model: Annotated[str, model_argument("Name of the model.")],
     prompt: Annotated[str, argument("PROMPT", "The text, which goes to the model as it is.")],
     layers: Annotated[str, option("--layers LIST", "Layers, such as 0-29 or 3,7. [all]")] = "",
     output: Annotated[

@@ -103,7 +103,7 @@ def open_server() -> None:
     from vllama.accounts.keys.store import change_keys
 
     change_keys(keys_file(load_settings().data_dir), lambda _: None, opens=True)
-    say("requests without a key are accepted again")
+    say("Requests without a key are accepted again.")
 
 
 ACTIONS = {
@@ -146,13 +146,13 @@ def change_file(settings: Config, action: str, name: str, given: Flags, *, as_js
     if as_json:
         show_json(to_builtins(describe_key(key)) | ({"key": secret} if secret else {}))
     elif secret:
+        say_aside(f"Key for '{name}' (shown only once):")
         say(secret)
-        say_aside(f"this is the key of '{name}'; it is not shown again")
     else:
         say(f"{DONE[action]} key '{name}'")
     if is_first:
-        say_aside("from now on the server refuses requests without a key, including your own;")
-        say_aside("for the commands: export OLLAMA_API_KEY=KEY (a key with --scope admin)")
+        say_aside("The server now rejects requests without a key, including your own.")
+        say_aside("For commands: export OLLAMA_API_KEY=KEY (a key with --scope admin)")
     if secret:
         warn_of_other_server(settings, secret)
     if action in ("revoke", "remove"):
@@ -183,8 +183,8 @@ def show_way_out(settings: Config) -> None:
     if content.open or settings.api_key or settings.require_keys:
         return
     if all(key.find_fault(time.time()) for key in content.keys):
-        say_aside("no key is valid, and the server still refuses requests without one;")
-        say_aside("to accept requests without a key: vllama keys open")
+        say_aside("All keys are revoked or expired, so every request is rejected.")
+        say_aside("To accept requests without a key: vllama keys open")
 
 
 def warn_of_other_server(settings: Config, secret: str) -> None:

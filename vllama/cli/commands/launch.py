@@ -68,7 +68,7 @@ def launch(
     ] = False,
     yes: Annotated[bool, yes_option()] = False,
 ) -> int:
-    """Set up a tool to use this server, and start it."""
+    """Configure a tool to use this server, and start it."""
     from vllama.cli.launch.target import check_system, choose_target, find
     from vllama.cli.launch.types import Places
 

@@ -47,7 +47,7 @@ def plan(
     ] = None,
     ram: Annotated[str | None, option("--ram SIZE", "RAM of that machine.")] = None,
 ) -> int:
-    """Show what serve would do with a model, and why."""
+    """Show how serve would load a model, and why."""
     if on_nodes and (gpus or ram):
         raise ConfigError("cannot use --nodes with --gpu or --ram: nodes plan for themselves")
     if on_nodes:

@@ -42,7 +42,7 @@ def ps(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the loaded models, or the running requests."""
+    """List loaded models, or running requests."""
     with connect() as client:
         if requests:
             show_requests(client, prefix, as_json=as_json)

@@ -25,7 +25,7 @@ def pull(
         str | None, option("--node NAME", "Pull to this node of the server's cluster.")
     ] = None,
 ) -> None:
-    """Download a model, or resume a stopped download."""
+    """Download a model, or resume an interrupted download."""
     settings = load_settings()
     if node is None:
         with change_models(settings):

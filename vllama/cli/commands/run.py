@@ -64,7 +64,7 @@ def run(
     ] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Ask a model once with a prompt, or converse with it."""
+    """Prompt a model once, or chat with it."""
     from vllama.cli.chat.session import Session
     from vllama.cli.run_server import open_server
 

@@ -38,7 +38,7 @@ def serve(
     yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,
     until_unused: Annotated[Path | None, typer.Option("--until-unused", hidden=True)] = None,
 ) -> int:
-    """Run the server, and load a model at once if one is named."""
+    """Start the server, and load a model if one is named."""
     from vllama.cli.reporter import LogReporter, TerminalReporter
     from vllama.cli.run_server import serve_users
     from vllama.cli.server_log import set_up_logging

@@ -25,7 +25,7 @@ def stop(
     model: Annotated[str | None, model_argument("Name of the model, as in ps.")] = None,
     request: Annotated[str | None, option("--request ID", "Cancel this request instead.")] = None,
 ) -> None:
-    """Unload a model, or end a request; the server keeps running."""
+    """Unload a model, or stop a request; the server keeps running."""
     if (model is None) == (request is None):
         raise ConfigError(
             "name a model to unload, or a request to end: MODEL or --request ID",

@@ -70,7 +70,7 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast the server is, alone or beside another one."""
+    """Measure the speed of the server, alone or against another one."""
     import secrets
 
     from vllama.cli.reporter import TerminalReporter

@@ -75,7 +75,7 @@ def replay(
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> int:
-    """Send a captured request again, and compare the answers."""
+    """Replay a captured request, and compare the responses."""
     from vllama.lab.judge import Verdict, judge_all
     from vllama.lab.replays import check_whole, parse_changes, replay_once, with_model
 

@@ -90,7 +90,7 @@ def verify(
     max_kl: MaxKl = MAX_KL,
     as_json: AsJson = False,
 ) -> int:
-    """Check whether two engines give the same answers."""
+    """Check whether two engines give the same responses."""
     from vllama.lab.asker import BUILT_IN, parse_prompts
 
     sides = parse_sides(engines, model)

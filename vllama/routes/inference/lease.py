@@ -345,7 +345,7 @@ class _Resumer:
     def _tell_resumed(self, pause_s: float) -> None:
         """Tell operators, and a client whose answer is whole."""
         work, name = self._work, self._work.wanted.bundle.name
-        log.info("%s: its engine has ended; the answer goes on after %.1f s", name, pause_s)
+        log.info("%s: engine crashed; response resumed after %.1f s", name, pause_s)
         work.gateway.metrics.resumed.add((name,))
         work.running.resumed += 1
         if not work.request.status:

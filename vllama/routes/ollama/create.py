@@ -56,7 +56,7 @@ SUCCESS = "success"
 
 
 async def create(gateway: Gateway, request: Request) -> None:
-    """Make a model of another one, or of uploaded files."""
+    """Create a model from another one, or from uploaded files."""
     body = decode_request(await request.body(), CreateBody)
     source, files = body.source, body.files or {}
     adapters, drafts = body.adapters, body.draft_files
@@ -212,7 +212,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 
 
 async def head_blob(gateway: Gateway, request: Request) -> None:
-    """Tell whether a file of a model is here."""
+    """Check whether a model file is stored here."""
     blobs = gateway.catalog.library.local.blobs
     here = await executors.disk.run(blobs.has, request.path.removeprefix(BLOBS))
     if here:

@@ -110,7 +110,7 @@ async def delete_file(gateway: Gateway, request: Request) -> None:
 
 
 async def create(gateway: Gateway, request: Request) -> None:
-    """Run the rows of a file while nobody else asks their model.
+    """Run a batch file when the server is idle.
 
     A request from anybody else stops the rows of that model at once; they go on a second after it
     has ended. `completion_window` is `24h`.

@@ -85,11 +85,7 @@ class PlanAnswer(Struct):
     hint: str | UnsetType | None = UNSET
     context_length: int | UnsetType = UNSET
     memory: Annotated[
-        dict[str, Any] | UnsetType,
-        says(
-            "the bytes of each part; `total_bytes` is what it needs, without `prompt_cache_bytes` "
-            "and `second_copy_bytes`, which it takes where there is room"
-        ),
+        dict[str, Any] | UnsetType, says("bytes by part; the total leaves out what is optional")
     ] = UNSET
     devices: Annotated[list[PlanDevice] | UnsetType, says("the memory of each device")] = UNSET
     engine: str | UnsetType = UNSET

@@ -50,7 +50,7 @@ class ActivityPage extends View {
         <h2 id="now-title">Now <span class="muted">${requests.length}</span></h2>
         ${requests.length
           ? requestTable(requests)
-          : html`<p class="muted">No request is running. Those of all clients are shown here.</p>`}
+          : html`<p class="muted">No requests are running. Requests of all clients appear here.</p>`}
       </section>
       ${this.ended(rows)}
       <usage-today></usage-today>

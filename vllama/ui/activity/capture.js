@@ -39,7 +39,7 @@ export async function showCapture(id, update) {
       <h3>Answer</h3>
       ${texts.map(
         ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
-          <pre tabindex="0">${indent(text)}${cut ? "\n(the limit of tokens was reached)" : nothing}</pre>`,
+          <pre tabindex="0">${indent(text)}${cut ? "\n(token limit reached)" : nothing}</pre>`,
       )}
       <details ?open=${!texts.length}>
         <summary>As it was sent</summary>

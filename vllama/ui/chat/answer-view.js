@@ -34,7 +34,7 @@ export function answerTemplate(answer, { versions, isLast }) {
     ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
     ${error ? html`<p class="error" role="alert">${error}</p>` : nothing}
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
-    ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">It ended at the limit of tokens.</p>` : nothing}
+    ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">Stopped: token limit reached.</p>` : nothing}
     ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
     ${calls.length ? resultForm(calls, id) : nothing}
     ${writing === "elsewhere"

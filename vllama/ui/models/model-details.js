@@ -55,7 +55,7 @@ export function details({ name, disk, live }, page) {
         : html`<button class="danger" @click=${() => actions.remove(name)}>Delete …</button>`}
     </div>
     ${requests.length ? html`<h3>Requests</h3>${requestTable(requests)}` : nothing}
-    <h3>${live && live.state !== "failed" ? "The plan that it runs by" : "How it would be loaded"}</h3>
+    <h3>${live && live.state !== "failed" ? "Plan" : "How it would be loaded"}</h3>
     ${page.opened.get(name)}
   `;
 }

@@ -155,7 +155,7 @@ function describeLimits({ rate, tokens, concurrent, priority }) {
 function showSecret({ name, secret }) {
   showDialog(
     `The key ${name}`,
-    html`<p>Copy it now: it is not shown again.</p>
+    html`<p>Copy it now: it is shown only once.</p>
       <pre tabindex="0" class="secret">${secret}</pre>
       ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret ?? "")}>Copy</button>` : nothing}`,
   );
