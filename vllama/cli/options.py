@@ -98,7 +98,7 @@ MaxKl: TypeAlias = Annotated[
     float,
     option(
         "--max-kl NATS",
-        "How far the probabilities may differ, by the mean KL divergence.",
+        "Maximum mean KL divergence of the probabilities.",
         min=0,
     ),
 ]

@@ -47,15 +47,18 @@ COLUMNS = ("ID", "STATUS", "ANSWERS", "ERRORS", "REQUESTS", "CREATED")
 
 def batch(
     what: Annotated[
-        str | None, argument("FILE", "The requests, one a line (JSONL; - for stdin), or a batch.")
+        str | None,
+        argument("FILE", "File with one request per line (JSONL; - for stdin), or a batch."),
     ] = None,
     output: Annotated[
-        Path | None, option("--output FILE -o", "Where to write the answers. [stdout]")
+        Path | None, option("--output FILE -o", "File for the responses. [stdout]")
     ] = None,
     model: Annotated[
-        str | None, option("--model NAME", "The model of all requests.", complete_model)
+        str | None, option("--model NAME", "Model for all requests.", complete_model)
     ] = None,
-    cancel: Annotated[bool, option("--cancel", "End a batch; answers so far are kept.")] = False,
+    cancel: Annotated[
+        bool, option("--cancel", "Cancel a batch; finished responses are saved.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a batch file when the server is idle, or list batches."""

@@ -29,7 +29,7 @@ File: TypeAlias = Annotated[Path | None, option("--config FILE", "Config file to
 
 
 def show(file: File = None, as_json: AsJson = False) -> None:
-    """Print every setting with its value and its source; secrets are not shown."""
+    """Show every setting, its value and its source, without secrets."""
     settings = config.load({}, config.environ(), file)
     for note in settings.notes:
         show_warning(note)
@@ -43,9 +43,9 @@ def show(file: File = None, as_json: AsJson = False) -> None:
 
 
 def edit(file: File = None) -> None:
-    """Open the config file in the user's editor; keep only what can be read afterwards.
+    """Edit the config file; only a valid one is saved.
 
-    What somebody else has written meanwhile is not overwritten: the edit stays in a draft then.
+    If the file changes meanwhile, the edit stays in a draft.
     """
     from vllama.cli.editor import edit_text
     from vllama.config.edit import NEW_FILE, read_text, save_text

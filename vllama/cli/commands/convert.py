@@ -35,14 +35,12 @@ OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
 def convert(
     context: typer.Context,
     model: Annotated[str, model_argument("A model of the hub, a folder, or a GGUF file.")],
-    quantize: Annotated[
-        str | None, option("--quantize -q QUANT", "Quantization to make. [Q4_K_M]")
-    ] = None,
+    quantize: Annotated[str | None, option("--quantize -q QUANT", "Quantization. [Q4_K_M]")] = None,
     outtype: Annotated[
         OutputType | None,
         option(
             "--outtype",
-            "What the converter writes; without --quantize it stays so.",
+            "Output type of the converter; final without --quantize.",
             case_sensitive=False,
         ),
     ] = None,
@@ -54,9 +52,9 @@ def convert(
         option("--mmproj/--no-mmproj", "Make a projector for images. [if the model has vision]"),
     ] = None,
     trust_remote_code: Annotated[
-        bool, option("--trust-remote-code", "Run code that the model brings.")
+        bool, option("--trust-remote-code", "Run code from the model's repository.")
     ] = False,
-    update: Annotated[bool, option("--update", "Install the newest converter first.")] = False,
+    update: Annotated[bool, option("--update", "Update the converter first.")] = False,
     yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -46,15 +46,15 @@ STDIN = Path("-")
 
 def create(
     context: typer.Context,
-    model: Annotated[str, argument("MODEL", "The new model's name.")],
+    model: Annotated[str, argument("MODEL", "Name of the new model.")],
     file: Annotated[
         Path, option("--file -f FILE", "The Modelfile; - reads it from stdin.", allow_dash=True)
     ] = DEFAULT_FILE,
     quantize: Annotated[
-        str | None, option("--quantize -q QUANT", "Quantization to make, such as Q4_K_M.")
+        str | None, option("--quantize -q QUANT", "Quantization, such as Q4_K_M.")
     ] = None,
     draft_quantize: Annotated[
-        str | None, option("--draft-quantize QUANT", "Quantization of the DRAFT model to make.")
+        str | None, option("--draft-quantize QUANT", "Quantization of the DRAFT model.")
     ] = None,
     link: Annotated[
         bool, option("--link", "Hard-link the files of paths instead of copying them.")

@@ -56,7 +56,7 @@ Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Their names.", comp
 
 
 def list_engines(as_json: AsJson = False) -> None:
-    """List the engines, which of them suit this machine, and how to install them."""
+    """List engines, whether they suit this machine, and how to install them."""
     show_list(load_settings(), as_json=as_json)
 
 
@@ -69,14 +69,10 @@ def install(
         bool, option("--compile", "Build it from source for this machine's processor.")
     ] = False,
     version: Annotated[
-        str | None,
-        option(
-            "--version TAG",
-            "A release of the project itself (b11434, latest), or a version of the package.",
-        ),
+        str | None, option("--version TAG", "Upstream release (b11434) or package version.")
     ] = None,
     plugins: Annotated[
-        list[str] | None, option("--with PLUGIN", "A package that the engine can use.")
+        list[str] | None, option("--with PLUGIN", "Additional package for the engine.")
     ] = None,
 ) -> None:
     """Install engines; an interrupted installation resumes."""

@@ -29,17 +29,17 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 def inspect_(
     model: Annotated[str, model_argument("Name of the model.")],
-    prompt: Annotated[str, argument("PROMPT", "The text, which goes to the model as it is.")],
+    prompt: Annotated[str, argument("PROMPT", "Prompt, passed to the model unchanged.")],
     layers: Annotated[str, option("--layers LIST", "Layers, such as 0-29 or 3,7. [all]")] = "",
-    output: Annotated[
-        Path | None, option("--output FILE -o", "Write what was collected (safetensors).")
-    ] = None,
+    output: Annotated[Path | None, option("--output FILE -o", "Output file (safetensors).")] = None,
     steer: Annotated[
         list[str] | None,
         option("--steer VECTOR", "Steer: FILE@LAYERS, or FILE@LAYERS=STRENGTH (safetensors)."),
     ] = None,
-    tokens: Annotated[int, option("--tokens N", "Tokens of the answer.")] = 1,
-    chat: Annotated[bool, option("--chat", "Put the prompt into the model's template.")] = False,
+    tokens: Annotated[int, option("--tokens N", "Number of tokens to generate.")] = 1,
+    chat: Annotated[
+        bool, option("--chat", "Apply the model's chat template to the prompt.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Collect the residual stream of a model for a prompt."""

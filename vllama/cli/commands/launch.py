@@ -63,9 +63,7 @@ def launch(
     config_only: Annotated[
         bool, option("--config", "Write the settings without starting the tool.")
     ] = False,
-    restore: Annotated[
-        bool, option("--restore", "Put the tool's settings back as they were.")
-    ] = False,
+    restore: Annotated[bool, option("--restore", "Restore the tool's settings.")] = False,
     yes: Annotated[bool, yes_option()] = False,
 ) -> int:
     """Configure a tool to use this server, and start it."""

@@ -27,10 +27,8 @@ Examples:
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Part of the name of the models to list.")] = "",
-    nodes: Annotated[
-        bool, option("--nodes", "List the models of all machines of a cluster.")
-    ] = False,
+    part: Annotated[str, argument("PART", "Part of their names.")] = "",
+    nodes: Annotated[bool, option("--nodes", "List the models of all nodes of a cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the models on this machine."""

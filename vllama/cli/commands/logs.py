@@ -45,17 +45,17 @@ def logs(
         str | None,
         model_argument("Model whose engine's log to show. [default: the server's log]"),
     ] = None,
-    follow: Annotated[bool, option("--follow -f", "Follow the log, new starts included.")] = False,
+    follow: Annotated[bool, option("--follow -f", "Follow the log, including new starts.")] = False,
     attempt: Annotated[
         int | None,
-        option("--attempt N", "Start to show, one of the newest five. [the newest]", min=1),
+        option("--attempt N", "Which of the last five starts to show. [the newest]", min=1),
     ] = None,
     lines: Annotated[
         int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
     ] = None,
     every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
     debug: Annotated[
-        bool, option("--debug", "Show all lines, even those about each tensor.")
+        bool, option("--debug", "Show all lines, including those about tensors.")
     ] = False,
     as_json: Annotated[bool, option("--json", "Print JSON, one object per line.")] = False,
 ) -> None:

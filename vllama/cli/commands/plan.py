@@ -38,9 +38,7 @@ def plan(
         list[str], model_argument("Name or path, as for serve; several are planned together.")
     ],
     as_json: AsJson = False,
-    on_nodes: Annotated[
-        bool, option("--nodes", "Ask each node of the cluster whose head is running here.")
-    ] = False,
+    on_nodes: Annotated[bool, option("--nodes", "Plan on each node of the cluster.")] = False,
     gpus: Annotated[
         list[str] | None,
         option("--gpu GPU", "Plan for a machine with this GPU ('2x RTX 3090', '24GB')."),

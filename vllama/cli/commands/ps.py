@@ -36,9 +36,9 @@ NO_ANSWER = "No answer"  # vllama cannot restart an upstream
 
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Beginning of the name of the models to list.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Start of their names.")] = "",
     requests: Annotated[
-        bool, option("--requests", "List the running and waiting requests instead.")
+        bool, option("--requests", "List running and queued requests instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -24,7 +24,7 @@ def recommend(
     use: Annotated[
         str | None, option("--for USE", "Only models for chat, code, tools, vision or embeddings.")
     ] = None,
-    all_models: Annotated[bool, option("--all", "Also those that are too large.")] = False,
+    all_models: Annotated[bool, option("--all", "Include models that are too large.")] = False,
     gpus: Annotated[
         list[str] | None,
         option("--gpu GPU", "For a machine with this GPU ('2x RTX 3090', '24GB')."),

@@ -22,7 +22,7 @@ Examples:
 
 
 def rm(
-    models: Annotated[list[str], model_argument("Names as in list.")],
+    models: Annotated[list[str], model_argument("Names of the models.")],
     force: Annotated[
         bool, option("--force", "Also remove models that Ollama or LM Studio pulled.")
     ] = False,

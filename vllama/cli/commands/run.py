@@ -28,39 +28,34 @@ LEVELS = ("low", "medium", "high", "max")
 def run(
     model: Annotated[str, model_argument("Name of the model; pulled if it is missing.")],
     prompt: Annotated[
-        list[str] | None, argument("PROMPT", "The prompt; text from stdin is put before it.")
+        list[str] | None, argument("PROMPT", "Prompt; text from stdin goes before it.")
     ] = None,
-    verbose: Annotated[bool, option("--verbose", "Show times and rates.")] = False,
+    verbose: Annotated[bool, option("--verbose", "Show timings.")] = False,
     keepalive: Annotated[
-        str | None,
-        option("--keepalive DURATION", "How long the model stays loaded. [the server's]"),
+        str | None, option("--keepalive DURATION", "Time to stay loaded. [the server's]")
     ] = None,
     format_: Annotated[
         str | None,
-        option(
-            "--format FORM",
-            "Format of the answer: json, or a JSON schema.",
-            complete=complete_words("json"),
-        ),
+        option("--format FORM", "Response format: json or a schema.", complete_words("json")),
     ] = None,
     think: Annotated[
         str | None,
         option(
             "--think LEVEL",
-            "Whether to think first: --think, --think=false, --think=high.",
+            "Enable thinking: --think, --think=false, --think=high.",
             complete=complete_words("true", "false", *LEVELS),
         ),
     ] = None,
     hidethinking: Annotated[bool, option("--hidethinking", "Hide the thinking.")] = False,
     nowordwrap: Annotated[bool, option("--nowordwrap", "Do not wrap long lines.")] = False,
     truncate: Annotated[
-        bool | None, option("--truncate/--no-truncate", "Embedding: cut a text that is too long.")
+        bool | None, option("--truncate/--no-truncate", "Truncate text that is too long to embed.")
     ] = None,
     dimensions: Annotated[
-        int | None, option("--dimensions N", "Embedding: length of the vector.", min=1)
+        int | None, option("--dimensions N", "Dimensions of the embedding.", min=1)
     ] = None,
     keep: Annotated[
-        bool, option("--keep", "Leave the server running that was started for this.")
+        bool, option("--keep", "Keep the server running that this command starts.")
     ] = False,
     insecure: Insecure = False,
 ) -> None:

@@ -32,7 +32,7 @@ def serve(
     context: typer.Context,
     flags: Flags,
     name: Annotated[
-        str | None, model_argument("Model to load at the start, as with --model.")
+        str | None, model_argument("Model to load at startup, as with --model.")
     ] = None,
     config_file: Annotated[Path | None, option("--config FILE", "Config file to use.")] = None,
     yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,

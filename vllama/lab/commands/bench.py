@@ -46,24 +46,14 @@ def bench(
     ] = None,
     against: Annotated[
         list[str] | None,
-        option(
-            "--against [NAME=]URL",
-            "Another server with Ollama's API, and what to call it; may be repeated.",
-        ),
+        option("--against [NAME=]URL", "Another server with Ollama's API; repeatable."),
     ] = None,
-    clients: Annotated[str, option("--clients N,…", "Clients at the same time.")] = CLIENTS,
+    clients: Annotated[str, option("--clients N,…", "Number of concurrent clients.")] = CLIENTS,
     prompts: Annotated[str, option("--prompts KIND,…", "Kinds of prompts.")] = PROMPTS,
-    rounds: Annotated[
-        int, option("--rounds N", "How often to measure everything.", min=1)
-    ] = ROUNDS,
-    tokens: Annotated[int, option("--tokens N", "Tokens of each answer.", min=1)] = TOKENS,
+    rounds: Annotated[int, option("--rounds N", "Number of rounds.", min=1)] = ROUNDS,
+    tokens: Annotated[int, option("--tokens N", "Tokens per response.", min=1)] = TOKENS,
     swap: Annotated[
-        str | None,
-        option(
-            "--swap MODEL",
-            "Another model, to measure how long a change of models takes.",
-            complete_model,
-        ),
+        str | None, option("--swap MODEL", "Measure swaps to this model.", complete_model)
     ] = None,
     file: Annotated[
         Path | None, option("--picture FILE", "Write a bar chart, as SVG.", dir_okay=False)

@@ -45,32 +45,22 @@ ROWS = ("engine", "status", "tokens", "first token", "total", "tokens/s")
 
 
 def replay(
-    name: Annotated[str, argument("ID|FILE", "The capture to send again.", complete_capture)],
-    url: Annotated[str | None, option("--url URL", "Server to ask. [that of the settings]")] = None,
+    name: Annotated[str, argument("ID|FILE", "Capture to replay.", complete_capture)],
+    url: Annotated[str | None, option("--url URL", "Server to use. [that of the settings]")] = None,
     engine: Annotated[
-        str | None,
-        option(
-            "--engine NAME",
-            "Start a server with this engine, and ask it.",
-            complete=complete_engine,
-        ),
+        str | None, option("--engine NAME", "Replay on a new server with it.", complete_engine)
     ] = None,
     model: Annotated[
-        str | None, option("--model NAME", "Ask this model instead.", complete_model)
+        str | None, option("--model NAME", "Replay with this model instead.", complete_model)
     ] = None,
     changes: Annotated[
         list[str] | None,
-        option("--set KEY=VALUE", "Start a server with this setting, and ask it; may be repeated."),
+        option("--set KEY=VALUE", "Replay on a new server with this setting; repeatable."),
     ] = None,
-    times: Annotated[int, option("--times N", "How often to send it.", min=1)] = 1,
+    times: Annotated[int, option("--times N", "Number of replays.", min=1)] = 1,
     max_kl: MaxKl = MAX_KL,
     logprobs: Annotated[
-        bool,
-        option(
-            "--logprobs",
-            "If the texts differ, ask once more, with log probabilities, to see how close it "
-            "was; an engine may load the model again for it. [always with a server of its own]",
-        ),
+        bool, option("--logprobs", "Compare log probabilities too. [always on a new server]")
     ] = False,
     folder: Folder = None,
     as_json: AsJson = False,

@@ -61,9 +61,9 @@ def requests(
     last: Annotated[int, option("-n --last N", "How many to list.", min=1)] = LISTED,
     as_json: AsJson = False,
     as_curl: Annotated[
-        bool, option("--curl", "Print a command that sends the request again.")
+        bool, option("--curl", "Print a curl command that resends the request.")
     ] = False,
-    raw: Annotated[bool, option("--raw", "Print the answer as the client got it.")] = False,
+    raw: Annotated[bool, option("--raw", "Print the response as the client received it.")] = False,
 ) -> None:
     """List the captured requests, or show one."""
     settings = load_settings()

@@ -60,29 +60,23 @@ class Peer:
 def verify(
     model: Annotated[str | None, model_argument("Name or path, as for serve.")] = None,
     engines: Annotated[
-        str,
-        option(
-            "--engines A,B",
-            "The two to compare: ENGINE, ENGINE@VERSION, or ENGINE=MODEL for another form of it.",
-        ),
+        str, option("--engines A,B", "Two of ENGINE, ENGINE@VERSION or ENGINE=MODEL.")
     ] = "",
     file: Annotated[
         typer.FileBinaryRead | None,
-        option(
-            "--prompts FILE",
-            "Prompts to use: one a line, JSON lines, or a JSON array; - for stdin. [a set of 8]",
-        ),
+        option("--prompts FILE", "Prompts as lines, JSON lines or a JSON array. [a set of 8]"),
     ] = None,
     max_tokens: Annotated[
-        int, option("--max-tokens N", "Tokens of each answer.", min=1)
+        int, option("--max-tokens N", "Tokens per response.", min=1)
     ] = MAX_TOKENS,
-    context: Annotated[int, option("--context-length N", "Context in tokens.", min=1)] = CONTEXT,
+    context: Annotated[
+        int, option("--context-length N", "Context length in tokens.", min=1)
+    ] = CONTEXT,
     min_agreement: Annotated[
         float | None,
         option(
             "--min-agreement SHARE",
-            "Share of the text that has to be the same. "
-            "[0.5 where an engine returns no log probabilities]",
+            "Minimum share of identical text. [0.5 without log probabilities]",
             min=0,
             max=1,
         ),
