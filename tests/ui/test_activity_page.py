@@ -64,7 +64,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     expect(now).to_contain_text("place 1")
     now.get_by_role("row").filter(has_text="running").get_by_role("button", name="Stop").click()
     first.join(LIMIT_S)
-    assert b"was ended" in first.answer
+    assert b"was stopped" in first.answer
     expect(waits).to_have_count(0)
     now.get_by_role("button", name="Stop").click()
     second.join(LIMIT_S)

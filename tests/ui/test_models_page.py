@@ -247,7 +247,7 @@ def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
 def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_page):
     page = open_page(server_with_hub)
     plan = show_plan(page, TINY)
-    expect(plan).to_contain_text("Fits now: it needs")
+    expect(plan).to_contain_text("Fits now: needs")
     hub.fault = lambda method, path, headers, origin: (
         Fault(bytes_per_s=2_000) if origin == "cdn" else None
     )

@@ -210,13 +210,13 @@ CASES = [
         gpu(24, installed=NOTHING_USES_THE_GPU),
         "Qwen/Qwen3-0.6B",
         "hf.co/unsloth/Qwen3-0.6B-GGUF:Q4_K_M",
-        ("vLLM would be the choice here", "engines install vllm", "context 4096 tokens"),
+        ("vLLM would be the choice here", "engines install vllm", "context length 4096"),
     ),
     Case(
         gpu(24, installed=(LLAMA_CPP_GPU,)),
         "Qwen/Qwen3-0.6B",
         "hf.co/unsloth/Qwen3-0.6B-GGUF:Q4_K_M",
-        ("all layers on the GPU", "context 32768 tokens"),
+        ("all layers on the GPU", "context length 32768"),
     ),
     # formats that nothing here serves
     Case(cpu(16), "acme/Small", None, ("safetensors only", "vllama convert acme/Small")),
