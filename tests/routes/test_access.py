@@ -301,7 +301,7 @@ def test_a_key_sees_and_ends_its_own_requests_only(server: Server, keys: dict[st
         for name in ("limited", "reader", "free")
     ]
     assert statuses == [404, 403, 200]
-    assert b"was ended" in answer.read()
+    assert b"was stopped" in answer.read()
     connection.close()
 
 

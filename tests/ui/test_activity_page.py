@@ -69,7 +69,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     now.get_by_role("button", name="Stop").click()
     second.join(LIMIT_S)
     ended = page.get_by_role("region", name="Recent requests")
-    expect(ended.get_by_text("the request was ended")).to_have_count(2)
+    expect(ended.get_by_text("the request was stopped")).to_have_count(2)
     expect(page.locator("activity-page")).to_contain_text("No requests are running")
 
 

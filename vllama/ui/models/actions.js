@@ -57,7 +57,7 @@ export async function remove(name) {
 
 /** End a request; its client gets an error. @param {string} id */
 export const endRequest = (id) =>
-  report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was ended.");
+  report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was stopped.");
 
 /** Send a node no more requests; its running answers go on. @param {string} name */
 export const drain = (name) => setDrained(name, "drain", `${name} finishes its answers and gets no new requests.`);
