@@ -82,7 +82,7 @@ async def drop_name(gateway: Gateway, instance: Instance, bundle: Bundle) -> Non
 
 
 async def keep_names(gateway: Gateway) -> None:
-    """Drop names as they go, until cancelled."""
+    """Drop names as they go, until canceled."""
     while True:
         await drop_old_names(gateway)
         await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""What the engines here, and servers elsewhere, offer of a model; and what it is loaded for."""
+"""The offers of the engines here, and of servers elsewhere, for a model; its purpose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
-    """Return what the engines here would offer of a model: no model is loaded to say no."""
+    """Return the offers of the engines here for a model: no model is loaded to say no."""
     found = gateway.facts.found
     settings = Settings(mode=mode, alias=bundle.name, context_length=1)
     return [
@@ -64,7 +64,7 @@ async def fetch_or_refuse(
 
 
 def make_need_of_entry(entry: Entry) -> Need:
-    """Return what the model is loaded for: vectors if it makes nothing else."""
+    """Return the purpose that the model is loaded for: vectors if it makes nothing else."""
     _, load = entry.options({})
     chats = Capability.COMPLETION in entry.info.capabilities
     return Need(mode=Mode.CHAT if chats else Mode.EMBED, load=load)
