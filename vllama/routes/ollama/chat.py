@@ -169,7 +169,7 @@ def relay_turn(
 
     async def add_context(upstream: Upstream) -> None:
         if isinstance(writer, GenerateWriter) and not checked.asked.raw:
-            writer.context = await turn.prompt.context(writer.text, upstream)
+            writer.context = await turn.make_context(writer.text, upstream)
 
     async def answer_nothing() -> None:
         """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""
