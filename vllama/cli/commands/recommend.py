@@ -22,7 +22,8 @@ COLUMNS = ("MODEL", "GOOD FOR", "QUANT", "DOWNLOAD", "MEMORY", "CONTEXT", "RUNS 
 
 def recommend(
     use: Annotated[
-        str | None, option("--for USE", "Only models for chat, code, tools, vision, thinking or embeddings.")
+        str | None,
+        option("--for USE", "Only models for chat, code, tools, vision, thinking or embeddings."),
     ] = None,
     all_models: Annotated[bool, option("--all", "Also those that are too large.")] = False,
     gpus: Annotated[
