@@ -185,6 +185,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow
 @of("python")
 def test_programs(
     block: Block, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
