@@ -71,7 +71,7 @@ class Remote:
         for a registry that the settings do not allow.
         """
         ref, cancel = ModelRef.parse(name), cancel or threading.Event()
-        here = self._stored.find_ref(ref)
+        here = self._stored.search_ref(ref)
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
             here = None  # the caller wants the original, to convert it
         where = self._find_registry(ref, here, insecure=insecure)

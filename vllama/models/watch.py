@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from contextvars import ContextVar
+from operator import eq
 from pathlib import Path
 
 MAX_PATHS = 500  # a result that rests on more is never reused; a signature takes 1 to 2 µs
@@ -30,6 +31,7 @@ class Watch:
     def __init__(self) -> None:
         self.signed: dict[str, tuple[int, int, int, int] | None] = {}
         self._began_ns = time.time_ns()
+        self._is_exact = True
 
     def __enter__(self) -> Watch:
         self._token = _current.set(self)
@@ -37,12 +39,13 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+        latest_ns = max((each[3] for each in self.signed.values() if each), default=0)
+        is_settled = latest_ns < self._began_ns - FRESH_NS
+        self._is_exact = is_settled and len(self.signed) <= MAX_PATHS
 
     def holds(self) -> bool:
         """Return whether the same look-up would have the same result now."""
-        latest_ns = max((each[3] for each in self.signed.values() if each), default=0)
-        is_exact = latest_ns < self._began_ns - FRESH_NS and len(self.signed) <= MAX_PATHS
-        return is_exact and all(sign(path) == was for path, was in self.signed.items())
+        return self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values()))
 
 
 _current: ContextVar[Watch | None] = ContextVar("watch", default=None)

@@ -44,7 +44,7 @@ class Resolved:
 def resolve_name(library: Library, facts: Facts, name: str) -> Resolved:
     """Return the resolution of `name`. Raises as a pull does, except NotEnoughMemory."""
     try:
-        return Resolved(bundle=library.find(name))
+        return Resolved(bundle=library.find(name).bundle)
     except ModelNotFound:
         ref = ModelRef.parse(name)
         if ref.kind is Kind.PATH or is_cloud(ref):
@@ -105,7 +105,7 @@ def _list_candidates(found: Resolution) -> list[dict[str, Any]]:
 def _make_bundle(library: Library, found: Resolution) -> Bundle:
     """Return the bundle that a pull would make, as if it were on this disk."""
     repository, variant = found.repository, found.variant
-    repo = HubRepo(library.hf_cache_dir, repository.hub_id)
+    repo = HubRepo(library.settings.hf_cache_dir, repository.hub_id)
     folder = repo.snapshot(repository.commit)
     files = tuple(folder / file.path for file in variant.files)
     return Bundle(

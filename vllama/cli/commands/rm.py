@@ -44,7 +44,7 @@ def rm(
     with change_models(settings) as removed:
         for model in map(whole_path, models):
             try:
-                bundle = library.stored.find(model)
+                bundle = library.search(model)
                 freed_bytes = library.remove(model, force=force)
             except VllamaError as error:
                 is_missing = isinstance(error, ModelNotFound)

@@ -135,11 +135,13 @@ def find_original(library: Library, name: str) -> Original:
     """
     ref = ModelRef.parse(name)
     if ref.kind is Kind.PATH:
-        return Original(plain=_make_ref(ref.model), pull_name=name, bundle=library.find(name))
-    hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
+        return Original(
+            plain=_make_ref(ref.model), pull_name=name, bundle=library.find(name).bundle
+        )
+    hub = library.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
     quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
-        bundle = library.find(name)
+        bundle = library.find(name).bundle
         return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
     plain = ModelRef.of_hub(hub.hub_id, revision=hub.revision)
     here = next(
@@ -174,7 +176,7 @@ def check_format(bundle: Bundle) -> None:
 def _gguf(library: Library, name: str) -> Bundle | None:
     """Return the GGUF of exactly that quantization, if it is here."""
     try:
-        return library.find(name)
+        return library.find(name).bundle
     except ModelNotFound:
         return None
 
