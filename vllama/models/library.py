@@ -155,7 +155,7 @@ class Library(StoredModels):
     def _list_others(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
         """Return the models with names that only the tables have, next to `bundles`."""
         here = {bundle.name.lower() for bundle in bundles}
-        names = [alias for alias, _ in self.tables.list_aliases()]
+        names = [alias for _, each in self.tables.tables for alias in each.aliases or ()]
         names += [
             name for name, each in self.tables.tables if each.fallback and not is_pattern(name)
         ]

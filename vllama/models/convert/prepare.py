@@ -5,6 +5,7 @@ Nothing is written here. The hub is asked about a model that is not on this disk
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,9 +136,8 @@ def find_original(library: Library, name: str) -> Original:
     """
     ref = ModelRef.parse(name)
     if ref.kind is Kind.PATH:
-        return Original(
-            plain=_make_ref(ref.model), pull_name=name, bundle=library.find(name).bundle
-        )
+        plain = ModelRef(kind=Kind.LIBRARY, text=ref.model, model=ref.model)
+        return Original(plain=plain, pull_name=name, bundle=library.find(name).bundle)
     hub = library.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
     quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
@@ -155,7 +155,8 @@ def find_original(library: Library, name: str) -> Original:
         None,
     )
     if here is None and hub.has_tag:
-        here = _gguf(library, name)
+        with suppress(ModelNotFound):
+            here = library.find(name).bundle  # the GGUF of exactly that quantization
     if here is not None and here.hub_id:
         plain = ModelRef.of_hub(here.hub_id, revision=hub.revision)  # in the hub's own spelling
     gguf = here is not None and here.format is Format.GGUF
@@ -171,15 +172,3 @@ def check_format(bundle: Bundle) -> None:
             f"cannot convert '{bundle.name}': its files are on another server",
             hint="run vllama convert there",
         )
-
-
-def _gguf(library: Library, name: str) -> Bundle | None:
-    """Return the GGUF of exactly that quantization, if it is here."""
-    try:
-        return library.find(name).bundle
-    except ModelNotFound:
-        return None
-
-
-def _make_ref(stem: str) -> ModelRef:
-    return ModelRef(kind=Kind.LIBRARY, text=stem, model=stem)
