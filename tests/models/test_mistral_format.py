@@ -13,8 +13,8 @@ from vllama.engines.vllm.adapter import ENGINE as VLLM
 from vllama.engines.vllm.arguments import choose_formats
 from vllama.engines.vllm.parsers import choose_tool_parser
 from vllama.models.convert.workspace import check_folder
-from vllama.models.entry import Entry
 from vllama.models.headers.safetensors import is_model_folder, list_weight_files, read_folder
+from vllama.models.lookup import Entry
 from vllama.models.names.mistral_format import translate_params
 from vllama.models.names.ref import ModelRef
 from vllama.models.names.variants import choose_safetensors_files, is_mistral_format

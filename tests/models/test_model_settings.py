@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllama.chat.request import ChatRequest, Message
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings, ModelTables
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.routes.prompts.prepare import check_request

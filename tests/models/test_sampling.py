@@ -17,9 +17,9 @@ from vllama.chat.engine.request import make_chat_call
 from vllama.chat.prepare import prepare_chat
 from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.openai.read import NEUTRAL
-from vllama.models.entry import Entry
 from vllama.models.headers.info import combine_headers
 from vllama.models.headers.safetensors import read_folder
+from vllama.models.lookup import Entry
 from vllama.models.modelfile import format_modelfile
 from vllama.models.types import Format, ModelInfo
 from vllama.routes.prompts.prepare import check_request

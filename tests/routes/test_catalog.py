@@ -20,11 +20,10 @@ from tests.tiny import make_weights, write_tiny_gguf
 from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.config import Config
 from vllama.models.create import NewModel, copy, create
-from vllama.models.entry import Entry
 from vllama.models.library import Library, open_library
+from vllama.models.lookup import FRESH_NS, MAX_PATHS, Entry, Watch, rest_on
 from vllama.models.names.ref import ModelRef
 from vllama.models.settings import ModelsSettings
-from vllama.models.watch import FRESH_NS, MAX_PATHS, Watch, rest_on
 from vllama.routes.catalog import Catalog
 from vllama.routes.in_use import InUse, Setup
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.facts import INFO, bundle
 from tests.server_process import Server
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings
 
 MESSAGES = [{"role": "user", "content": "hi"}]

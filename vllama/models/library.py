@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.spelling import find_similar
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import list_model_files
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry, Watch, rest_on
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, add_default_tag, is_cloud
 from vllama.models.remote import Remote, make_missing_path_error
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
@@ -30,11 +29,6 @@ from vllama.models.stores.local import LocalStore
 from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.watch import Watch, rest_on
-
-if TYPE_CHECKING:
-    from vllama.models.sources.hf import HuggingFace
-
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +41,10 @@ class Library(StoredModels):
     `remote` is what can be pulled.
     """
 
-    def __init__(
-        self,
-        stores: Sequence[Store],
-        open_source: Callable[[], HuggingFace],
-        settings: ModelsSettings,
-    ) -> None:
+    def __init__(self, stores: Sequence[Store], settings: ModelsSettings) -> None:
         super().__init__(stores, settings)
         self.tables = settings.tables
-        self.remote = Remote(open_source, settings, self, self.list)
+        self.remote = Remote(self, self.list)
         self.has_fallbacks = bool(settings.tables.list_links())
         self._drafts_lock = threading.Lock()
         self._drafts: dict[tuple[str, str], str] = {}  # OK, or why a draft model is left out
@@ -266,11 +255,4 @@ def open_library(settings: ModelsSettings) -> Library:
 
         upstreams = UpstreamStore(settings.upstreams, settings.tables)
         stores = (upstreams, *stores)
-    stores = (LocalStore(settings.data_dir, stores), *stores)
-
-    def open_source() -> HuggingFace:
-        from vllama.models.sources.hf import HuggingFace
-
-        return HuggingFace(settings)
-
-    return Library(stores, open_source, settings)
+    return Library((LocalStore(settings.data_dir, stores), *stores), settings)

@@ -18,7 +18,6 @@ from vllama.models.headers.lora import CONFIG, WEIGHTS
 from vllama.models.limits import check_registry
 from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
-from vllama.models.settings import ModelsSettings
 from vllama.models.stored import StoredModels, find_in
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
@@ -33,7 +32,7 @@ _NAMES_SHOWN = 8
 
 
 class Remote:
-    """The source that `open_source` makes, and the registries that names may mention.
+    """The hub, and the registries that names may mention.
 
     What is on this disk, `stored`, is fetched again only if it has changed there. `list_models`
     returns all models here, under all their names.
@@ -41,15 +40,13 @@ class Remote:
     Modules that only a pull needs (the HTTP client, the hub's library) are imported by the pull.
     """
 
-    def __init__(
-        self,
-        open_source: Callable[[], HuggingFace],
-        settings: ModelsSettings,
-        stored: StoredModels,
-        list_models: Callable[[], Sequence[Bundle]],
-    ) -> None:
-        self._open_source, self._settings = open_source, settings
-        self._stored, self._list_models = stored, list_models
+    def __init__(self, stored: StoredModels, list_models: Callable[[], Sequence[Bundle]]) -> None:
+        self._stored, self._list_models, self._settings = stored, list_models, stored.settings
+
+    def _open_source(self) -> HuggingFace:
+        from vllama.models.sources.hf import HuggingFace
+
+        return HuggingFace(self._settings)
 
     def pull(
         self,

@@ -21,13 +21,13 @@ from vllama.base import private
 from vllama.models.aliases import find_hub_alias
 from vllama.models.disk import list_model_files, lock_data
 from vllama.models.hub_cache import iterate_repositories
+from vllama.models.lookup import rest_on, sign
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.resolve.matching import QUANTIZERS, explain_name_mismatch, rank_publisher
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
-from vllama.models.watch import rest_on, sign
 
 _INFOS_KEPT = 256
 

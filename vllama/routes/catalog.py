@@ -1,8 +1,8 @@
 """`Library.find` for requests: quickly, off the event loop, and by what clients may name.
 
 A look-up reads folders; a warm request must not wait for that. So a result is kept until something
-changes that it rests on (`models.watch`). Of models elsewhere it is used for a moment, an older one
-while it is looked up again. Requests that ask for one name at the same time share a look-up.
+changes that it rests on. Of models elsewhere it is used for a moment, an older one while it is
+looked up again. Requests that ask for one name at the same time share a look-up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from vllama.base import executors
 from vllama.base.clock import Clock
 from vllama.base.errors import InvalidModelRef, ModelNotFound, VllamaError
 from vllama.config.parse import holds_model
-from vllama.models.entry import Entry, InspectRules
 from vllama.models.library import Library
+from vllama.models.lookup import Entry, InspectRules, Watch, rest_on
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
 from vllama.models.types import Bundle, ModelInfo
-from vllama.models.watch import Watch, rest_on
 from vllama.routes.in_use import InUse
 
 KEEP_S = 2.0  # for changes that no watch sees

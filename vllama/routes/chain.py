@@ -33,7 +33,7 @@ from vllama.routes.first_token import TooSlow, first_token_in_time
 from vllama.routes.route import Handler
 
 if TYPE_CHECKING:
-    from vllama.models.entry import Entry
+    from vllama.models.lookup import Entry
     from vllama.models.types import Bundle
     from vllama.net.http.request import Request
     from vllama.routes.catalog import Catalog

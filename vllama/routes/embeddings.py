@@ -45,7 +45,7 @@ from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.request_types import EmbeddingBody
 from vllama.engines.base import Mode
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.names.ref import ModelRef
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request

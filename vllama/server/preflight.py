@@ -20,8 +20,8 @@ from vllama.machine.cards import read_cards, read_size, share_ram
 from vllama.machine.detect import detect
 from vllama.machine.types import Vendor
 from vllama.machine.visible import hide_gpus
-from vllama.models.entry import Entry
 from vllama.models.library import Library
+from vllama.models.lookup import Entry
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables

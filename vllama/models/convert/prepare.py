@@ -59,7 +59,8 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
         # before the download, as `check_folder` would after it
         check_weights(name, info.quant, is_mistral=info.mistral_weights)
         wanted = quantize or outtype or (parse_quant(original.quant) if original.quant else None)
-        quant = wanted or _usual(info)
+        embeds = Capability.EMBEDDING in info.capabilities
+        quant = wanted or ("AUTO" if embeds else DEFAULT)
         if quant == "AUTO":
             quant = choose_intermediate(info.quant)
         via = quant if quant in DIRECT else _via(name, quant, outtype, info)
@@ -85,12 +86,6 @@ def _outtype(text: str | None) -> str | None:
             hint=f"the converter writes {', '.join(sorted(DIRECT))} or auto; for others --quantize",
         )
     return name
-
-
-def _usual(info: ModelInfo) -> str:
-    """Return the default type for a model."""
-    embeds = Capability.EMBEDDING in info.capabilities
-    return choose_intermediate(info.quant) if embeds else DEFAULT
 
 
 def _via(name: str, quant: str, outtype: str | None, info: ModelInfo) -> str:

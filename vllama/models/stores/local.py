@@ -30,11 +30,11 @@ from vllama.models.disk import (
     remove_empty,
     remove_older,
 )
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Definition, Format, Skipped
-from vllama.models.watch import rest_on
 
 
 class LocalStore(RemovingStore):

@@ -10,7 +10,7 @@ from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.engines.base import Mode, Settings
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage

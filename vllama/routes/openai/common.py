@@ -21,7 +21,7 @@ from vllama.dialects.openai.choices import merge_choices
 from vllama.dialects.openai.completions import EngineTextWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.write import WholeWriter
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay

@@ -27,7 +27,7 @@ from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormPart, FormReader, pass_form
 from vllama.dialects.openai.read import parse_openai, read_chat
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream

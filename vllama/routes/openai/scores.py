@@ -43,7 +43,7 @@ from vllama.dialects.rerank import (
     write_rerank_body,
 )
 from vllama.engines.base import Mode
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.types import Capability, Format
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import ClientGone, Request

@@ -21,7 +21,7 @@ from vllama.chat.inspect import (
 )
 from vllama.chat.reply import Tally
 from vllama.chat.request import Call
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.prompts.tokenizer import name_tokens
 

@@ -45,7 +45,7 @@ from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.thinking_pass import ThinkingPass
 from vllama.dialects.ollama.options import OPTION_FIELDS
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
 from vllama.net.upstream.pool import Upstream

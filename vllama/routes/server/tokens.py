@@ -11,7 +11,7 @@ from vllama.base.errors import BadRequest
 from vllama.base.meaning import says
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import DetokenizeBody, TokenizeBody
-from vllama.models.entry import Entry
+from vllama.models.lookup import Entry
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.chain import find_model

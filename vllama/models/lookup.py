@@ -1,18 +1,70 @@
-"""A model that can be loaded: what a name means on this machine, with the user's settings."""
+"""A look-up of a model: its result, and the files and folders that this rests on.
+
+The stores call `rest_on` for each path before they read it. A path has another signature when the
+file is edited, replaced or removed, or when a file in the folder comes, goes or is renamed.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import eq
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.models.watch import Watch
 
 if TYPE_CHECKING:
     from vllama.chat.request import LoadOptions, Sampling
+
+MAX_PATHS = 500  # a result that rests on more is never reused; a signature takes 1 to 2 µs
+FRESH_NS = 2_000_000_000  # changes in one tick of a file system look alike; FAT's takes 2 s
+
+
+def sign(path: str | Path) -> tuple[int, int, int, int] | None:
+    """Return inode, size and times of a file or folder, following links; None if it is missing."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - runs for each request, and is quicker
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class Watch:
+    """The signatures of the paths of a look-up, which runs inside a `with` block."""
+
+    def __init__(self) -> None:
+        self.signed: dict[str, tuple[int, int, int, int] | None] = {}
+        self._began_ns = time.time_ns()
+        self._is_exact = True
+
+    def __enter__(self) -> Watch:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+        latest_ns = max((each[3] for each in self.signed.values() if each), default=0)
+        is_settled = latest_ns < self._began_ns - FRESH_NS
+        self._is_exact = is_settled and len(self.signed) <= MAX_PATHS
+
+    def holds(self) -> bool:
+        """Return whether the same look-up would have the same result now."""
+        return self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values()))
+
+
+_current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def rest_on(*paths: Path) -> None:
+    """Add paths to the watch of the running look-up."""
+    if (watch := _current.get()) is not None:
+        watch.signed |= {path: sign(path) for path in map(str, paths) if path not in watch.signed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +84,7 @@ class Entry:
     max_tokens: int | None = None
     inspect_rules: InspectRules | None = None
     watch: Watch = field(default_factory=Watch)
+    _own: tuple[Sampling, LoadOptions] | None = field(default=None, init=False)
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -43,9 +96,11 @@ class Entry:
 
         The user's settings decide which of the request's hold.
         """
-        if given.get("engine") is not None:
-            from vllama.accounts.keys.ring import check_engine
+        # not at the top: commands that find models have no requests
+        from vllama.accounts.keys.ring import check_engine
+        from vllama.dialects.ollama.options import resolve_options
 
+        if given.get("engine") is not None:
             check_engine()
         settings = self.bundle.settings
         if settings.strip or settings.force:
@@ -53,22 +108,16 @@ class Entry:
                 **{name: x for name, x in given.items() if name not in (settings.strip or ())},
                 **(settings.force or {}),
             }
-        return self._resolve(given) if given else self._own_options
-
-    @cached_property
-    def _own_options(self) -> tuple[Sampling, LoadOptions]:
-        return self._resolve({})
-
-    def _resolve(self, given: Mapping[str, object]) -> tuple[Sampling, LoadOptions]:
-        # not at the top: commands that find models have no requests
-        from vllama.dialects.ollama.options import resolve_options
-
-        return resolve_options(
+        if not given and self._own is not None:
+            return self._own
+        found = resolve_options(
             self.bundle.parameters,
             given,
             own=self.own_sampling,
             has_own_defaults=self.bundle.upstream is not None,
         )
+        self._own = self._own if given else found
+        return found
 
     @cached_property
     def own_sampling(self) -> Mapping[str, float]:
