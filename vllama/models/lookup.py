@@ -16,11 +16,11 @@ from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllama.models.settings import ModelSettings
-from vllama.models.types import Bundle, Format, ModelInfo
-
+# what only requests need is imported by them: short commands come here, too
 if TYPE_CHECKING:
     from vllama.chat.request import LoadOptions, Sampling
+    from vllama.models.settings import ModelSettings
+    from vllama.models.types import Bundle, ModelInfo
 
 MAX_PATHS = 500  # a result that rests on more is never reused; a signature takes 1 to 2 µs
 FRESH_NS = 2_000_000_000  # changes in one tick of a file system look alike; FAT's takes 2 s
@@ -96,7 +96,6 @@ class Entry:
 
         The user's settings decide which of the request's hold.
         """
-        # not at the top: commands that find models have no requests
         from vllama.accounts.keys.ring import check_engine
         from vllama.dialects.ollama.options import resolve_options
 
@@ -126,6 +125,7 @@ class Entry:
         A `generation_config.json` means all of it, with neutral values for the rest.
         """
         from vllama.dialects.ollama.options import NEUTRAL
+        from vllama.models.types import Format
 
         named = self.info.sampling
         folder = self.bundle.format is Format.SAFETENSORS
