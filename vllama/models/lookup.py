@@ -67,7 +67,7 @@ def rest_on(*paths: Path) -> None:
         watch.signed |= {path: sign(path) for path in map(str, paths) if path not in watch.signed}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InspectRules:
     """Rules for requests that inspect a model; `engines` are the capable ones, by title."""
 

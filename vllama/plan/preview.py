@@ -68,8 +68,20 @@ def preview_plan(
         forms = list_forms_here(library, bundle)
         return report_plan(facts, bundle, info, environ, forms=forms)
     more: dict[str, Any] = {
-        "files": _list_files(found),
-        "candidates": _list_candidates(found),
+        "files": [
+            {"name": file.path, "size_bytes": file.size_bytes, "here": False}
+            for file in found.variant.files
+        ],
+        "candidates": [
+            {
+                "repository": one.hub_id,
+                "quantization": one.quant,
+                "size_bytes": one.size_bytes,
+                "taken": one.taken,
+                "reason": one.reason,
+            }
+            for one in found.candidates
+        ],
         "notes": found.notes,
     }
     info = library.remote.look_into(found)
@@ -78,28 +90,6 @@ def preview_plan(
     refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)
     more["refused"] = find_refused(facts, bundle, info)
     return make_report(facts, bundle, refusal, environ=environ, **more)
-
-
-def _list_files(found: Resolution) -> list[dict[str, Any]]:
-    """Return name and size of each file to download."""
-    return [
-        {"name": file.path, "size_bytes": file.size_bytes, "here": False}
-        for file in found.variant.files
-    ]
-
-
-def _list_candidates(found: Resolution) -> list[dict[str, Any]]:
-    """Return the candidates on the hub, with the reasons for and against each."""
-    return [
-        {
-            "repository": one.hub_id,
-            "quantization": one.quant,
-            "size_bytes": one.variant.size_bytes if one.variant else None,
-            "taken": one.taken,
-            "reason": one.reason,
-        }
-        for one in found.candidates
-    ]
 
 
 def _make_bundle(library: Library, found: Resolution) -> Bundle:

@@ -140,7 +140,9 @@ class Catalog:
 
     def _look_up(self, name: str) -> Entry:
         config, entry = self._in_use.config, self._find(name)
-        entry.max_tokens, entry.inspect_rules = config.max_tokens, self._make_inspect_rules()
+        inspecting = [x.title for x in self._in_use.facts.found.engines.values() if x.inspects]
+        entry.max_tokens = config.max_tokens
+        entry.inspect_rules = InspectRules(config.inspect_limit_bytes, tuple(inspecting))
         # the template in the model's own file comes first
         if entry.bundle.template and not config.go_template:
             own = replace(entry.bundle, template=None)
@@ -148,13 +150,6 @@ class Catalog:
                 entry = replace(entry, bundle=own, read=lambda: info)
         entry.read()  # here, in a thread
         return entry
-
-    def _make_inspect_rules(self) -> InspectRules:
-        config, engines = self._in_use.config, self._in_use.facts.found.engines.values()
-        return InspectRules(
-            most_bytes=config.inspect_limit_bytes,
-            engines=tuple(each.title for each in engines if each.inspects),
-        )
 
     def _find(self, name: str) -> Entry:
         if self.library.find_link(name) or (path := ModelRef.parse(name).path) is None:
