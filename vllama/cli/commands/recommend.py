@@ -34,8 +34,7 @@ def recommend(
     as_json: AsJson = False,
 ) -> int:
     """Recommend models that suit this machine."""
-    from vllama.plan.recommend import check_use, list_recommendations
-    from vllama.plan.recommended import AS_OF, EMBEDDINGS
+    from vllama.plan.recommend import AS_OF, EMBEDDINGS, check_use, list_recommendations
     from vllama.server.preflight import gather_facts, suppose_machine
 
     check_use(use)

@@ -176,7 +176,7 @@ class Batches:
     async def _may_start(self, model: str) -> bool:
         """Return whether a row may start; one without a model may, and gets its error."""
         try:
-            entry = await self._host.catalog.look_up(model)
+            entry = await self._host.catalog.find(model, trusted=True)
         except VllamaError:
             return True
         return self._host.lane.may_start(entry.bundle)

@@ -10,11 +10,11 @@ from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.engines.base import Mode, Settings
+from vllama.models.lookup import Entry
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -38,8 +38,7 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     """
     if not isinstance(error, NoPlan):
         return error
-    stored = gateway.catalog.library.stored
-    model = await executors.disk.run(stored.find_yielding, bundle.name)
+    model = await executors.disk.run(gateway.catalog.library.find_yielding, bundle.name)
     if model is None:
         return error
     outage = gateway.watch.find_outage(gateway.facts.found.find_servers(model)[0])

@@ -17,11 +17,11 @@ from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.request_types import ChatBody, GenerateBody
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter, write_without_text
+from vllama.models.lookup import Entry
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.adapters import unload
 from vllama.routes.inference.demand import (

@@ -47,10 +47,10 @@ from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.thinking_pass import ThinkingPass
 from vllama.dialects.ollama.options import OPTION_FIELDS
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.inspection import Inspection, prepare_inspection
 from vllama.routes.prompts.prompt import Prompt, PromptMaker
 from vllama.routes.prompts.templates import find_style, find_template, insert_text, strip_bos
