@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import shutil
 import time
@@ -41,11 +42,15 @@ class Place:
         self.ollama = home / "ollama"
         for folder in (self.own, self.hub, self.studio, self.ollama):
             folder.mkdir()
-        self.library: Library = open_library(
+        self.library = self.open()
+
+    def open(self) -> Library:
+        """Return a library that has read nothing yet."""
+        return open_library(
             ModelsSettings(
                 folders=(self.own,),
                 hf_cache_dir=self.hub,
-                data_dir=home / "data",
+                data_dir=self.home / "data",
                 lmstudio_dirs=(self.studio,),
                 ollama_dirs=(self.ollama,),
                 package_dirs=(),
@@ -267,6 +272,59 @@ def test_the_next_look_up_sees_each_change(tmp_path: Path) -> None:
 
     for title, order in ORDERS.items():
         asyncio.run(run(title, order))
+
+
+class Missing:
+    """A file that is away when the models are listed first, and comes later."""
+
+    def __init__(self, folder: Callable[[Place], Path], prepare: Callable[[Place], object]) -> None:
+        self.folder, self.prepare = folder, prepare
+
+    def hide(self, place: Place) -> None:
+        self.prepare(place)
+        files = [path for path in self.folder(place).rglob("*") if path.is_file()]
+        self.path = max(files, key=lambda path: path.lstat().st_size)
+        self.path.rename(place.home / "away")
+
+    def show(self, place: Place) -> None:
+        (place.home / "away").rename(self.path)
+
+
+MISSING = {
+    "a blob of Ollama's": Missing(
+        lambda place: place.ollama / "blobs", lambda place: place.put_ollama("x:latest", "s")
+    ),
+    "a blob of the hub's": Missing(
+        lambda place: place.hub / "models--o--x/blobs", lambda place: place.put_hub("o/x", 2048)
+    ),
+    "the base of a created model": Missing(lambda place: place.own, made_from("b", "x", "s")),
+    "the weights of a folder": Missing(
+        lambda place: place.own / "x", lambda place: write_folder(place, "x")
+    ),
+}
+
+
+def describe(library: Library) -> object:
+    """Return all that a list tells, and what it leaves out."""
+    return library.list(), library.list_skipped()
+
+
+def test_the_next_list_sees_each_change(tmp_path: Path) -> None:
+    orders = {title: (order.prepare, order.change) for title, order in ORDERS.items()}
+    orders |= {title: (missing.hide, missing.show) for title, missing in MISSING.items()}
+    places = {title: Place(tmp_path / str(n)) for n, title in enumerate(orders)}
+    for title, (prepare, _) in orders.items():
+        prepare(places[title])
+    settle()
+    for title, (_, change) in orders.items():
+        library = places[title].library
+        before = describe(library)
+        one, two = ([one for each in library.stores for one in each.list()] for _ in range(2))
+        assert all(map(operator.is_, one, two)), title  # nothing is read again
+        change(places[title])
+        after = describe(library)
+        assert after == describe(places[title].open()), title
+        assert after != before, title
 
 
 def test_changes_within_a_tick_of_the_clock_are_seen(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.spelling import find_similar
@@ -106,12 +106,7 @@ class Library(StoredModels):
         for item in self.list_skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
-        keys: dict[str, str] = {}
-        for bundle in self.list():
-            here = ModelRef.parse(bundle.name)
-            # also without the tag and the organization: any of them may be misspelled
-            for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
-                keys.setdefault(key.lower(), bundle.name)
+        keys = _list_spellings(tuple(bundle.name for bundle in self.list()))
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
         near = list(dict.fromkeys(keys[key] for key in find_similar(wanted, keys)))
         if not may_pull:
@@ -125,7 +120,7 @@ class Library(StoredModels):
     def _configure(self, bundle: Bundle, *names: str) -> Bundle:
         """Return a model with its settings; `names` are others that it is known by."""
         settings = self._find_settings(bundle, *names)
-        if not settings.given:
+        if settings is NOTHING or not settings.given:
             return bundle
         stored = bundle
         if settings.defaults:
@@ -238,6 +233,20 @@ class Library(StoredModels):
             return bundle, store
         reason, hint = kept or ("its store is read-only", None)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
+
+
+@lru_cache(maxsize=1)
+def _list_spellings(names: Sequence[str]) -> Mapping[str, str]:
+    """Return each name by its forms, in lower case.
+
+    Also without the tag and the organization: any of them may be misspelled.
+    """
+    keys: dict[str, str] = {}
+    for name in names:
+        here = ModelRef.parse(name)
+        for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
+            keys.setdefault(key.lower(), name)
+    return keys
 
 
 def open_library(settings: ModelsSettings) -> Library:

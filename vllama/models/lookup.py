@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllama.models.settings import ModelSettings
     from vllama.models.types import Bundle, ModelInfo
 
-MAX_PATHS = 500  # a result that rests on more is never reused; a signature takes 1 to 2 µs
+MAX_PATHS = 500  # a look-up that rests on more is never reused; a signature takes 1 to 2 µs
 FRESH_NS = 2_000_000_000  # changes in one tick of a file system look alike; FAT's takes 2 s
 
 
@@ -36,10 +36,14 @@ def sign(path: str | Path) -> tuple[int, int, int, int] | None:
 
 
 class Watch:
-    """The signatures of the paths of a look-up, which runs inside a `with` block."""
+    """The signatures of the paths of a look-up, which runs inside a `with` block.
 
-    def __init__(self) -> None:
+    With more than `max_paths` it never holds.
+    """
+
+    def __init__(self, max_paths: int = MAX_PATHS) -> None:
         self.signed: dict[str, tuple[int, int, int, int] | None] = {}
+        self._max_paths = max_paths
         self._began_ns = time.time_ns()
         self._is_exact = True
 
@@ -51,14 +55,24 @@ class Watch:
         _current.reset(self._token)
         latest_ns = max((each[3] for each in self.signed.values() if each), default=0)
         is_settled = latest_ns < self._began_ns - FRESH_NS
-        self._is_exact = is_settled and len(self.signed) <= MAX_PATHS
+        self._is_exact = is_settled and len(self.signed) <= self._max_paths
 
     def holds(self) -> bool:
         """Return whether the same look-up would have the same result now."""
         return self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values()))
 
+    def rest_on(self, other: Watch) -> None:
+        """Rest on all that another look-up rests on, too."""
+        self.signed |= other.signed
+        self._began_ns = min(self._began_ns, other._began_ns)
+
 
 _current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def current() -> Watch | None:
+    """Return the watch of the running look-up."""
+    return _current.get()
 
 
 def rest_on(*paths: Path) -> None:

@@ -29,7 +29,7 @@ from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
 
-_INFOS_KEPT = 256
+_INFOS_KEPT = 4096  # of a few KB each
 
 
 class StoredModels:

@@ -301,6 +301,7 @@ def test_forgotten_uploads_go_with_the_next_removal(library: Library, home: Path
     upload(library, write_tiny_gguf(home / "other.gguf", seed=7))
     os.utime(old, (0, old.stat().st_mtime - ORPHAN_S - 1))
     make(library, "one")
+    library.remove("one")
     assert len(blobs(home)) == 1
     assert old.name not in blobs(home)
 

@@ -47,6 +47,7 @@ class LocalStore(RemovingStore):
         self._folder = data_dir / "models"
         self.roots = (self._folder,)
         self._bases = tuple(bases)
+        self.is_watched = all(store.is_watched for store in bases)
         self.blobs = BlobStore(data_dir / "blobs")
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
@@ -90,7 +91,8 @@ class LocalStore(RemovingStore):
                 private.replace(path, record, sync=True)
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
-            self._prune(old)
+            if old is not None and self.blobs.folder in {file.parent for file in _list_paths(old)}:
+                self._prune(old)  # all models are read for it
             kept = self._load(path)
         assert kept is not None  # just written, under the lock
         return kept
@@ -128,7 +130,7 @@ class LocalStore(RemovingStore):
                     f"blob {path.name.replace('-', ':')} not found", hint="upload the file again"
                 )
 
-    def _prune(self, old: Bundle | None) -> int:
+    def _prune(self, old: Bundle) -> int:
         """Delete blobs that no model uses any more: those of `old`, and old ones."""
         used: set[Path] = set()
         for path in _list_records(self._folder):
@@ -136,7 +138,7 @@ class LocalStore(RemovingStore):
             if bundle is None:
                 return 0  # unknown which blobs it uses
             used.update(_list_paths(bundle))
-        return self.blobs.prune(used, _list_paths(old) if old else ())
+        return self.blobs.prune(used, _list_paths(old))
 
     def _load(self, path: Path) -> Bundle | None:
         """Read one file; None if it is missing or damaged."""
@@ -164,6 +166,7 @@ class LocalStore(RemovingStore):
         )
 
     def _load_base(self, base: Base) -> Bundle:
+        rest_on(*base.files)
         if base.name and not (base.files and all(file.exists() for file in base.files)):
             found = self._find_in_bases(base.name)
             if found is not None and found.format is base.format:

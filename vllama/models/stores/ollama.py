@@ -142,6 +142,7 @@ def _read_word(config: Mapping[str, Any], name: str) -> str | None:
 
 def _get_blob(models: OllamaModels, layer: Layer) -> Path:
     """Return the path of a blob. Raises ValueError if it is incomplete."""
+    rest_on(models.blob(layer.digest))
     if not models.has_blob(layer.digest, layer.size_bytes):
         raise ValueError(f"its {layer.kind}, the blob sha256:{layer.digest[:12]}, is not complete")
     return models.blob(layer.digest)

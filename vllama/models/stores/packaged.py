@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from vllama.models.lookup import rest_on
 from vllama.models.names.quant import find_quant
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.names.variants import GgufGroup
@@ -34,6 +35,7 @@ class PackagedStore(Store):
 
     def read_all(self) -> list[Bundle]:
         """Return the models of the installed packages."""
+        rest_on(*map(Path, self._directories))
         return [bundle for name in PACKAGED if (bundle := self._read(name)) is not None]
 
     def find(self, ref: ModelRef) -> Bundle | None:
