@@ -81,4 +81,4 @@ def test_the_responses_stream_takes_a_cut_answer(client):
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     assert kinds[-1] == "response.completed" and final.usage.output_tokens == 8
-    assert final.incomplete_details is None
+    assert final.incomplete_details.reason == "max_output_tokens"
