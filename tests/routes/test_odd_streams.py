@@ -572,3 +572,15 @@ def test_a_forced_call_of_an_unknown_server_is_checked(both, delta, reason, brok
             "tools": [{"type": "function", "function": function}]}  # fmt: skip
     status, headers, _ = server.request("POST", PATH, body)
     assert (status, headers.get("x-vllama-violates")) == (200, broken)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_surrogate_pair_ends_nothing(both, stream):
+    there, server = both
+    halves = [json.dumps(chunk({"content": half})).encode() for half in ("a\ud83d", "\ude00b")]
+    there.routes[PATH] = (200, EVENTS, frame(*(b"data: %b\n\n" % one for one in halves), *TAIL))
+    body = {"model": "m", "messages": [{"role": "user", "content": "\ud83d"}], "stream": stream}
+    for path in (PATH, "/api/chat"):
+        status, _, data = server.request("POST", path, body)
+        assert status == 200 and "\ufffd" in data.decode(), (path, data)
+        assert b"error" not in data

@@ -418,10 +418,11 @@ class Reply:
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether the prompt is to be counted, because the engine has ended and not told."""
-        if self.count_prompt is None or self._reader.pending or self._deltas.needs_all:
+        """Whether the prompt is to be counted, because the response has ended and nobody told."""
+        is_midway = not self.has_enough and (self._reader.pending or self._deltas.needs_all)
+        if self.count_prompt is None or is_midway:
             return False
-        return self.tally.ended and not (self.has_enough or self.tally.usage.prompt_tokens)
+        return self.tally.ended and not self.tally.usage.prompt_tokens
 
     @property
     def has_enough(self) -> bool:
@@ -430,7 +431,7 @@ class Reply:
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
         """Take one event; None for the end of the stream and what follows it."""
-        if self.is_done:
+        if self.is_done or self.has_enough:
             return None
         template, deltas, tally = self.writer.template, self._deltas, self.tally
         if payload == DONE:
