@@ -241,11 +241,9 @@ class SchemaWriter:
 
     def _hold_number(self, kind: str, flat: Schema) -> Schema:
         known: Collection[str] = self._compiler.keywords
-        flat = {
-            name: x
-            for name, x in flat.items()
-            if abs(x) <= _MOST_NUMBER and (name != "multipleOf" or _is_short(x))
-        }
+        flat = {name: x for name, x in flat.items() if abs(x) <= _MOST_NUMBER}
+        if not _is_short(flat.get("multipleOf", 1)):
+            del flat["multipleOf"]
         if kind == "number" or self._compiler.is_fragile:
             return {name: x for name, x in flat.items() if name in known}
         held = {name: x for name, x in flat.items() if name in known or name != "multipleOf"}

@@ -431,7 +431,7 @@ class Reply:
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
         """Take one event; None for the end of the stream and what follows it."""
-        if self.is_done or self.has_enough:
+        if self.is_done:
             return None
         template, deltas, tally = self.writer.template, self._deltas, self.tally
         if payload == DONE:
