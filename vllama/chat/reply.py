@@ -7,7 +7,7 @@ The reader decodes each event once. `Deltas` makes whatever engines stream well 
 and nothing of engines.
 
 Most events of a stream differ from the one before in their text only. Once the filters let such
-events pass as they are, their surroundings are learnt (`EventTemplate`), so that a read that looks
+events pass as they are, their surroundings are learned (`EventTemplate`), so that a read that looks
 the same is not decoded at all; the relay then takes it from socket to socket (`net.fast_path`).
 """
 
@@ -38,7 +38,7 @@ JSON = "application/json"
 
 
 class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an OpenAI client wants of the answer, while the engine always streams with usage.
+    """The form of a response that an OpenAI client wants; the engine always streams with usage.
 
     `model` is the name that the client wrote, which the answer bears; `customs` are custom tools.
     """
@@ -52,7 +52,7 @@ class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """What is counted in an answer: its tokens, the times of its first and last, its end."""
+    """The counts of a response: its tokens, the times of its first and last, its end."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Tally:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the engine has worked for it, so that its tokens count."""
+        """True once the engine has worked for it, so that its tokens count."""
         return self.ended or self.left or self.first_token_ns is not None
 
     @property
     def last_token_ns(self) -> int:
-        """When the newest token came."""
+        """The time of the newest token."""
         return self._template.last_ns
 
     @property
@@ -197,18 +197,18 @@ class Writer(Protocol):
 
     @property
     def content_type(self) -> str:
-        """What its bytes are."""
+        """The media type of its bytes."""
 
     @property
     def template(self) -> EventTemplate:
-        """What is known of its plain events."""
+        """The template of its plain events."""
 
     @property
     def streams(self) -> bool:
-        """Whether plain events are written as they come, or kept by the template for the end."""
+        """True if plain events are written as they come, not kept by the template for the end."""
 
     def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
-        """Return what one event is to the client; b"" if that comes later."""
+        """Return one event as the client gets it; b"" if that comes later."""
 
     def finish(self, tally: Tally, now_ns: int) -> bytes:
         """Return the end, or the whole answer."""
@@ -262,17 +262,17 @@ class Reply:
 
     @property
     def content_type(self) -> str:
-        """What its bytes are."""
+        """The media type of its bytes."""
         return self.writer.content_type
 
     @property
     def template(self) -> EventTemplate:
-        """What is known of its plain events, for the fast path."""
+        """The template of its plain events, for the fast path."""
         return self.writer.template
 
     @property
     def may_cut(self) -> bool:
-        """Whether it may end the engine's answer before the engine does."""
+        """True if it may end the engine's response before the engine does."""
         return self._stops is not None and self._stops.cuts
 
     def make_resumable(self, on_new: Callable[[], None]) -> None:
@@ -298,12 +298,12 @@ class Reply:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it can be asked for again."""
+        """True if it can be asked for again."""
         return self._taken is not None and self.failure is None and not self.has_enough
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it has come that was kept."""
+        """True while nothing of it has come that was kept."""
         return self._taken is None or (self._taken.is_empty and not self._said)
 
     def begin_again(self) -> None:
@@ -418,7 +418,7 @@ class Reply:
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether the prompt is to be counted, because the response has ended and nobody told."""
+        """True if the prompt is to be counted, because the response has ended and nobody told."""
         is_midway = not self.has_enough and (self._reader.pending or self._deltas.needs_all)
         if self.count_prompt is None or is_midway:
             return False
@@ -426,7 +426,7 @@ class Reply:
 
     @property
     def has_enough(self) -> bool:
-        """Whether a stop sequence has ended the answer, and the engine would go on."""
+        """True if a stop sequence has ended the response, and the engine would go on."""
         return self._stops is not None and self._stops.is_over
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
@@ -477,7 +477,7 @@ class Reply:
         return event
 
     def _end_first_pass(self, passes: ThinkingPass, now_ns: int, out: list[bytes]) -> None:
-        """Have the relay make the second call, or end here."""
+        """Make the relay send the second call, or end here."""
         self.is_done, self.tally.ended = True, False
         self.second_call = passes.begin_second()
         if self.second_call is None:

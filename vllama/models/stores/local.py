@@ -30,11 +30,11 @@ from vllama.models.disk import (
     remove_empty,
     remove_older,
 )
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Definition, Format, Skipped
-from vllama.models.watch import rest_on
 
 
 class LocalStore(RemovingStore):
@@ -42,21 +42,12 @@ class LocalStore(RemovingStore):
 
     name = "created"
 
-    def __init__(
-        self,
-        data_dir: Path,
-        bases: Sequence[Store] = (),
-    ) -> None:
-        self._root = data_dir
+    def __init__(self, data_dir: Path, bases: Sequence[Store] = ()) -> None:
+        self.root = data_dir
         self._folder = data_dir / "models"
         self.roots = (self._folder,)
         self._bases = tuple(bases)
         self.blobs = BlobStore(data_dir / "blobs")
-
-    @property
-    def root(self) -> Path:
-        """The data folder."""
-        return self._root
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
         """Yield all models, even those whose base is missing, so that they can be removed."""
@@ -95,7 +86,7 @@ class LocalStore(RemovingStore):
             self._check_blobs(bundle)
             name = old.name if old is not None else bundle.name
             try:
-                record = _make_record(bundle, name, digest).encode(self._root)
+                record = _make_record(bundle, name, digest).encode(self.root)
                 private.replace(path, record, sync=True)
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
@@ -157,7 +148,7 @@ class LocalStore(RemovingStore):
         """Read one file. Raises OSError, ValueError."""
         rest_on(path)
         content, modified_s = path.read_bytes(), path.stat().st_mtime
-        record = Record.decode(content, self._root)
+        record = Record.decode(content, self.root)
         base = self._load_base(record.base)
         files = (*base.files, *list_model_files(*record.adapters, record.draft))
         return replace(

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import ModelNotFound
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.ollama.layout import OllamaModels
 from vllama.models.ollama.manifest import (
@@ -28,7 +29,6 @@ from vllama.models.ollama.manifest import (
 )
 from vllama.models.stores.base import RemovingStore, map_removal_errors
 from vllama.models.types import Bundle, Format, Skipped
-from vllama.models.watch import rest_on
 
 _MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licenses and messages
 

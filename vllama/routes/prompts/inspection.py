@@ -21,8 +21,8 @@ from vllama.chat.inspect import (
 )
 from vllama.chat.reply import Tally
 from vllama.chat.request import Call
+from vllama.models.lookup import Entry
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.tokenizer import name_tokens
 
 NUMBER_BYTES = 4  # of float32; others take half of it
