@@ -418,10 +418,11 @@ class Reply:
 
     @property
     def lacks_prompt(self) -> bool:
-        """True if the prompt is to be counted, because the engine has ended and not told."""
-        if self.count_prompt is None or self._reader.pending or self._deltas.needs_all:
+        """True if the prompt is to be counted, because the response has ended and nobody told."""
+        is_midway = not self.has_enough and (self._reader.pending or self._deltas.needs_all)
+        if self.count_prompt is None or is_midway:
             return False
-        return self.tally.ended and not (self.has_enough or self.tally.usage.prompt_tokens)
+        return self.tally.ended and not self.tally.usage.prompt_tokens
 
     @property
     def has_enough(self) -> bool:

@@ -159,6 +159,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.raw or bool(self.suffix)
 
 
+PlacedSchema = tuple[str, Mapping[str, Any]]
+"""A client's own JSON schema, and its place in the request."""
+
+
 class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     """A request as one engine takes it: what the body for the engine is built from.
 
@@ -167,8 +171,8 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     `thinks_first`: thinking comes before, in a pass of its own (`chat.thinking_pass`).
     `toolset`: what to look for in the answer. `continues`: the last message is an answer that the
     client has begun. `is_whole`: neither the client nor vllama needs the pieces. `ignored` names
-    the fields of the client that the engine is not sent. `half_held` is the client's own format,
-    if its schema has more than the engine is known to hold.
+    the fields of the client that the engine is not sent. `half_held` are schemas of which the
+    engine is not known to hold all: of tools that must be called by name, of the text under "".
     """
 
     model: str
@@ -187,7 +191,7 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     toolset: Toolset | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    half_held: Mapping[str, Any] | None = None
+    half_held: Mapping[str, PlacedSchema] = msgspec.field(default_factory=dict)
 
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):

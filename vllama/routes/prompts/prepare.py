@@ -248,7 +248,7 @@ class Turn:
             special_tokens=self.special_tokens,
         )
         check = None
-        if self.chat.half_held is not None and not self.chat.continues:
+        if self.chat.half_held and not self.chat.continues:
             filters.append(check := SchemaCheck(self.chat.half_held))
         reply = Reply(
             writer,
