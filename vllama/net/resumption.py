@@ -7,8 +7,9 @@ from typing import Protocol
 from vllama.base.errors import EngineCrashed, EngineError, VllamaError
 from vllama.chat.engine.events import decode_event
 from vllama.chat.replay import Rest
-from vllama.chat.reply import CUT_SHORT, Reply
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call
+from vllama.chat.tally import CUT_SHORT
 from vllama.net.relay_types import Prepare
 from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream

@@ -19,8 +19,8 @@ from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
-from vllama.chat.reply import JSON
 from vllama.chat.request import Call
+from vllama.chat.writer import JSON
 from vllama.net.upstream.connection import (
     MAX_ANSWER_BYTES,
     Connection,

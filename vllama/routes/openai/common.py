@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.chat.inspect import WholeReader
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call, ChatRequest, Usage
 from vllama.chat.stops import StopFilter
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.choices import merge_choices
 from vllama.dialects.openai.completions import EngineTextWriter

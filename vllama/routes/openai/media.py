@@ -21,8 +21,8 @@ from vllama.base.errors import BadRequest
 from vllama.base.meaning import BINARY, TEXT, says
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
-from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
+from vllama.chat.writer import EVENT_STREAM
 from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormPart, FormReader, pass_form

@@ -29,7 +29,7 @@ from vllama.chat.inspect import Inspect, WholeReader
 from vllama.chat.parsers.marks import has_marks
 from vllama.chat.parsers.thinking import find_open
 from vllama.chat.prepare import hold_from_start, leaves_choice, prepare_chat
-from vllama.chat.reply import Reply, Writer
+from vllama.chat.reply import Reply
 from vllama.chat.request import (
     Call,
     ChatRequest,
@@ -46,6 +46,7 @@ from vllama.chat.stops import StopFilter, check_stops, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.thinking_pass import ThinkingPass
+from vllama.chat.writer import Writer
 from vllama.dialects.ollama.options import OPTION_FIELDS
 from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings

@@ -28,7 +28,7 @@ from vllama.scheduler.instance import Prefix
 from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
-    from vllama.chat.reply import Tally
+    from vllama.chat.tally import Tally
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
     from vllama.scheduler.views import QueuePlace
