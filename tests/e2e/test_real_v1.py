@@ -65,7 +65,8 @@ def test_the_stop_sequence_is_named(real):
         met = client.messages.create(**asked, stop_sequences=["zzz", "five"])
         assert (met.stop_reason, met.stop_sequence) == ("stop_sequence", "five")
         assert met.content[0].text == " one two three four "
-        assert met.usage.output_tokens < free.usage.output_tokens == 10
+        # the engine may have made all of it by the time the stop is seen
+        assert 5 <= met.usage.output_tokens <= free.usage.output_tokens == 10
         assert _count_input(met.usage) == _count_input(free.usage)
         again = client.messages.create(**asked)  # the engine was freed by the cut
         assert again.content[0].text == free.content[0].text
