@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-tools test-slow test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(ENVS)/llama-server $(STAMPS)/model
@@ -32,8 +32,9 @@ lock: $(STAMPS)/package
 
 # The second step repeats the property tests with five times the examples. Tests of vLLM and of engines
 # that are no default have targets of their own, in which a missing engine is a failure.
-test: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model $(STAMPS)/registry
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+test: test-tools test-fast test-slow
+test-tools: $(STAMPS)/dev $(ENVS)/llama-server $(STAMPS)/model $(STAMPS)/registry
+test-slow: test-tools
 	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (vllm or vulkan or other_engines or clients)"
 
 # vLLM's CPU build, alone and compared with llama.cpp: 3.4 GB once, then some minutes

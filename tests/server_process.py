@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -108,6 +108,14 @@ class Server:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def commands(self) -> dict[psutil.Process, list[str]]:
+        """Return the command lines of `tree`, without those of processes that have just ended."""
+        found = {}
+        for process in self.tree():
+            with suppress(psutil.NoSuchProcess):
+                found[process] = process.cmdline()
+        return found
 
     # -- HTTP ---------------------------------------------------------------------------------
 

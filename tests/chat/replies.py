@@ -7,8 +7,9 @@ from typing import Any
 
 from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import compose_filters
-from vllama.chat.reply import Reply, ReplyOptions, Writer
+from vllama.chat.reply import Reply
 from vllama.chat.stops import StopFilter, make_stop_filter
+from vllama.chat.writer import ReplyOptions, Writer
 from vllama.dialects.ollama.write import ChatWriter, GenerateWriter, OllamaWriter
 from vllama.dialects.openai.choices import NthChoice
 from vllama.dialects.openai.write import StreamWriter, WholeWriter

@@ -5,7 +5,7 @@ import pytest
 
 from tests.chat.replies import collected, streamed
 from vllama.chat.engine.traits import Traits
-from vllama.chat.reply import ReplyOptions
+from vllama.chat.writer import ReplyOptions
 
 TRAITS = Traits(context_length=4096)
 

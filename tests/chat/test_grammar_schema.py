@@ -94,6 +94,11 @@ def test_what_no_compiler_holds_is_named(schema: dict[str, Any], compiler: Compi
             {"type": "object", "additionalProperties": INTEGER},
         ),
         (
+            {"propertyNames": {"$ref": "#/$defs/k"}, "additionalProperties": INTEGER,
+             "$defs": {"k": {"type": "string", "enum": ["a"]}}},
+            closed(a=INTEGER),
+        ),
+        (
             {"type": "array", "items": [STRING, INTEGER], "additionalItems": False},
             {"type": "array", "prefixItems": [STRING, INTEGER], "items": False, "maxItems": 2},
         ),
@@ -104,6 +109,10 @@ def test_what_no_compiler_holds_is_named(schema: dict[str, Any], compiler: Compi
         ),
         (
             {"properties": {"a": {"$ref": "#"}}},
+            closed(a={"$ref": "#/$defs/r0"}) | {"$defs": {"r0": closed(a={"$ref": "#/$defs/r0"})}},
+        ),
+        (
+            {"properties": {"a": {"allOf": [{"$ref": "#"}], "description": "d"}}},
             closed(a={"$ref": "#/$defs/r0"}) | {"$defs": {"r0": closed(a={"$ref": "#/$defs/r0"})}},
         ),
         ({"properties": {"a": True, "b": False}}, closed(a={})),
@@ -126,6 +135,11 @@ def test_other_words_for_the_same(schema: dict[str, Any], expected: object) -> N
         (XGRAMMAR, STRING | {"format": "uri"}, []),
         (LLGUIDANCE, STRING | {"format": "uri"}, ["schema.format"]),
         (LLGUIDANCE, {"type": "number", "minimum": 1.5}, []),
+        (LLGUIDANCE, {"type": "number", "multipleOf": 0.01}, []),
+        (LLGUIDANCE, {"type": "number", "multipleOf": 0.07}, ["schema.multipleOf"]),
+        (LLGUIDANCE, INTEGER | {"minimum": -(2**53), "maximum": 2**53}, []),
+        (LLGUIDANCE, INTEGER | {"minimum": -(2**63), "maximum": 9}, ["schema.minimum"]),
+        (LLGUIDANCE, {"type": "number", "maximum": 3.4e38}, ["schema.maximum"]),
         (CONVERTER, {"type": "number", "minimum": 1.5}, ["schema.minimum"]),
     ],
 )

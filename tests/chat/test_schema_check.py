@@ -30,14 +30,18 @@ KEYWORDS: list[tuple[dict[str, Any], Any, Any, str]] = [
 ]  # fmt: skip
 
 
+def find(schema: dict[str, Any], *texts: str) -> str:
+    return find_violations([("schema", json.dumps(schema), texts)])
+
+
 @pytest.mark.parametrize(("keywords", "good", "bad", "place"), KEYWORDS)
 def test_keywords(keywords: dict[str, Any], good: Any, bad: Any, place: str) -> None:
     if place == "type":
         keywords = TEXT | keywords
     schema = {"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": keywords}}
     texts = [json.dumps({"x": good})]
-    assert find_violations(json.dumps(schema), texts) == ""
-    found = find_violations(json.dumps(schema), [*texts, json.dumps({"x": bad})]).split("\n")
+    assert find(schema, *texts) == ""
+    found = find(schema, *texts, json.dumps({"x": bad})).split("\n")
     assert f"schema.properties.x.{place}" in found or found == ["schema.properties.x.anyOf"]
 
 
@@ -56,7 +60,7 @@ def test_keywords(keywords: dict[str, Any], good: Any, bad: Any, place: str) -> 
     ],
 )  # fmt: skip
 def test_what_cannot_be_judged(schema: dict[str, Any], text: str, found: str) -> None:
-    assert find_violations(json.dumps(schema), [text]) == found
+    assert find(schema, text) == found
 
 
 def events(*pieces: tuple[int, str, str | None]) -> list[Event]:
@@ -82,8 +86,40 @@ def events(*pieces: tuple[int, str, str | None]) -> list[Event]:
 def test_only_texts_that_end_by_themselves_are_collected(
     pieces: list[tuple[int, str, str | None]], texts: list[str]
 ) -> None:
-    check = SchemaCheck({"type": "json_schema", "json_schema": {"schema": {}}})
+    check = SchemaCheck({"": ("schema", {})})
     for event in events(*pieces):
         check.take(event)
         assert not event.changed
-    assert check.texts == texts
+    assert check.found == [("", text) for text in texts]
+
+
+def call(index: int, name: str | None, arguments: str, reason: str | None = None) -> Event:
+    function = {"name": name, "arguments": arguments}
+    delta = {"tool_calls": [{"index": index, "function": function}]}
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return decode_event(json.dumps({"choices": [choice]}).encode())
+
+
+UNIQUE = {"properties": {"a": {"uniqueItems": True}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([call(0, "f", '{"a": [1'), call(0, None, ", 1]}", "tool_calls")],
+         "tools[3].parameters.properties.a.uniqueItems"),
+        ([call(0, "f", '{"a": [1]}'), call(1, "f", '{"a": [1, 1]}', "tool_calls")],
+         "tools[3].parameters.properties.a.uniqueItems"),
+        ([call(0, "f", '{"a": [1]}', "tool_calls")], ""),
+        ([call(0, "f", '{"a": [1, 1]', "length")], ""),
+        ([call(0, "g", "{}", "tool_calls")], "tool_choice"),
+        (events((0, "no, thanks", "stop")), "tool_choice"),
+        ([*events((0, "well,", None)), call(0, "f", "{}", "tool_calls")], ""),
+        ([call(0, "f", '{"a": [1, 1]}'), call(0, None, " " * MAX_CHARACTERS, "tool_calls")], ""),
+    ],
+)  # fmt: skip
+def test_arguments_of_calls(given: list[Event], found: str) -> None:
+    check = SchemaCheck({"f": ("tools[3].parameters", UNIQUE)})
+    for event in given:
+        check.take(event)
+    assert find_violations(check.make_jobs()) == found

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.chat.cuts import run, ways
 from tests.chat.replies import chat_reply, collected, generate_reply, streamed
 from vllama.chat.engine.traits import Stops, Traits
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.stops import StopFilter, make_stop_filter
+from vllama.chat.writer import ReplyOptions
 
 KEPT = Traits(context_length=64, stops=Stops.KEPT)
 UNKNOWN = Traits(context_length=64, stops=Stops.UNKNOWN)

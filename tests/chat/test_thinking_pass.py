@@ -15,10 +15,11 @@ from vllama.chat.inspect import Inspect
 from vllama.chat.parsers.harmony import FINAL
 from vllama.chat.parsers.thinking import PAIRS
 from vllama.chat.prepare import prepare_chat
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call, ChatRequest, Message
 from vllama.chat.templates.template_style import Style
 from vllama.chat.thinking_pass import ThinkingPass
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.openai.write import StreamWriter
 
 TRAITS = Traits(

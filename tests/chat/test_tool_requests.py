@@ -15,9 +15,9 @@ from tests.chat.test_engine_request import LCP, VLLM
 from vllama.base.errors import BadRequest
 from vllama.chat.parsers.call_values import Form, Toolset
 from vllama.chat.prepare import make_call_schema, prepare_chat
-from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import ChatRequest, Message, PreparedChat
 from vllama.chat.templates.template_style import Style, choose_think, read_style, template_switches
+from vllama.chat.writer import ReplyOptions
 
 LCP = replace(LCP, parses_tools=False, splits_reasoning=False)
 SILENT = replace(VLLM, parses_tools=False, splits_reasoning=False, silent_tool_choice="none",

@@ -16,9 +16,10 @@ from tests.dialects.answers import FAILURES
 from tests.dialects.answers import read_named_events as events
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
 from vllama.chat.engine.traits import Traits
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
 from vllama.chat.stops import StopFilter
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.anthropic.write import MessagesWriter, make_too_long_error
 
 if TYPE_CHECKING:

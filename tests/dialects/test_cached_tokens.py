@@ -11,8 +11,9 @@ import pytest
 from tests.chat.cuts import run
 from tests.chat.replies import chat_reply, collected, generate_reply, openai_reply, streamed
 from tests.chat.test_engine_request import VLLM
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.request import Usage
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.anthropic.write import MessagesWriter
 from vllama.dialects.openai.choices import NthChoice, merge_choices
 from vllama.dialects.openai.completions import TextWriter

@@ -13,8 +13,8 @@ from tests.chat.replies import collected, streamed
 from tests.chat.test_engine_request import LCP, VLLM
 from tests.dialects.answers import read_events as events
 from vllama.base.errors import ContextOverflow, EngineCrashed, UpstreamError
-from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Usage
+from vllama.chat.writer import ReplyOptions
 
 NOW = 1_795_264_126_000_000_000
 PLAIN = ReplyOptions(kind="chat", stream=True, include_usage=False, model="m")

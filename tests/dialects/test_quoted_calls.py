@@ -15,7 +15,8 @@ from tests.chat.parsers.test_quoted_calls import WAYS
 from vllama.chat.engine.traits import Traits
 from vllama.chat.filters import CallSource, compose_filters
 from vllama.chat.parsers.call_values import Toolset
-from vllama.chat.reply import Reply, ReplyOptions, Writer
+from vllama.chat.reply import Reply
+from vllama.chat.writer import ReplyOptions, Writer
 from vllama.dialects.anthropic.write import MessagesWriter
 from vllama.dialects.ollama.write import ChatWriter
 from vllama.dialects.openai.write import StreamWriter, WholeWriter

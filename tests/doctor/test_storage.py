@@ -137,8 +137,8 @@ def test_a_hub_that_is_not_there_and_one_that_is_not_asked() -> None:
     assert statuses(machine.hub("http://hub.test", None, offline=True)) == ["skipped"]
 
 
-class StoredModels:
-    """Stores that skip many models."""
+class Library:
+    """Two models, of which one cannot be read, and many that are skipped."""
 
     def __init__(self, skipped: int) -> None:
         self._skipped = skipped
@@ -148,13 +148,6 @@ class StoredModels:
             Skipped(name=f"s{n}", store="hub", path=Path(), reason="no weights")
             for n in range(self._skipped)
         )
-
-
-class Library:
-    """Two models, of which one cannot be read, and many that are skipped."""
-
-    def __init__(self, skipped: int) -> None:
-        self.stored = StoredModels(skipped)
 
     def list(self):
         return [type("Bundle", (), {"name": name})() for name in ("good", "bad")]

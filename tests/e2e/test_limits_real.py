@@ -41,10 +41,9 @@ def server(counting, tmp_path_factory):
         yield running
 
 
-def list_engines(server) -> list[psutil.Process]:
-    """Return the processes that have a model's file on their command line, without their shims."""
-    tree = psutil.Process(server.process.pid).children(recursive=True)
-    return [one for one in tree if "--model" in one.cmdline() and not one.children()]
+def list_engines(server) -> dict[psutil.Process, list[str]]:
+    """Return the server's engines and their shims, with their command lines."""
+    return {one: words for one, words in server.commands().items() if "--model" in words}
 
 
 def test_a_template_that_doubles_starts_no_engine_and_delays_no_other(server):
@@ -62,7 +61,7 @@ def test_a_template_that_doubles_starts_no_engine_and_delays_no_other(server):
 def test_a_second_template_that_doubles_starts_no_engine(server):
     status, told = server.post("/api/chat", {"model": "second", "messages": QUESTION})
     assert status == 400 and "cannot render the model's chat template: it took" in told["error"]
-    assert not any("second" in " ".join(one.cmdline()) for one in list_engines(server))
+    assert not any("second.gguf" in " ".join(words) for words in list_engines(server).values())
 
 
 def test_a_quantized_cache_needs_flash_attention(server):

@@ -53,6 +53,10 @@ def test_logprobs_of_a_completion(client):
     assert logprobs.text_offset[0] == 2
 
 
+def _count_input(usage):
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
 def test_the_stop_sequence_is_named(real):
     asked = {"model": COUNTS, "max_tokens": 10,
              "messages": [{"role": "user", "content": QUESTION}]}  # fmt: skip
@@ -61,7 +65,9 @@ def test_the_stop_sequence_is_named(real):
         met = client.messages.create(**asked, stop_sequences=["zzz", "five"])
         assert (met.stop_reason, met.stop_sequence) == ("stop_sequence", "five")
         assert met.content[0].text == " one two three four "
-        assert met.usage.output_tokens < free.usage.output_tokens == 10
+        # the engine may have made all of it by the time the stop is seen
+        assert 5 <= met.usage.output_tokens <= free.usage.output_tokens == 10
+        assert _count_input(met.usage) == _count_input(free.usage)
         again = client.messages.create(**asked)  # the engine was freed by the cut
         assert again.content[0].text == free.content[0].text
 
@@ -81,4 +87,4 @@ def test_the_responses_stream_takes_a_cut_answer(client):
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     assert kinds[-1] == "response.completed" and final.usage.output_tokens == 8
-    assert final.incomplete_details is None
+    assert final.incomplete_details.reason == "max_output_tokens"

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from tests.e2e.conftest import MODEL, engine_at, weights
+from tests.e2e.schemas import NO_TYPES, read_schemas
 from tests.server_process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -64,16 +65,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     weights()
     environ = {"VLLAMA_ENGINE_PATHS": f"llama-server={engine_at()}"}
-    arguments = (
-        "--engine",
-        "llama-server",
-        "--num-parallel",
-        "4",
-        "--context-length",
-        "512",
-        "--model",
-        MODEL,
-    )
+    arguments = ("--engine", "llama-server", "--num-parallel", "4", "--context-length", "1024")
+    arguments += ("--model", MODEL)
     home = tmp_path_factory.mktemp("schemas")
     with Server(home, *arguments, fake=False, env=environ) as server:
         server.wait_for("ready: http")
@@ -103,6 +96,69 @@ def test_what_is_not_named_is_kept(native: Server, name: str) -> None:
     broken = [*validator(schema, format_checker=FORMATS).iter_errors(value)]
     assert bool(broken) == ("x-vllama-violates" in headers), (broken, value)
     assert "x-vllama-ignored" in headers or not broken
+
+
+LIBRARIES = {name: schema for name, schema in read_schemas().items() if name not in NO_TYPES}
+# those that a small model can fill in, by both ways
+SAMPLE = [name for name, schema in LIBRARIES.items() if len(json.dumps(schema)) < 500][::8]
+
+
+def ask_openai(server: Server, tokens: int, **fields: Any) -> tuple[Any, Any]:
+    said = [{"role": "user", "content": "Give a short example."}]
+    body = {"model": MODEL, "max_tokens": tokens, "temperature": 0, "messages": said, **fields}
+    status, headers, reply = server.request("POST", "/v1/chat/completions", body)
+    assert status == 200, reply
+    return headers, json.loads(reply)["choices"][0]
+
+
+def check(name: str, schema: Any, text: str, headers: Any) -> str | None:
+    """Return what is wrong with a finished response."""
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    if not validator(validator.META_SCHEMA).is_valid(schema):
+        return None  # of several drafts, as zod-to-json-schema writes for OpenAI
+    broken = [str(one.message) for one in validator(schema).iter_errors(json.loads(text))]
+    is_told = "x-vllama-violates" in headers and "x-vllama-ignored" in headers
+    return None if is_told or not broken else f"{name}: {text}: {broken}"
+
+
+def try_all(trial: Any, names: Any) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        wrong = [one for one in pool.map(trial, names) if one]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_schema_of_a_library_is_compiled(native: Server) -> None:
+    def trial(name: str) -> str | None:
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": LIBRARIES[name]}}
+        _, choice = ask_openai(native, 2, response_format=wanted)
+        text = choice["message"]["content"]
+        return None if re.match(r'[{\["0-9tfn-]', text) else f"{name}: {text}"
+
+    try_all(trial, LIBRARIES)
+
+
+def test_finished_responses_keep_to_schemas_of_libraries(native: Server) -> None:
+    def trial(name: str) -> str | None:
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": LIBRARIES[name]}}
+        headers, choice = ask_openai(native, 120, response_format=wanted)
+        if choice["finish_reason"] == "length":
+            return None
+        return check(name, LIBRARIES[name], choice["message"]["content"], headers)
+
+    try_all(trial, SAMPLE)
+
+
+def test_forced_calls_keep_to_schemas_of_libraries(native: Server) -> None:
+    def trial(name: str) -> str | None:
+        function = {"name": "f", "parameters": LIBRARIES[name]}
+        tools = [{"type": "function", "function": function}]
+        headers, choice = ask_openai(native, 100, tools=tools, tool_choice="required")
+        if choice["finish_reason"] == "length":
+            return None
+        (call,) = choice["message"]["tool_calls"]
+        return check(name, LIBRARIES[name], call["function"]["arguments"], headers)
+
+    try_all(trial, [name for name in SAMPLE if LIBRARIES[name].get("type") == "object"][::2])
 
 
 # llguidance finds out that no string fits both, and the engine would generate freely

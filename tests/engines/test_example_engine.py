@@ -139,7 +139,7 @@ def test_what_it_lacks_is_said(server, path, more, words):
 
 
 def test_only_vllama_can_use_its_server(server):
-    words = next(words for process in server.tree() if "--port" in (words := process.cmdline()))
+    words = next(words for words in server.commands().values() if "--port" in words)
     connection = http.client.HTTPConnection("127.0.0.1", int(words[words.index("--port") + 1]))
     connection.request("GET", "/v1/models")
     assert connection.getresponse().status == 404

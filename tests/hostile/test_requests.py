@@ -44,7 +44,7 @@ from vllama.routes.context import Starting
 from vllama.routes.guards import Guards
 from vllama.routes.in_use import InUse, Setup
 from vllama.routes.prompts import tokenizer
-from vllama.routes.prompts.prompt import Prompt
+from vllama.routes.prompts.prompt import PromptMaker
 from vllama.routes.route import Route
 
 STEPS = 300_000
@@ -317,10 +317,10 @@ def test_many_long_texts_are_no_long_text() -> None:
 
 
 def test_nor_is_it_rendered() -> None:
-    prompt = Prompt(INFO, None, None, Traits(context_length=100_000))  # type: ignore[arg-type]
+    maker = PromptMaker(INFO, None, None, Traits(context_length=100_000))  # type: ignore[arg-type]
     half = Message(role="user", content="a" * (tokenizer.MAX_TEXT // 2 + 1))
     with memory(MB), pytest.raises(BadRequest, match="too long"):
-        asyncio.run(prompt.fit((half, half), (), think=None))
+        asyncio.run(maker.from_chat((half, half), (), think=None))
 
 
 # -- what stays of a request ---------------------------------------------------------------------
@@ -343,7 +343,7 @@ class Nobody:
     def write(self, data: bytes) -> None:
         """Drop it."""
 
-    def answered(self, request: Request) -> None:
+    def on_answered(self, request: Request) -> None:
         """Do nothing."""
 
     def let_go(self) -> None:

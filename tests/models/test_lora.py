@@ -53,7 +53,7 @@ def test_adapters_of_safetensors_share_the_engine_of_their_base(form, shared):
 
 def test_folders_stay_as_they_are_and_are_counted(library, tmp_path):
     (tmp_path / "base").mkdir()
-    base = library.find(str(local(tmp_path / "base", hidden_size=64)))
+    base = library.find(str(local(tmp_path / "base", hidden_size=64))).bundle
     for name, rank in (("one", 8), ("two", 24), ("broken", 8)):
         files = write(tmp_path / name, config=PEFT | {"r": rank})
         adapters = bring_adapters(library, base, name, files)
@@ -63,7 +63,7 @@ def test_folders_stay_as_they_are_and_are_counted(library, tmp_path):
     (tmp_path / "broken" / WEIGHTS).unlink()
     read_rank.cache_clear()
     for name in (str(base.path), "one"):
-        info = library.plan_info(library.find(name))
+        info = library.plan_info(library.find(name).bundle)
         assert (info.lora_count, info.lora_rank) == (2, 24)
     library.remove("two")
     assert library.plan_info(base).lora_rank == 8 and (tmp_path / "two" / WEIGHTS).exists()
@@ -81,7 +81,7 @@ def test_an_adapter_of_the_hub(library, hub, tmp_path):
 
 def test_what_is_no_folder_of_an_adapter(library, tmp_path):
     (tmp_path / "base").mkdir()
-    base = library.find(str(local(tmp_path / "base", hidden_size=64)))
+    base = library.find(str(local(tmp_path / "base", hidden_size=64))).bundle
     files = write(tmp_path / "lora")
     renamed = {name: files[name].rename(tmp_path / f"blob-{name}") for name in files}
     for given in (renamed, {CONFIG: tmp_path / CONFIG}):

@@ -14,12 +14,12 @@ from vllama.engines.vllm.arguments import choose_formats
 from vllama.engines.vllm.parsers import choose_tool_parser
 from vllama.models.convert.workspace import check_folder
 from vllama.models.headers.safetensors import is_model_folder, list_weight_files, read_folder
+from vllama.models.lookup import Entry
 from vllama.models.names.mistral_format import translate_params
 from vllama.models.names.ref import ModelRef
 from vllama.models.names.variants import choose_safetensors_files, is_mistral_format
 from vllama.models.stores.folder import FolderStore
 from vllama.models.types import Capability, Format
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.templates import find_style, find_template
 
 PARAMS = {
@@ -184,8 +184,8 @@ def test_vllm_is_told_the_format(folder):
 
 
 def test_no_bare_text_is_sent_where_the_tokenizer_makes_the_prompts(folder):
-    entry = Entry(bundle(format=Format.SAFETENSORS), read_folder(folder))
+    entry = Entry(bundle(format=Format.SAFETENSORS), lambda: read_folder(folder))
     assert find_template(entry) is None
     assert find_style(entry, None) is None
-    plain = Entry(entry.bundle, replace(entry.info, mistral_tokenizer=False))
+    plain = Entry(entry.bundle, lambda: replace(entry.info, mistral_tokenizer=False))
     assert find_template(plain) is not None

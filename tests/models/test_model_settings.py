@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vllama.chat.request import ChatRequest, Message
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings, ModelTables
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prepare import check_request
 
 TABLES = ModelTables(
@@ -69,7 +69,7 @@ def make_entry(settings: ModelSettings) -> Entry:
         digest="0", modified_s=0.0, parameters=dict(settings.defaults or {}), info=info,
         settings=settings,
     )  # fmt: skip
-    return Entry(bundle, info)
+    return Entry(bundle, lambda: info)
 
 
 OLLAMA = {"options": {"temperature": 1.5, "num_predict": 7, "seed": 3}}

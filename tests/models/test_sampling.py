@@ -19,9 +19,9 @@ from vllama.chat.request import ChatRequest, Message
 from vllama.dialects.openai.read import NEUTRAL
 from vllama.models.headers.info import combine_headers
 from vllama.models.headers.safetensors import read_folder
+from vllama.models.lookup import Entry
 from vllama.models.modelfile import format_modelfile
 from vllama.models.types import Format, ModelInfo
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.prepare import check_request
 
 OWN = {"temperature": 0.6, "top_k": 20}
@@ -89,7 +89,7 @@ def test_what_holds(
     format: Format, sampling: Any, modelfile: Any, given: Any, values: Any, left: str
 ) -> None:
     info = ModelInfo(architecture="a", sampling=sampling)
-    entry = Entry(bundle(format=format, parameters=modelfile), info)
+    entry = Entry(bundle(format=format, parameters=modelfile), lambda: info)
     asked = ChatRequest(model="m", messages=(Message(role="user", content="x"),), **given)
     checked = check_request(entry, asked, "chat")
     body = send(checked.asked, checked.sampling, VLLM)

@@ -9,8 +9,14 @@ from vllama.base.errors import ConfigError
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Missing
 from vllama.machine.detect import detect
-from vllama.plan.recommend import FITS, Recommendation, check_use, list_recommendations
-from vllama.plan.recommended import MODELS, USES
+from vllama.plan.recommend import (
+    FITS,
+    MODELS,
+    USES,
+    Recommendation,
+    check_use,
+    list_recommendations,
+)
 from vllama.plan.types import Facts
 from vllama.server.preflight import suppose_machine
 

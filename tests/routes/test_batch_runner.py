@@ -58,7 +58,7 @@ class Site:
         self.store.save_batch(self.batch)
 
     def make_server(self, answer, *models: str) -> Batches:
-        async def look_up(name: str):
+        async def find(name: str, *, trusted: bool):
             if name not in models:
                 raise ModelNotFound(name)
             return SimpleNamespace(bundle=None)
@@ -75,7 +75,7 @@ class Site:
         return Batches(self.store, SimpleNamespace(
             answer=reply,
             keys=SimpleNamespace(find_owner=lambda *_: None, is_required=False),
-            catalog=SimpleNamespace(look_up=look_up),
+            catalog=SimpleNamespace(find=find),
             lane=SimpleNamespace(may_start=lambda *_: True),
         ))  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import shutil
 import time
@@ -21,10 +22,10 @@ from vllama.base.errors import ModelNotFound, VllamaError
 from vllama.config import Config
 from vllama.models.create import NewModel, copy, create
 from vllama.models.library import Library, open_library
+from vllama.models.lookup import FRESH_NS, MAX_PATHS, Entry, Watch, rest_on
 from vllama.models.names.ref import ModelRef
 from vllama.models.settings import ModelsSettings
-from vllama.models.watch import FRESH_NS, MAX_PATHS, Watch, rest_on
-from vllama.routes.catalog import Catalog, Entry
+from vllama.routes.catalog import Catalog
 from vllama.routes.in_use import InUse, Setup
 
 LIBRARY = "registry.ollama.ai/library/"
@@ -41,11 +42,15 @@ class Place:
         self.ollama = home / "ollama"
         for folder in (self.own, self.hub, self.studio, self.ollama):
             folder.mkdir()
-        self.library: Library = open_library(
+        self.library = self.open()
+
+    def open(self) -> Library:
+        """Return a library that has read nothing yet."""
+        return open_library(
             ModelsSettings(
                 folders=(self.own,),
                 hf_cache_dir=self.hub,
-                data_dir=home / "data",
+                data_dir=self.home / "data",
                 lmstudio_dirs=(self.studio,),
                 ollama_dirs=(self.ollama,),
                 package_dirs=(),
@@ -58,7 +63,7 @@ class Place:
         return write_tiny_gguf(self.home / path, n_ctx=context)
 
     def create(self, name: str, base: str, system: str) -> None:
-        recipe = NewModel(name=name, base=self.library.find(base), system=system)
+        recipe = NewModel(name=name, base=self.library.find(base).bundle, system=system)
         create(self.library, recipe)
 
     def put_hub(self, name: str, context: int, commit: str = COMMIT, quant: str = "Q8_0") -> None:
@@ -134,7 +139,7 @@ ORDERS = {
         *("target", made_from("b2", "target", "old"), "old"),
         lambda place: (
             place.create("source", "b2", "new"),
-            copy(place.library, place.library.find("source"), "target"),
+            copy(place.library, place.library.find("source").bundle, "target"),
         ),
         "new",
     ),
@@ -212,13 +217,13 @@ ORDERS = {
         "noted",
         lambda place: (
             *(place.put_hub("o/n1", 2048), place.put_hub("o/n2", 512)),
-            place.library.stored.names.note(
-                ModelRef.parse("noted"), place.library.find("hf.co/o/n1:Q8_0")
+            place.library.names.note(
+                ModelRef.parse("noted"), place.library.find("hf.co/o/n1:Q8_0").bundle
             ),
         ),
         2048,
-        lambda place: place.library.stored.names.note(
-            ModelRef.parse("noted"), place.library.find("hf.co/o/n2:Q8_0")
+        lambda place: place.library.names.note(
+            ModelRef.parse("noted"), place.library.find("hf.co/o/n2:Q8_0").bundle
         ),
         512,
     ),
@@ -235,7 +240,7 @@ def read(entry: Entry, kind: object) -> object:
 
 async def look_up(catalog: Catalog, name: str, kind: object) -> object:
     try:
-        return read(await catalog.look_up(name), kind)
+        return read(await catalog.find(name), kind)
     except ModelNotFound:
         return GONE
 
@@ -259,14 +264,67 @@ def test_the_next_look_up_sees_each_change(tmp_path: Path) -> None:
     async def run(title: str, order: Order) -> None:
         catalog = open_catalog(places[title].library)
         assert await look_up(catalog, order.name, order.before) == order.before, title
-        entry = await catalog.look_up(order.name)
+        entry = await catalog.find(order.name)
         assert entry.watch.holds(), title
-        assert entry is await catalog.look_up(order.name), title  # none is made for nothing
+        assert entry is await catalog.find(order.name), title  # none is made for nothing
         order.change(places[title])
         assert await look_up(catalog, order.name, order.after) == order.after, title
 
     for title, order in ORDERS.items():
         asyncio.run(run(title, order))
+
+
+class Missing:
+    """A file that is away when the models are listed first, and comes later."""
+
+    def __init__(self, folder: Callable[[Place], Path], prepare: Callable[[Place], object]) -> None:
+        self.folder, self.prepare = folder, prepare
+
+    def hide(self, place: Place) -> None:
+        self.prepare(place)
+        files = [path for path in self.folder(place).rglob("*") if path.is_file()]
+        self.path = max(files, key=lambda path: path.lstat().st_size)
+        self.path.rename(place.home / "away")
+
+    def show(self, place: Place) -> None:
+        (place.home / "away").rename(self.path)
+
+
+MISSING = {
+    "a blob of Ollama's": Missing(
+        lambda place: place.ollama / "blobs", lambda place: place.put_ollama("x:latest", "s")
+    ),
+    "a blob of the hub's": Missing(
+        lambda place: place.hub / "models--o--x/blobs", lambda place: place.put_hub("o/x", 2048)
+    ),
+    "the base of a created model": Missing(lambda place: place.own, made_from("b", "x", "s")),
+    "the weights of a folder": Missing(
+        lambda place: place.own / "x", lambda place: write_folder(place, "x")
+    ),
+}
+
+
+def describe(library: Library) -> object:
+    """Return all that a list tells, and what it leaves out."""
+    return library.list(), library.list_skipped()
+
+
+def test_the_next_list_sees_each_change(tmp_path: Path) -> None:
+    orders = {title: (order.prepare, order.change) for title, order in ORDERS.items()}
+    orders |= {title: (missing.hide, missing.show) for title, missing in MISSING.items()}
+    places = {title: Place(tmp_path / str(n)) for n, title in enumerate(orders)}
+    for title, (prepare, _) in orders.items():
+        prepare(places[title])
+    settle()
+    for title, (_, change) in orders.items():
+        library = places[title].library
+        before = describe(library)
+        one, two = ([one for each in library.stores for one in each.list()] for _ in range(2))
+        assert all(map(operator.is_, one, two)), title  # nothing is read again
+        change(places[title])
+        after = describe(library)
+        assert after == describe(places[title].open()), title
+        assert after != before, title
 
 
 def test_changes_within_a_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
@@ -281,7 +339,7 @@ def test_changes_within_a_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
             before = file.stat()
             file.write_bytes(content)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-            assert (await catalog.look_up("quick")).info.context_length == context
+            assert (await catalog.find("quick")).info.context_length == context
 
     asyncio.run(run())
 
@@ -291,13 +349,13 @@ def test_a_request_does_not_share_a_look_up_that_began_before_it(tmp_path: Path)
 
     async def run() -> None:
         catalog = open_catalog(place.library)
-        missing = asyncio.ensure_future(catalog.look_up("new"))
+        missing = asyncio.ensure_future(catalog.find("new"))
         await asyncio.sleep(0)  # it has begun
         while not catalog._pending["new"].done():
             await asyncio.sleep(0)
             if not (place.own / "new.gguf").exists():
                 place.gguf("own/new.gguf")
-                later = asyncio.ensure_future(catalog.look_up("new"))
+                later = asyncio.ensure_future(catalog.find("new"))
         await asyncio.wait({missing})
         assert (await later).bundle.name == "new:latest"
 
@@ -323,7 +381,7 @@ def test_the_state_of_a_model_is_that_of_what_an_engine_loads(tmp_path: Path) ->
         catalog = open_catalog(place.library)
 
         async def state(name: str) -> object:
-            return (await catalog.look_up(name)).bundle.state
+            return (await catalog.find(name)).bundle.state
 
         place.create("same", "one", "s")
         assert await state("same") == await state("one")  # two names of one engine
@@ -344,12 +402,12 @@ def test_a_damaged_model_is_an_error_and_no_memory(tmp_path: Path) -> None:
 
     async def run() -> None:
         catalog = open_catalog(place.library)
-        assert await catalog.look_up("bad")
+        assert await catalog.find("bad")
         good = file.read_bytes()
         file.write_bytes(b"nonsense")
         with pytest.raises(VllamaError):
-            await catalog.look_up("bad")
+            await catalog.find("bad")
         file.write_bytes(good)
-        assert await catalog.look_up("bad")
+        assert await catalog.find("bad")
 
     asyncio.run(run())

@@ -158,3 +158,17 @@ def test_with_the_flag_an_administrator_may(tmp_path):
             assert json.loads(sent).keys() == speech.keys() - {"ref"}
     finally:
         there.stop()
+
+
+def test_the_grammar_of_a_custom_tool_is_named(server):
+    form = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
+    custom = {"name": "patch", "format": form}
+    for path, body in (
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "custom", **custom}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "tools": [
+            {"type": "custom", "custom": {**custom, "format": {"type": "grammar", "grammar": form}}}
+        ]}),
+    ):  # fmt: skip
+        body |= {"model": "plain", "tool_choice": "required"}
+        status, headers, _ = server.request("POST", path, body)
+        assert (status, headers["x-vllama-ignored"]) == (200, "tools[0].format"), path

@@ -108,3 +108,40 @@ def test_a_response_that_is_cut_is_not_checked(server):
             "POST", path, {"model": "compiles-bad", **body, **limit}
         )
         assert (status, headers.get("x-vllama-violates")) == (200, None), path
+
+
+FORCED = {"compiles-good": [], "compiles-bad": ["a.uniqueItems", "u.format"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", FORCED)
+def test_arguments_of_a_forced_call_are_checked(server, model, stream):
+    """The places are those of the request, also where only one of its tools may be called."""
+    name = f"{model}-bare"  # its calls are forced by a schema
+    call = {"name": "f", "arguments": json.loads(SAID[model][0])}
+    server.model(name, "--say", json.dumps(json.dumps(call)))
+    names = sorted(f"tools[1].parameters.properties.{one}" for one in FORCED[model])
+    plain = [{"name": "other", "parameters": {}}, {"name": "f", "parameters": UNHELD}]
+    tools = [{"type": "function", "function": one} for one in plain]
+    hi = [{"role": "user", "content": "hi"}]
+    choice = {"type": "function", "function": {"name": "f"}}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": hi, "tools": tools, "tool_choice": choice}),
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **x} for x in plain],
+         "tool_choice": {"type": "function", "name": "f"}}),
+        ("/v1/messages", {"messages": hi, "max_tokens": 99, "tool_choice": {
+         "type": "tool", "name": "f"},
+         "tools": [{"name": x["name"], "input_schema": x["parameters"]} for x in plain]}),
+    ):  # fmt: skip
+        status, headers, data = server.request(
+            "POST", path, {"model": name, **body, "stream": stream}
+        )
+        assert status == 200 and b'"f"' in data, (path, data)
+        assert "tools[1].parameters.properties.a.uniqueItems" in headers["x-vllama-ignored"]
+        found = [headers["x-vllama-violates"]] if "x-vllama-violates" in headers else []
+        if stream:
+            lines = [line.removeprefix("data: ") for line in data.decode().splitlines()]
+            events = [json.loads(line) for line in lines if line.startswith("{")]
+            found = [", ".join(event["violates"]) for event in events if "violates" in event]
+        assert [sorted(one.split(", ")) for one in found] == [names] * bool(names), path

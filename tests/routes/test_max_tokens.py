@@ -11,8 +11,8 @@ import pytest
 
 from tests.facts import INFO, bundle
 from tests.server_process import Server
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings
-from vllama.routes.catalog import Entry
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CEILING = 3
@@ -78,4 +78,4 @@ def test_the_smallest_limit_counts(
     asked: int | None, table: int | None, server: int | None, limit: int | None
 ) -> None:
     model = replace(bundle(), settings=ModelSettings(max_tokens=table))
-    assert Entry(model, INFO, server).limit_answer(asked) == limit
+    assert Entry(model, lambda: INFO, server).limit_answer(asked) == limit

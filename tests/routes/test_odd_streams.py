@@ -549,3 +549,38 @@ def test_an_unknown_servers_response_is_checked_against_its_schema(both, text, b
             assert (b'"violates":["schema"]' in data) == (broken is not None), (path, data)
         else:
             assert headers.get("x-vllama-violates") == broken, path
+
+
+CALLED = {"index": 0, "id": "c1", "type": "function"}
+
+
+@pytest.mark.parametrize(
+    ("delta", "reason", "broken"),
+    [
+        ({"tool_calls": [CALLED | {"function": {"name": "f", "arguments": '{"a": 1}'}}]},
+         "tool_calls", None),
+        ({"tool_calls": [CALLED | {"function": {"name": "f", "arguments": '{"a": "x"}'}}]},
+         "tool_calls", "tools[0].parameters.properties.a.type"),
+        ({"content": "no"}, "stop", "tool_choice"),
+    ],
+)  # fmt: skip
+def test_a_forced_call_of_an_unknown_server_is_checked(both, delta, reason, broken):
+    there, server = both
+    there.routes[PATH] = (200, EVENTS, frame(chunk(delta), chunk({}, reason), *TAIL[1:]))
+    function = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
+    body = {"model": "m", "messages": HI, "tool_choice": "required",
+            "tools": [{"type": "function", "function": function}]}  # fmt: skip
+    status, headers, _ = server.request("POST", PATH, body)
+    assert (status, headers.get("x-vllama-violates")) == (200, broken)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_surrogate_pair_ends_nothing(both, stream):
+    there, server = both
+    halves = [json.dumps(chunk({"content": half})).encode() for half in ("a\ud83d", "\ude00b")]
+    there.routes[PATH] = (200, EVENTS, frame(*(b"data: %b\n\n" % one for one in halves), *TAIL))
+    body = {"model": "m", "messages": [{"role": "user", "content": "\ud83d"}], "stream": stream}
+    for path in (PATH, "/api/chat"):
+        status, _, data = server.request("POST", path, body)
+        assert status == 200 and "\ufffd" in data.decode(), (path, data)
+        assert b"error" not in data

@@ -67,8 +67,7 @@ def test_a_stream(server, client):
     ]  # fmt: skip
     assert events[-1].response.usage.total_tokens == 9
     cut = client.responses.create(model="plain", input="hello", max_output_tokens=3)
-    assert cut.status == "completed"  # as Ollama: the client's own stream knows no other good end
-    assert cut.incomplete_details is None
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
 def test_the_clients_stream_takes_a_cut_answer(client):
@@ -76,9 +75,9 @@ def test_the_clients_stream_takes_a_cut_answer(client):
     with client.responses.stream(**asked) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
-    assert kinds[-1] == "response.completed"
-    assert (final.output_text, final.status) == ("tok0 tok1 tok2 ", "completed")
-    assert final.incomplete_details is None
+    assert kinds[-1] == "response.completed"  # the only end of which the client gives the response
+    assert (final.output_text, final.status) == ("tok0 tok1 tok2 ", "incomplete")
+    assert final.incomplete_details.reason == "max_output_tokens"
 
 
 def test_what_is_echoed(server, client):

@@ -215,7 +215,7 @@ def test_the_limit_counts_the_tokens_of_both(server, dialect, stream) -> None:
 
     for tokens in (6, FIRST, FIRST + 4):
         heard = limit(tokens)
-        assert heard.reason in ("length", "max_tokens", "completed") and not heard.error
+        assert heard.reason in ("length", "max_tokens", "incomplete") and not heard.error
         assert THOUGHT.startswith(heard.thinking.strip()) and heard.thinking
         assert heard.text == VALUE[: 3 * max(0, tokens - FIRST)]
         assert heard.tokens is None or heard.tokens[1] == tokens

@@ -82,8 +82,8 @@ def test_replicas_share_the_requests_of_a_serial_engine(tmp_path):
             for _ in range(3):
                 assert streams.enter_context(server.open("/api/chat", endless)).readline()
             assert row(server, name)["requests"] == 3
-        engines = [p for p in server.tree() if "engine.py" in " ".join(p.cmdline())]
-        ports = {p.cmdline()[p.cmdline().index("--port") + 1] for p in engines}
+        commands = [words for words in server.commands().values() if "engine.py" in " ".join(words)]
+        ports = {words[words.index("--port") + 1] for words in commands}
         assert len(ports) == 3
         engine = server.engine(name)
         engine.send_signal(signal.SIGKILL)

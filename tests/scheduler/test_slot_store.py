@@ -15,9 +15,9 @@ from vllama.scheduler.slot_cache.blocks import measure_blocks, remove_blocks
 from vllama.scheduler.slot_cache.conversations import Conversations
 from vllama.scheduler.slot_cache.store import (
     BLOCK_CHARS,
-    NoRoom,
     Saved,
     SlotStore,
+    StoreFull,
     count_common,
     hash_blocks,
     read_records,
@@ -43,7 +43,7 @@ class Site:
         self.number += 1
         try:
             name = self.store.begin(size, model)
-        except NoRoom:
+        except StoreFull:
             return None
         (self.folder / name).write_bytes(os.urandom(size))
         saved = Saved(

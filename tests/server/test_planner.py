@@ -42,7 +42,7 @@ def make_planner(known, library, folder):
 
 
 def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
-    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    large, small = (library.find(name).bundle for name in ("tiny-f16", "tiny-q4_0"))
     totals = [
         make_plan(facts(), one, library.info(one), Need()).memory.total_bytes
         for one in (large, small)
@@ -65,7 +65,7 @@ async def test_a_name_with_a_quantization_never_gets_the_form_that_stood_in_for_
     library, tmp_path
 ):
     """The scheduler would refuse that instance for such a name, and load it again for ever."""
-    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    large, small = (library.find(name).bundle for name in ("tiny-f16", "tiny-q4_0"))
     planner = make_planner(facts(), library, tmp_path)
     mine = replace(large, name="mine:latest")
     first = await planner.plan(mine, Need())
@@ -78,7 +78,7 @@ async def test_a_name_with_a_quantization_never_gets_the_form_that_stood_in_for_
 
 @in_loop
 async def test_a_plan_for_what_other_programs_leave(library, tmp_path):
-    large, small = (library.find(name) for name in ("tiny-f16", "tiny-q4_0"))
+    large, small = (library.find(name).bundle for name in ("tiny-f16", "tiny-q4_0"))
     planner = make_planner(facts(), library, tmp_path)
     mine = replace(large, name="mine:latest")
     first = await planner.plan(mine, Need())

@@ -200,6 +200,12 @@ _decode = msgspec.json.Decoder(float_hook=read_float).decode
 _inspect: Callable[[Any], Any] = cache(msgspec.inspect.type_info)
 
 
+def write_well_formed(value: object) -> str:
+    """Return a value as JSON in which lone surrogates are U+FFFD."""
+    wide = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+    return wide.decode("utf-16-le", "replace")
+
+
 def _decode_odd(body: bytes) -> object:
     """Decode what msgspec does not: wrong UTF-8, lone surrogates, text after the value."""
     text = body.decode(errors="replace").lstrip()
@@ -207,8 +213,7 @@ def _decode_odd(body: bytes) -> object:
         raise BadRequest("missing request body")
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
-        wide = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
-        return _decode(wide.decode("utf-16-le", "replace"))  # lone surrogates are U+FFFD now
+        return _decode(write_well_formed(value))
     except json.JSONDecodeError as error:
         raise BadRequest(f"cannot read the request: invalid JSON: {error}") from None
     except ValueError:

@@ -30,6 +30,7 @@ from vllama.chat.schema_pattern import MOST_REPEATS, is_plain, spell_out_pattern
 
 _DEPTH = 32
 _MOST_PARTS = 5_000
+_MOST_NUMBER = 2**53  # llguidance gives up on a bound of more than 10**17, such as those of int64
 _ANY: Schema = {"type": ["string", "number", "boolean", "object", "array", "null"]}
 # of more than 16 bits: written as two halves, which no token is
 _SAFE_TEXT = re.compile(r"[^\\\x00-\x1f\x7f\ud800-\udfff\U00010000-\U0010ffff]*")
@@ -120,6 +121,10 @@ class SchemaWriter:
         self._parts += 1
         if self._parts > _MOST_PARTS:
             raise BadRequest("cannot keep to the JSON schema: it is too large")
+        while isinstance(schema, Mapping) and CONSTRAINTS & schema.keys() == {"allOf"}:
+            if len(schema["allOf"]) > 1:
+                break
+            schema = schema["allOf"][0]  # around a reference, in older drafts
         if not isinstance(schema, Mapping):
             return None if schema is False else self._any
         if "$ref" in schema and CONSTRAINTS & schema.keys() == {"$ref"}:
@@ -236,6 +241,9 @@ class SchemaWriter:
 
     def _hold_number(self, kind: str, flat: Schema) -> Schema:
         known: Collection[str] = self._compiler.keywords
+        flat = {name: x for name, x in flat.items() if abs(x) <= _MOST_NUMBER}
+        if not _is_short(flat.get("multipleOf", 1)):
+            del flat["multipleOf"]
         if kind == "number" or self._compiler.is_fragile:
             return {name: x for name, x in flat.items() if name in known}
         held = {name: x for name, x in flat.items() if name in known or name != "multipleOf"}
@@ -286,7 +294,9 @@ class SchemaWriter:
         patterns, rest = flat.get("patternProperties", {}), flat.get("additionalProperties")
         is_open, each = not members, True if rest is None else rest
         names = flat.get("propertyNames", True)
-        names = simplify(names) if isinstance(names, Mapping) else {} if names else {"enum": []}
+        names = {} if names is True else names or {"enum": []}
+        if (names := self._flatten(names, f"{where}.propertyNames", depth + 1)) is None:
+            names = {"enum": []}
         if names.keys() - {"type"} == {"enum"} and not (members or patterns):  # zod's records
             members = {name: each for name in names["enum"] if isinstance(name, str)}
             rest = False
@@ -332,6 +342,13 @@ class SchemaWriter:
             return out | counts
         self._leave_out(where, counts)
         return out
+
+
+def _is_short(step: float) -> bool:
+    """Tell whether llguidance can count in steps of that: as it shifts the point, in 32 bits."""
+    while step % 1:
+        step *= 10
+    return step < 2**32
 
 
 def _find_kinds(value: object) -> set[str]:

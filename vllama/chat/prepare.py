@@ -5,7 +5,7 @@ Its tools become the engine's own fields, a schema, or words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,29 +31,32 @@ from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import SchemaStyle, Stops, Traits
 from vllama.chat.grammar_schema import FRAGILE, Compiler, SchemaWriter, is_safe
 from vllama.chat.parsers.call_values import Toolset
-from vllama.chat.request import ChatRequest, Message, PreparedChat
+from vllama.chat.request import ChatRequest, Message, PlacedSchema, PreparedChat
 from vllama.chat.schema import check_schema, check_size
 from vllama.chat.templates.template_style import Style, choose_think
 
 
 def make_call_schema(
-    tools: Sequence[Mapping[str, Any]], compiler: Compiler = FRAGILE
+    tools: Sequence[Mapping[str, Any]], compiler: Compiler = FRAGILE, names: Collection[str] = ()
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the schema of `{"name": …, "arguments": {…}}`, and what of it cannot be held.
 
-    `tools` in OpenAI's form, each with `function.name` and `function.parameters`. Raises BadRequest
-    if they are too large, or if the only one has no schema.
+    `tools` in OpenAI's form, each with `function.name` and `function.parameters`; `names` are those
+    that may be called, if not all. Raises BadRequest if they are too large, or if the only one has
+    no schema.
     """
     check_size(tools)
     writer, calls = SchemaWriter(compiler), []
     for number, tool in enumerate(tools):
         function = tool["function"]
         name = function["name"]
+        if names and name not in names:
+            continue
         where = f"tools[{number}].parameters"
         try:
             given = check_schema(function["parameters"])
         except BadRequest as error:  # no error of one of several tools
-            if len(tools) == 1:
+            if 1 in (len(tools), len(names)):
                 raise BadRequest(f"cannot call the tool '{name[:80]}': {error.message}") from None
             writer.left_out[where] = None
             given = {}
@@ -104,13 +107,16 @@ def place_tools(
             "tool_choice": asked.tool_choice,
             "parallel_tool_calls": asked.parallel_tool_calls,
         }
+        # its own way to force a call may hold less than the schemas
+        unsure = _place_parameters(asked.tools) if mode == "required" else {}
         return replace(
             chat,
             tools=asked.tools,
             tool_fields={name: value for name, value in given.items() if value is not None},
             toolset=make_toolset(asked.tools, style),
+            half_held={**chat.half_held, **unsure},
         )
-    tools = [_check_tool(number, tool) for number, tool in enumerate(asked.tools)]
+    every = tools = [_check_tool(number, tool) for number, tool in enumerate(asked.tools)]
     known = {tool["function"]["name"] for tool in tools}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
@@ -123,16 +129,30 @@ def place_tools(
     chat = replace(chat, toolset=make_toolset(tools, style, most=most, forced=forced))
     if forced:
         # a schema for the whole answer: what a client's own format says cannot hold as well
-        schema, left_out = make_call_schema(tools, traits.schema_compiler or FRAGILE)
-        ignored = (*chat.ignored, *left_out)
-        wanted = spell_format(schema, traits)
-        chat = replace(chat, response_format=wanted, ignored=ignored, half_held=None)
+        schema, left_out = make_call_schema(every, traits.schema_compiler or FRAGILE, names)
+        is_unsure = bool(left_out) or traits.schema_compiler is None
+        chat = replace(
+            chat,
+            response_format=spell_format(schema, traits),
+            ignored=(*chat.ignored, *left_out),
+            half_held=_place_parameters(every) if is_unsure else {},
+        )
     if style is not None and not style.takes_tools:
         messages = write_tools_as_text(asked.messages, tagged=True)
         guide = write_guide(tools, must=forced, most=most)
         return replace(chat, messages=add_guide(messages, guide, style))
     silent = traits.silent_tool_choice
     return replace(chat, tools=tools, tool_fields={} if silent is None else {"tool_choice": silent})
+
+
+def _place_parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, PlacedSchema]:
+    """Return the schemas of tools with their places, by the tools' names."""
+    out = {}
+    for number, tool in enumerate(tools):
+        match tool.get("function"):
+            case {"name": str(name), "parameters": Mapping() as parameters}:
+                out[name] = (f"tools[{number}].parameters", parameters)
+    return out
 
 
 def leaves_choice(asked: ChatRequest) -> bool:
@@ -305,8 +325,8 @@ def prepare_chat(
         ignored = (*ignored, "reasoning_effort")
     wanted, left_out = make_response_format(asked.response_format, traits)
     # nobody knows what an unknown server's grammar holds, and whether it has one
-    named = (asked.response_format or {}).get("type")
-    unsure = traits.schema_compiler is None and named == "json_schema"
+    given = asked.response_format or {}
+    unsure = traits.schema_compiler is None and given.get("type") == "json_schema"
     chat = PreparedChat(
         model=asked.model,
         messages=asked.messages,
@@ -316,7 +336,9 @@ def prepare_chat(
         n=n,
         extra=extra,
         ignored=(*ignored, *left_out),
-        half_held=asked.response_format if left_out or unsure else None,
+        half_held={"": ("schema", (given.get("json_schema") or given)["schema"])}
+        if left_out or unsure
+        else {},
     )
     chat = place_tools(chat, asked, traits, style, renders=renders)
     messages = chat.messages

@@ -7,214 +7,30 @@ The reader decodes each event once. `Deltas` makes whatever engines stream well 
 and nothing of engines.
 
 Most events of a stream differ from the one before in their text only. Once the filters let such
-events pass as they are, their surroundings are learnt (`EventTemplate`), so that a read that looks
+events pass as they are, their surroundings are learned (`EventTemplate`), so that a read that looks
 the same is not decoded at all; the relay then takes it from socket to socket (`net.fast_path`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-import msgspec
-
-from vllama.base.errors import EngineCrashed, VllamaError
+from vllama.base.errors import VllamaError
 from vllama.chat.engine.deltas import Deltas
-from vllama.chat.engine.events import Chunk, Event, Timings, check_finish, decode_event
+from vllama.chat.engine.events import Event, decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.filters import Filter
 from vllama.chat.framing import DONE, SseReader
 from vllama.chat.inspect import WholeReader
 from vllama.chat.replay import Rest, Taken, continue_call
-from vllama.chat.request import Call, Usage
+from vllama.chat.request import Call
 from vllama.chat.schema_check import SchemaCheck
 from vllama.chat.stops import StopFilter
+from vllama.chat.tally import Tally
 from vllama.chat.thinking_pass import ThinkingPass
-
-CUT_SHORT = "the engine ended the stream before the answer was complete"
-EVENT_STREAM = "text/event-stream"
-JSON = "application/json"
-
-
-class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an OpenAI client wants of the answer, while the engine always streams with usage.
-
-    `model` is the name that the client wrote, which the answer bears; `customs` are custom tools.
-    """
-
-    kind: Literal["chat", "completion"]
-    stream: bool
-    include_usage: bool
-    model: str
-    top_logprobs: int = 0
-    customs: frozenset[str] = frozenset()
-
-
-class Tally:
-    """What is counted in an answer: its tokens, the times of its first and last, its end."""
-
-    def __init__(
-        self,
-        template: EventTemplate,
-        *,
-        prompt_tokens: int | None = None,
-        max_tokens: int | None = None,
-    ) -> None:
-        """`prompt_tokens` as counted before; `max_tokens` of an answer that may end for its length.
-
-        Both are used where the engine does not say.
-        """
-        self.streams = True  # its tokens come one by one
-        self.ended = self.left = False  # `left`: the client has, while the engine was at work
-        self.first_token_ns: int | None = None
-        self.finish_reason: str | None = None
-        self.timings = Timings()
-        self.moved = 0  # tokens of the answer that the engine counts with the prompt
-        self.collected: dict[str, Any] = {}  # vllama's own fields, at the answer's end
-        self._template = template  # counts the events that are not decoded
-        self.prompt_tokens = prompt_tokens
-        self._max_tokens = max_tokens
-        self._usage: dict[str, Any] = {}
-        self._choices, self.unfinished = 1, set[int]()
-        self._final: Usage | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the engine has worked for it, so that its tokens count."""
-        return self.ended or self.left or self.first_token_ns is not None
-
-    @property
-    def last_token_ns(self) -> int:
-        """When the newest token came."""
-        return self._template.last_ns
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far: the engine's numbers, else those counted here."""
-        if self._final is not None:
-            return self._final
-        timings = self.timings
-        prompt = _count(self._usage.get("prompt_tokens"))
-        if prompt is None and self.prompt_tokens is None and timings.prompt_n is not None:
-            prompt = timings.prompt_n + (timings.cache_n or 0)
-        prompt = self.prompt_tokens if prompt is None else prompt - self.moved
-        limit = self._max_tokens if self.finish_reason == "length" else None
-        completion = _count(self._usage.get("completion_tokens"), timings.predicted_n)
-        completion = limit if completion is None else completion + self.moved
-        tokens = self._template.tokens if completion is None else completion
-        if self._max_tokens is not None:  # the engine may finish a character beyond the limit
-            tokens = min(tokens, self._max_tokens * self._choices)
-        return Usage(
-            prompt_tokens=prompt or 0,
-            completion_tokens=tokens,
-            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n),
-            estimated=completion is None,
-        )
-
-    @property
-    def usage_object(self) -> dict[str, Any]:
-        """OpenAI's usage object, with whatever else the engine says in it."""
-        usage = self.usage
-        known = self._usage
-        counts = {  # in Ollama's order
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
-        value: dict[str, Any] = counts | known | counts
-        if usage.cached_tokens is not None and find_cached_tokens(known) is None:
-            details = known.get("prompt_tokens_details") or {}
-            value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
-        return value
-
-    def move_to_prompt(self, both_tokens: int | None) -> int:
-        """Note that the engine counts what has come with the prompt; return how much that is.
-
-        `both_tokens`: the prompt and what has come, as the engine counts.
-        """
-        self._usage, self.moved = {}, self._template.tokens
-        if both_tokens is not None and self.prompt_tokens is not None:
-            self.moved = max(self.moved, both_tokens - self.prompt_tokens)
-        return self.moved
-
-    def expect(self, choices: int) -> None:
-        """Take an answer as whole only when so many choices have ended."""
-        self._choices, self.unfinished = choices, set(range(choices))
-
-    def count(self, chunk: Chunk, now_ns: int) -> None:
-        """Count the tokens of an event as the engine sent it, whatever filters make of it."""
-        for choice in chunk.choices or ():
-            if choice.speaks:
-                if self.first_token_ns is None:
-                    self.first_token_ns = now_ns
-                self._template.last_ns = now_ns
-                self._template.tokens += 1
-
-    def take(self, chunk: Chunk, now_ns: int) -> None:
-        """Take note of the engine's numbers, and of the end of choices.
-
-        Raises EngineCrashed when the engine says that it gave up.
-        """
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        if chunk.timings is not None:
-            self.timings = chunk.timings
-        for choice in chunk.choices or ():
-            self._choices = max(self._choices, choice.index + 1)
-            self.unfinished.add(choice.index)
-            if choice.finish_reason is not None:
-                check_finish(choice.finish_reason)
-                self.unfinished.discard(choice.index)
-                self.finish_reason = choice.finish_reason
-                self._template.last_ns = now_ns
-                self.ended = not self.unfinished
-
-    def complete(self) -> None:
-        """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
-        if self.finish_reason is None or self.unfinished:
-            raise EngineCrashed(CUT_SHORT)
-        self._final = self.usage
-
-
-def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if type(cached) is int else None
-
-
-def _count(*numbers: object) -> int | None:
-    """Return the first that is a number."""
-    for number in numbers:
-        if type(number) is int:
-            return number
-    return None
-
-
-class Writer(Protocol):
-    """Writes one answer in a client's dialect. Errors and the end are told once, at the end."""
-
-    @property
-    def content_type(self) -> str:
-        """What its bytes are."""
-
-    @property
-    def template(self) -> EventTemplate:
-        """What is known of its plain events."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether plain events are written as they come, or kept by the template for the end."""
-
-    def write(self, event: Event, tally: Tally, now_ns: int) -> bytes:
-        """Return what one event is to the client; b"" if that comes later."""
-
-    def finish(self, tally: Tally, now_ns: int) -> bytes:
-        """Return the end, or the whole answer."""
-
-    def fail(self, error: VllamaError) -> bytes:
-        """Return how the dialect reports `error` inside an answer that has begun."""
+from vllama.chat.writer import Writer
 
 
 class Reply:
@@ -262,17 +78,17 @@ class Reply:
 
     @property
     def content_type(self) -> str:
-        """What its bytes are."""
+        """The media type of its bytes."""
         return self.writer.content_type
 
     @property
     def template(self) -> EventTemplate:
-        """What is known of its plain events, for the fast path."""
+        """The template of its plain events, for the fast path."""
         return self.writer.template
 
     @property
     def may_cut(self) -> bool:
-        """Whether it may end the engine's answer before the engine does."""
+        """True if it may end the engine's response before the engine does."""
         return self._stops is not None and self._stops.cuts
 
     def make_resumable(self, on_new: Callable[[], None]) -> None:
@@ -298,12 +114,12 @@ class Reply:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it can be asked for again."""
+        """True if it can be asked for again."""
         return self._taken is not None and self.failure is None and not self.has_enough
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it has come that was kept."""
+        """True while nothing of it has come that was kept."""
         return self._taken is None or (self._taken.is_empty and not self._said)
 
     def begin_again(self) -> None:
@@ -418,14 +234,15 @@ class Reply:
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether the prompt is to be counted, because the engine has ended and not told."""
-        if self.count_prompt is None or self._reader.pending or self._deltas.needs_all:
+        """True if the prompt is to be counted, because the response has ended and nobody told."""
+        is_midway = not self.has_enough and (self._reader.pending or self._deltas.needs_all)
+        if self.count_prompt is None or is_midway:
             return False
-        return self.tally.ended and not (self.has_enough or self.tally.usage.prompt_tokens)
+        return self.tally.ended and not self.tally.usage.prompt_tokens
 
     @property
     def has_enough(self) -> bool:
-        """Whether a stop sequence has ended the answer, and the engine would go on."""
+        """True if a stop sequence has ended the response, and the engine would go on."""
         return self._stops is not None and self._stops.is_over
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:
@@ -476,7 +293,7 @@ class Reply:
         return event
 
     def _end_first_pass(self, passes: ThinkingPass, now_ns: int, out: list[bytes]) -> None:
-        """Have the relay make the second call, or end here."""
+        """Make the relay send the second call, or end here."""
         self.is_done, self.tally.ended = True, False
         self.second_call = passes.begin_second()
         if self.second_call is None:

@@ -28,7 +28,7 @@ Think: TypeAlias = bool | str | None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are chosen; the defaults are Ollama's.
+    """The options of sampling; the defaults are Ollama's.
 
     `seed` -1 is random. `max_tokens` None is "no limit": the context bounds it. `num_keep` tokens
     of the prompt's beginning stay when it is cut or the context shifted, -1: all of them.
@@ -54,7 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine must be started with; None is "not given"."""
+    """The options that an engine is started with; None is "not given"."""
 
     num_ctx: int | None = None
     num_batch: int | None = None
@@ -92,7 +92,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def media_count(self) -> int:
-        """How many pictures and sounds it has."""
+        """The number of its images and sounds."""
         return len(self.images) + (len(self.media) if self.parts else 0)
 
     def with_text(self, text: str) -> Message:
@@ -150,13 +150,17 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to continue, by which Ollama's clients load or unload."""
+        """True if there is nothing to continue, by which Ollama's clients load or unload."""
         return not (self.prompt if self.is_text else self.messages)
 
     @property
     def is_text(self) -> bool:
-        """Whether it continues a text as it is, and not a conversation."""
+        """True if it continues a text as it is, and not a conversation."""
         return self.raw or bool(self.suffix)
+
+
+PlacedSchema = tuple[str, Mapping[str, Any]]
+"""A client's own JSON schema, and its place in the request."""
 
 
 class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +171,8 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     `thinks_first`: thinking comes before, in a pass of its own (`chat.thinking_pass`).
     `toolset`: what to look for in the answer. `continues`: the last message is an answer that the
     client has begun. `is_whole`: neither the client nor vllama needs the pieces. `ignored` names
-    the fields of the client that the engine is not sent. `half_held` is the client's own format,
-    if its schema has more than the engine is known to hold.
+    the fields of the client that the engine is not sent. `half_held` are schemas of which the
+    engine is not known to hold all: of tools that must be called by name, of the text under "".
     """
 
     model: str
@@ -187,11 +191,11 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     toolset: Toolset | None = None
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    half_held: Mapping[str, Any] | None = None
+    half_held: Mapping[str, PlacedSchema] = msgspec.field(default_factory=dict)
 
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done about a prompt that is too long, and at the context's end.
+    """The ways out of a prompt that is too long, and of a context that ends.
 
     `truncate`: old messages may be dropped and the prompt be cut. `shift`: the prompt may be cut in
     its middle, after `num_keep` tokens, and the answer go on when the context is full.

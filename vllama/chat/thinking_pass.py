@@ -52,7 +52,7 @@ class ThinkingPass:
 
     @property
     def _tokens(self) -> int:
-        """How many tokens the thinking has: pieces, if the engine did not tell."""
+        """The tokens of the thinking: pieces, if the engine did not tell."""
         return int(self._usage.get("completion_tokens", self._pieces))
 
     def begin_second(self) -> Call | None:
@@ -69,7 +69,7 @@ class ThinkingPass:
         return call.put(prompt=whole)
 
     def make_end(self) -> Event:
-        """Return what ends a response to which no token is left."""
+        """Return the end of a response to which no token is left."""
         end = [{"index": 0, "text": "", "finish_reason": "length"}]
         return decode_event(encode_json({**self._head, "choices": end, "usage": self._usage}))
 
@@ -99,7 +99,7 @@ class ThinkingPass:
         event.silent = not chunk.choices
 
     def _cut(self, text: str, reason: str | None) -> str:
-        """Return what of the text is certain to be thinking, with its marks."""
+        """Return the part of the text that is certain to be thinking, with its marks."""
         if self._has_ended:
             return ""
         self._text += text

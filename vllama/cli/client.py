@@ -156,7 +156,11 @@ class Client:
                     case InvalidURL():
                         raise
                     case TimeoutError():
-                        fault = f"it does not answer within {limit_s:g} s"
+                        raise ServerUnreachable(
+                            f"cannot use {self.url}: it does not answer within {limit_s:g} s",
+                            hint="its process may be stopped or overloaded; see which one has the "
+                            "port: ss -ltnp",
+                        ) from error
                     case ConnectionError():
                         fault = "it closes the connection"
                     case _:

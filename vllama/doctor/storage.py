@@ -192,7 +192,7 @@ def models(library: Library) -> Iterator[Finding]:
             library.info(bundle)
         except VllamaError as error:
             bad.append((bundle.name, error.message))
-    skipped = [(each.name, each.reason) for each in library.stored.list_skipped()]
+    skipped = [(each.name, each.reason) for each in library.list_skipped()]
     yield ok(f"{len(here) - len(bad)} models on this disk can be used")
     for name, reason in [*bad, *skipped][:SHOWN]:
         yield warning(f"{name}: {reason}", f"remove it, and pull it again: vllama rm '{name}'")

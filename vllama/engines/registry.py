@@ -112,12 +112,17 @@ def discover_engines(
             log.warning("%s", reason)
     known = {name: configure(engine, options or {}) for name, engine in engines.items()}
     where = resolve_engine_paths(search_paths or SearchPaths(), known.values(), broken)
-    answers = _locate_all(known, where)
-    return DiscoveredEngines(
-        engines=known,
+    return _take(DiscoveredEngines(engines=known, broken=broken), _locate_all(known, where))
+
+
+def _take(
+    found: DiscoveredEngines, answers: Mapping[str, Installation | Missing]
+) -> DiscoveredEngines:
+    """Return the engines with these answers of their adapters."""
+    return replace(
+        found,
         installations={k: v for k, v in answers.items() if isinstance(v, Installation)},
         missing={k: v for k, v in answers.items() if isinstance(v, Missing)},
-        broken=broken,
     )
 
 
@@ -143,20 +148,11 @@ def reconfigure(
 
     Raises ConfigError.
     """
-    engines, installations = dict(found.engines), dict(found.installations)
-    missing = dict(found.missing)
-    for name, engine in found.engines.items():
-        engines[name] = configure(engine, options)
-        if engines[name] is engine:
-            continue
-        installations.pop(name, None)
-        missing.pop(name, None)
-        answer = locate_engine(engines[name], search_paths)
-        if isinstance(answer, Installation):
-            installations[name] = answer
-        else:
-            missing[name] = answer
-    return replace(found, engines=engines, installations=installations, missing=missing)
+    engines = {name: configure(engine, options) for name, engine in found.engines.items()}
+    changed = {name: new for name, new in engines.items() if new is not found.engines[name]}
+    answers = {name: locate_engine(engine, search_paths) for name, engine in changed.items()}
+    known: dict[str, Installation | Missing] = {**found.installations, **found.missing}
+    return _take(replace(found, engines=engines), known | answers)
 
 
 def _locate_all(

@@ -31,7 +31,8 @@ def find_hub_alias(ref: ModelRef, own: Mapping[str, str] = NONE) -> ModelRef | N
     mine = find_own_alias(ref, own)
     if mine is not None:
         return mine if mine.kind is Kind.HUB else find_hub_alias(mine)
-    if ref.kind is not Kind.LIBRARY or not _is_library(ref):
+    home = [part.lower() for part in ref.parts[:2]]
+    if ref.kind is not Kind.LIBRARY or home != [DEFAULT_HOST, DEFAULT_NAMESPACE]:
         return None
     tags = _table().get(ref.model.lower())
     if tags is None:
@@ -68,11 +69,6 @@ def list_families() -> tuple[str, ...]:
 def list_tags(model: str) -> tuple[str, ...]:
     """Return the tags that the table knows of a library name; empty for an unknown one."""
     return tuple(_table().get(model.lower(), ()))
-
-
-def _is_library(ref: ModelRef) -> bool:
-    host, namespace = ref.host or DEFAULT_HOST, ref.namespace or DEFAULT_NAMESPACE
-    return host.lower() == DEFAULT_HOST and namespace.lower() == DEFAULT_NAMESPACE
 
 
 def find_own_alias(ref: ModelRef, own: Mapping[str, str]) -> ModelRef | None:

@@ -251,7 +251,7 @@ def _base_name(library: Library, bundle: Bundle) -> str | None:
     if bundle.name == str(bundle.path):  # another model has the file's own name
         return None
     try:  # a file that was named by its path has a name of its own, but nobody else knows it
-        return bundle.name if library.find(bundle.name).path == bundle.path else None
+        return bundle.name if library.find(bundle.name).bundle.path == bundle.path else None
     except VllamaError:
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vllama.base import private
 from vllama.base.errors import VllamaError
-from vllama.models.watch import rest_on
+from vllama.models.lookup import rest_on
 
 
 def get_free_bytes(path: Path) -> int:

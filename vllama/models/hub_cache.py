@@ -24,7 +24,7 @@ from pathlib import Path
 
 from vllama.base.errors import SourceError
 from vllama.models.disk import BlobStorage, list_files_below, write_shared
-from vllama.models.watch import rest_on
+from vllama.models.lookup import rest_on
 
 MAIN = "main"
 _PREFIX = "models--"

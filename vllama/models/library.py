@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache, partial
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.spelling import find_similar
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import list_model_files
+from vllama.models.lookup import Entry, Watch, rest_on
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, add_default_tag, is_cloud
 from vllama.models.remote import Remote, make_missing_path_error
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
-from vllama.models.stored import StoredModels
+from vllama.models.stored import StoredModels, read_state
 from vllama.models.stores.base import RemovingStore, Store
 from vllama.models.stores.folder import FolderStore, LMStudioStore
 from vllama.models.stores.hf_cache import HfCacheStore
@@ -30,59 +30,52 @@ from vllama.models.stores.ollama import OllamaStore
 from vllama.models.stores.packaged import PackagedStore
 from vllama.models.types import Bundle, Format, ModelInfo
 
-if TYPE_CHECKING:
-    from vllama.models.sources.hf import HuggingFace
-
-
 log = logging.getLogger(__name__)
 
 OK = "ok"
 
 
-class Library:
+class Library(StoredModels):
     """The models on this machine, with the settings of their tables `[models."NAME"]`.
 
-    `stored` has them without these settings; `remote` is what can be pulled.
+    `remote` is what can be pulled.
     """
 
-    def __init__(
-        self,
-        stores: Sequence[Store],
-        open_source: Callable[[], HuggingFace],
-        settings: ModelsSettings,
-    ) -> None:
-        self._settings, self.tables = settings, settings.tables
-        self.stored = StoredModels(stores, settings)
-        self.remote = Remote(open_source, settings, self.stored, self.list)
+    def __init__(self, stores: Sequence[Store], settings: ModelsSettings) -> None:
+        super().__init__(stores, settings)
+        self.tables = settings.tables
+        self.remote = Remote(self, self.list)
         self.has_fallbacks = bool(settings.tables.list_links())
-        self._lock = threading.Lock()
+        self._drafts_lock = threading.Lock()
         self._drafts: dict[tuple[str, str], str] = {}  # OK, or why a draft model is left out
 
     def list(self) -> list[Bundle]:
         """Return all models with their settings, the newest first."""
-        found = [self._configure(bundle) for bundle in self.stored.list()]
+        found = [self._configure(bundle) for bundle in self.list_stored()]
         found += self._list_others(found)
         return sorted(found, key=lambda b: (-b.modified_s, b.name))
 
     @property
-    def hf_cache_dir(self) -> Path:
-        """Folder of the hub's models."""
-        return self._settings.hf_cache_dir
-
-    @property
     def local(self) -> LocalStore:
         """The store of the models created here."""
-        return next(store for store in self.stored.stores if isinstance(store, LocalStore))
+        return next(store for store in self.stores if isinstance(store, LocalStore))
 
-    def find(self, name: str, *, may_pull: bool = True) -> Bundle:
+    def find(self, name: str, *, may_pull: bool = True) -> Entry:
         """Return the model called `name`, with its settings; raise InvalidModelRef, ModelNotFound.
 
         `may_pull`: the hint of the error may be to pull it, which is no help to remove or copy one.
         """
-        bundle = self._find(name)
-        if bundle is None:
-            raise self._make_missing_error(name, may_pull=may_pull)
-        return self._configure(bundle, name)
+        with Watch() as watch:
+            bundle = self._find(name)
+            if bundle is None:
+                raise self._make_missing_error(name, may_pull=may_pull)
+            return self.make_entry(self._configure(bundle, name), watch)
+
+    def make_entry(self, bundle: Bundle, watch: Watch) -> Entry:
+        """Return a found model as it is now; `watch` is that of the running look-up."""
+        rest_on(*bundle.files)
+        bundle = replace(bundle, state=read_state(bundle))
+        return Entry(bundle, cache(partial(self.info, bundle)), watch=watch)
 
     def _find(self, name: str) -> Bundle | None:
         """Return the model called `name`, as its store has it.
@@ -90,15 +83,12 @@ class Library:
         One that is not here is the first model of its fallback chain that is.
         """
         name = self.tables.find_alias(name) or name
-        if (bundle := self.stored.find(name)) is not None:
+        if (bundle := self.search(name)) is not None:
             return bundle
         for link in self.tables.find([name]).fallback or ():
-            try:
-                bundle = self.stored.find(link)
-            except InvalidModelRef:
-                continue
-            if bundle is not None:
-                return replace(bundle, name=add_default_tag(name))
+            with contextlib.suppress(InvalidModelRef):
+                if (bundle := self.search(link)) is not None:
+                    return replace(bundle, name=add_default_tag(name))
         return None
 
     def _make_missing_error(self, name: str, *, may_pull: bool) -> VllamaError:
@@ -113,20 +103,15 @@ class Library:
 
     def _advise(self, ref: ModelRef, *, may_pull: bool) -> str:
         """Return the hint for a model that is not here: a similar name, a pull, or the list."""
-        for item in self.stored.list_skipped():
+        for item in self.list_skipped():
             if ref.means(item.name):
                 return f"it lies in '{item.path}', but is left out: {item.reason}"
-        keys: dict[str, str] = {}
-        for bundle in self.list():
-            here = ModelRef.parse(bundle.name)
-            # also without the tag and the organization: any of them may be misspelled
-            for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
-                keys.setdefault(key.lower(), bundle.name)
+        keys = _list_spellings(tuple(bundle.name for bundle in self.list()))
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
         near = list(dict.fromkeys(keys[key] for key in find_similar(wanted, keys)))
         if not may_pull:
             other = "see what is here: vllama list"
-        elif ref.kind is Kind.HUB or self.stored.find_alias(ref):
+        elif ref.kind is Kind.HUB or self.find_alias(ref):
             other = f"run: vllama pull {ref.text}"
         else:
             other = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
@@ -135,7 +120,7 @@ class Library:
     def _configure(self, bundle: Bundle, *names: str) -> Bundle:
         """Return a model with its settings; `names` are others that it is known by."""
         settings = self._find_settings(bundle, *names)
-        if not settings.given:
+        if settings is NOTHING or not settings.given:
             return bundle
         stored = bundle
         if settings.defaults:
@@ -149,12 +134,12 @@ class Library:
     def _find_settings(self, bundle: Bundle, *names: str) -> ModelSettings:
         if not self.tables.tables:
             return NOTHING
-        return self.tables.find([bundle.name, *names, *self.stored.names.list_asked(bundle.name)])
+        return self.tables.find([bundle.name, *names, *self.names.list_asked(bundle.name)])
 
     def _list_others(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
         """Return the models with names that only the tables have, next to `bundles`."""
         here = {bundle.name.lower() for bundle in bundles}
-        names = [alias for alias, _ in self.tables.list_aliases()]
+        names = [alias for _, each in self.tables.tables for alias in each.aliases or ()]
         names += [
             name for name, each in self.tables.tables if each.fallback and not is_pattern(name)
         ]
@@ -176,11 +161,11 @@ class Library:
 
         key = (bundle.key, name)
         try:
-            if (draft := self.stored.find(name)) is None:
+            if (draft := self.search(name)) is None:
                 raise ModelNotFound(name)
-            with self._lock:
+            with self._drafts_lock:
                 if self._drafts.get(key) != OK:
-                    check_draft(draft.path, bundle, self.stored.read(bundle))
+                    check_draft(draft.path, bundle, self.read(bundle))
                 self._drafts[key] = OK
         except VllamaError as error:
             if self._drafts.get(key) != error.message:
@@ -203,7 +188,7 @@ class Library:
         # not at the top: starting a server and listing models read no model
         from vllama.models.headers.info import apply_template
 
-        return apply_template(self.stored.read(bundle), bundle)
+        return apply_template(self.read(bundle), bundle)
 
     def plan_info(self, bundle: Bundle) -> ModelInfo:
         """Return a model's metadata for a load: with the adapters that share its engine."""
@@ -226,10 +211,10 @@ class Library:
         ModelNotFound, and BadRequest for models that belong to another program.
         """
         bundle, store = self._removable(name, force=force)
-        noted = self.stored.names.find_bundle_name(ModelRef.parse(name))
+        noted = self.names.find_bundle_name(ModelRef.parse(name))
         if noted is None or (bundle.store, bundle.name) != (HfCacheStore.name, noted[0]):
             return store.remove(bundle)
-        if self.stored.names.forget(*noted):  # as a tag of Ollama's: the files stay for the others
+        if self.names.forget(*noted):  # as a tag of Ollama's: the files stay for the others
             return 0
         return store.remove(replace(bundle, name=noted[1]))
 
@@ -239,15 +224,29 @@ class Library:
                 f"cannot remove '{name}': it is an alias of '{model}' in the config file",
                 hint="take it out of that file",
             )
-        bundle = self.stored.find(name)
+        bundle = self.search(name)
         if bundle is None:
             raise self._make_missing_error(name, may_pull=False)
-        store = next(s for s in self.stored.stores if s.name == bundle.store)
+        store = next(s for s in self.stores if s.name == bundle.store)
         kept = store.keeps(bundle)
         if isinstance(store, RemovingStore) and (force or kept is None):
             return bundle, store
         reason, hint = kept or ("its store is read-only", None)
         raise BadRequest(f"cannot remove '{bundle.name}': {reason}", hint=hint)
+
+
+@lru_cache(maxsize=1)
+def _list_spellings(names: Sequence[str]) -> Mapping[str, str]:
+    """Return each name by its forms, in lower case.
+
+    Also without the tag and the organization: any of them may be misspelled.
+    """
+    keys: dict[str, str] = {}
+    for name in names:
+        here = ModelRef.parse(name)
+        for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
+            keys.setdefault(key.lower(), name)
+    return keys
 
 
 def open_library(settings: ModelsSettings) -> Library:
@@ -265,11 +264,4 @@ def open_library(settings: ModelsSettings) -> Library:
 
         upstreams = UpstreamStore(settings.upstreams, settings.tables)
         stores = (upstreams, *stores)
-    stores = (LocalStore(settings.data_dir, stores), *stores)
-
-    def open_source() -> HuggingFace:
-        from vllama.models.sources.hf import HuggingFace
-
-        return HuggingFace(settings)
-
-    return Library(stores, open_source, settings)
+    return Library((LocalStore(settings.data_dir, stores), *stores), settings)

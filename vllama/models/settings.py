@@ -172,10 +172,6 @@ class ModelTables:
                 return model
         return None
 
-    def list_aliases(self) -> Sequence[tuple[str, str]]:
-        """Return all aliases, each with its model."""
-        return [(alias, model) for model, each in self.tables for alias in each.aliases or ()]
-
     def list_preloaded(self) -> Sequence[str]:
         """Return the models that are loaded at the start."""
         return [model for model, each in self.tables if each.preload]

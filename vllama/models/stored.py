@@ -21,15 +21,15 @@ from vllama.base import private
 from vllama.models.aliases import find_hub_alias
 from vllama.models.disk import list_model_files, lock_data
 from vllama.models.hub_cache import iterate_repositories
+from vllama.models.lookup import rest_on, sign
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.resolve.matching import QUANTIZERS, explain_name_mismatch, rank_publisher
 from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
-from vllama.models.watch import rest_on, sign
 
-_INFOS_KEPT = 256
+_INFOS_KEPT = 4096  # of a few KB each
 
 
 class StoredModels:
@@ -43,11 +43,11 @@ class StoredModels:
         self.names = PulledNames(settings.data_dir)
         self._here = tuple(each for each in self.stores if not each.is_elsewhere)
         self.reaches_elsewhere = len(self._here) < len(self.stores)
-        self._settings = settings
+        self.settings = settings
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
         self._lock = threading.Lock()
 
-    def list(self) -> Sequence[Bundle]:
+    def list_stored(self) -> Sequence[Bundle]:
         """Return all models."""
         bundles: dict[str, Bundle] = {}
         for store in self.stores:
@@ -69,28 +69,25 @@ class StoredModels:
         """Return the models on this disk that are not listed, with the reasons."""
         return tuple(item for store in self.stores for item in store.list_skipped())
 
-    def find(self, name: str) -> Bundle | None:
+    def search(self, name: str) -> Bundle | None:
         """Return the model called `name`, or None. Raises InvalidModelRef."""
-        return self.find_link(name) or self.find_ref(ModelRef.parse(name))
-
-    def find_yielding(self, name: str) -> Bundle | None:
-        """Return the model of that name of a server that does not answer now, else None."""
-        stores = [store for store in self.stores if store.is_elsewhere]
-        found = find_in(stores, ModelRef.parse(name))
-        return found if found is not None and yields(found) else None
+        return self.find_link(name) or self.search_ref(ModelRef.parse(name))
 
     def find_link(self, name: str) -> Bundle | None:
         """Return the model that a link to a server which the user named stands for, else None."""
         return next((found for store in self.stores if (found := store.find_link(name))), None)
 
-    def find_ref(self, ref: ModelRef) -> Bundle | None:
+    def search_ref(self, ref: ModelRef) -> Bundle | None:
         """Return the model that `ref` means, or None."""
-        found = self._search(ref, self.stores)
-        if found is None or not yields(found):
-            return found
-        return self._search(ref, self._here) or found
+        found = self._search_in(self.stores, ref)
+        return self._search_in(self._here, ref) or found if found and yields(found) else found
 
-    def _search(self, ref: ModelRef, stores: Sequence[Store]) -> Bundle | None:
+    def find_yielding(self, name: str) -> Bundle | None:
+        """Return the model of that name of a server that does not answer now, else None."""
+        found = find_in([each for each in self.stores if each.is_elsewhere], ModelRef.parse(name))
+        return found if found is not None and yields(found) else None
+
+    def _search_in(self, stores: Sequence[Store], ref: ModelRef) -> Bundle | None:
         """Return the model that `stores` have by this name, or by another one of the same model."""
         bundle = find_in(stores, ref)
         if bundle is not None:
@@ -113,7 +110,7 @@ class StoredModels:
 
     def find_alias(self, ref: ModelRef) -> ModelRef | None:
         """Return the hub model that a library name, or a user's alias, stands for; or None."""
-        return find_hub_alias(ref, self._settings.aliases)
+        return find_hub_alias(ref, self.settings.aliases)
 
     def list_forms(self, ref: ModelRef, *, known: bool) -> Sequence[ModelRef]:
         """Return the repositories in the hub's cache with forms of a hub model, best first.
@@ -125,7 +122,7 @@ class StoredModels:
         if base is None or ref.revision is not None:  # others have no such revision
             return []
         last = len(QUANTIZERS) if known else 0
-        repos = iterate_repositories(self._settings.hf_cache_dir)
+        repos = iterate_repositories(self.settings.hf_cache_dir)
         ids = [repo.hub_id for repo in repos if repo.hub_id.lower() != base.lower()]
         fit = [i for i in ids if rank_publisher(base, i) <= last]
         fit = [i for i in fit if explain_name_mismatch(base, i) is None]

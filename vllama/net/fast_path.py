@@ -1,7 +1,7 @@
 """The fast path for plain tokens: one function between the engine's socket and the client's.
 
 While the events of a stream differ only in their text (chat/event_template.py), a fast path
-replaces the connection as the protocol of its transport. It recognises a read by its first and last
+replaces the connection as the protocol of its transport. It recognizes a read by its first and last
 bytes, rewrites it and writes it to the client, all in one call. It never decodes JSON, so it passes
 only text without quotes and backslashes. Any other read goes to the connection and is decoded.
 
@@ -143,7 +143,7 @@ class RewritePath(FastPath):
         self._hand_over(data)
 
     def _hand_over(self, data: bytes) -> None:
-        """Have the connection decode a read, then refresh or replace this path."""
+        """Let the connection decode a read, then refresh or replace this path."""
         if self._count:
             self.settle()
             self._template.renew()

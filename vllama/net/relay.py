@@ -121,7 +121,7 @@ class Relay:
 
     @property
     def upstream(self) -> Upstream | None:
-        """What has answered last: the engine may have ended meanwhile, and another gone on."""
+        """The connection that answered last: its engine may have ended, and another gone on."""
         return self._upstream
 
     async def _run(self, upstream: Upstream, data: bytes, before_finish: Finish | None) -> None:
@@ -209,7 +209,7 @@ class Relay:
         self._wake()
 
     def _wake(self) -> None:
-        """Have `run` look at the state."""
+        """Make `run` look at the state."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -223,7 +223,7 @@ class Relay:
 
     def on_data(self, data: bytes) -> None:
         """Translate one read and write it to the client."""
-        out = self._translated(data)
+        out = self._translate(data)
         self._write(out)
         if self.reply.second_call is not None:
             self._interrupt()
@@ -246,9 +246,9 @@ class Relay:
 
     def on_last(self, data: bytes) -> None:
         """Translate the last read; `_end` sends it together with the last bytes, in one write."""
-        self._tail = self._translated(data)
+        self._tail = self._translate(data)
 
-    def _translated(self, data: bytes) -> bytes:
+    def _translate(self, data: bytes) -> bytes:
         if self._status != 200:
             if len(self._error_body) < MAX_ERROR_BYTES:
                 self._error_body += data
@@ -305,17 +305,17 @@ class Relay:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a token has come."""
+        """True once a token has come."""
         return self.reply.tally.has_begun
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for an engine to go on with."""
+        """True while it waits for an engine to go on with."""
         return self._state is RelayState.RESUMING
 
     @property
     def tokens(self) -> int:
-        """How many tokens of the answer have come."""
+        """The tokens of the response that have come."""
         counted = self.reply.tally.usage.completion_tokens
         path = self._connection.fast_path if self._connection else None
         return max(counted, path.tokens) if path is not None else counted

@@ -1,4 +1,4 @@
-"""How an answer is asked for again: from its beginning, or from the text that has come."""
+"""Resuming a response: from its beginning, or from the text that has come."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Protocol
 from vllama.base.errors import EngineCrashed, EngineError, VllamaError
 from vllama.chat.engine.events import decode_event
 from vllama.chat.replay import Rest
-from vllama.chat.reply import CUT_SHORT, Reply
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call
+from vllama.chat.tally import CUT_SHORT
 from vllama.net.relay_types import Prepare
 from vllama.net.upstream.connection import Connection, ConnectionLost
 from vllama.net.upstream.pool import Upstream
@@ -35,7 +36,7 @@ class Resumer(Protocol):
 
 
 class Resumption:
-    """What one answer goes on with."""
+    """The means to go on with one response."""
 
     def __init__(
         self, reply: Reply, call: Call, resumer: Resumer | None, prepare: Prepare | None
@@ -48,11 +49,11 @@ class Resumption:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it was stopped because others need the engine, and has not gone on."""
+        """True while it is stopped because others need the engine."""
         return self._rest is not None
 
     async def begin(self, upstream: Upstream) -> Call:
-        """Return what the engine is asked first."""
+        """Return the first call to the engine."""
         self._upstream, call, passes = upstream, self._asked, self._reply.passes
         if self._prepare is not None:
             call = await self._prepare(upstream, call)
@@ -69,7 +70,7 @@ class Resumption:
     ) -> tuple[Upstream, Call, Connection]:
         """Wait for an engine; return it, what to ask of it, and a connection.
 
-        May be cancelled by whoever suspends it meanwhile. Raises ClientGone, VllamaError.
+        May be canceled by whoever suspends it meanwhile. Raises ClientGone, VllamaError.
         """
         tally, count_prompt = self._reply.tally, self._reply.count_prompt
         if error is None and (second := self._reply.second_call) is not None:
@@ -102,7 +103,7 @@ class Resumption:
 
 
 async def _read(upstream: Upstream, call: Call) -> int | None:
-    """Have an engine read a prompt; return its tokens, None if it does not tell."""
+    """Let an engine read a prompt; return its tokens, None if it does not tell."""
     answer = await upstream.fetch(call)
     tokens = (decode_event(answer.body).chunk.usage or {}).get("prompt_tokens")
     return tokens if type(tokens) is int else None

@@ -44,7 +44,7 @@ class Resolved:
 def resolve_name(library: Library, facts: Facts, name: str) -> Resolved:
     """Return the resolution of `name`. Raises as a pull does, except NotEnoughMemory."""
     try:
-        return Resolved(bundle=library.find(name))
+        return Resolved(bundle=library.find(name).bundle)
     except ModelNotFound:
         ref = ModelRef.parse(name)
         if ref.kind is Kind.PATH or is_cloud(ref):
@@ -68,8 +68,20 @@ def preview_plan(
         forms = list_forms_here(library, bundle)
         return report_plan(facts, bundle, info, environ, forms=forms)
     more: dict[str, Any] = {
-        "files": _list_files(found),
-        "candidates": _list_candidates(found),
+        "files": [
+            {"name": file.path, "size_bytes": file.size_bytes, "here": False}
+            for file in found.variant.files
+        ],
+        "candidates": [
+            {
+                "repository": one.hub_id,
+                "quantization": one.quant,
+                "size_bytes": one.size_bytes,
+                "taken": one.taken,
+                "reason": one.reason,
+            }
+            for one in found.candidates
+        ],
         "notes": found.notes,
     }
     info = library.remote.look_into(found)
@@ -80,32 +92,10 @@ def preview_plan(
     return make_report(facts, bundle, refusal, environ=environ, **more)
 
 
-def _list_files(found: Resolution) -> list[dict[str, Any]]:
-    """Return name and size of each file to download."""
-    return [
-        {"name": file.path, "size_bytes": file.size_bytes, "here": False}
-        for file in found.variant.files
-    ]
-
-
-def _list_candidates(found: Resolution) -> list[dict[str, Any]]:
-    """Return the candidates on the hub, with the reasons for and against each."""
-    return [
-        {
-            "repository": one.hub_id,
-            "quantization": one.quant,
-            "size_bytes": one.variant.size_bytes if one.variant else None,
-            "taken": one.taken,
-            "reason": one.reason,
-        }
-        for one in found.candidates
-    ]
-
-
 def _make_bundle(library: Library, found: Resolution) -> Bundle:
     """Return the bundle that a pull would make, as if it were on this disk."""
     repository, variant = found.repository, found.variant
-    repo = HubRepo(library.hf_cache_dir, repository.hub_id)
+    repo = HubRepo(library.settings.hf_cache_dir, repository.hub_id)
     folder = repo.snapshot(repository.commit)
     files = tuple(folder / file.path for file in variant.files)
     return Bundle(

@@ -152,6 +152,7 @@ def make_report(
     """
     facts = facts.of(bundle)
     plan = outcome if isinstance(outcome, Plan) else None
+    brought = list_parameters(plan.bundle, plan.info) if plan else {}
     told: dict[str, Any] = {
         "model": bundle.name,
         "platform": describe(facts.platform),
@@ -168,7 +169,7 @@ def make_report(
         "quantization": bundle.quant or (plan.info.quant if plan else None),
         "download_bytes": sum(file["size_bytes"] for file in files if not file["here"]),
         "candidates": list(candidates),
-        "parameters": [f"PARAMETER {line}" for line in _list_parameters(plan)],
+        "parameters": [f"PARAMETER {line}" for line in format_parameters(brought).splitlines()],
         "notes": [*notes, *_explain_sight(bundle)],
     }
     if plan is None:
@@ -194,12 +195,6 @@ def make_report(
             "command": make_command(plan, engine, environ) if plan.bundle.files else [],
         }
     )
-
-
-def _list_parameters(plan: Plan | None) -> list[str]:
-    """Return the parameters that the model brings, a line each."""
-    given = list_parameters(plan.bundle, plan.info) if plan else {}
-    return format_parameters(given).splitlines()
 
 
 def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:

@@ -232,7 +232,7 @@ class App:
 
     @staticmethod
     async def _serve(gateway: Gateway, request: Request, running: RunningRequest) -> None:
-        """Have a request served, here or by a node; admit one to a model, and record it."""
+        """Serve a request, here or by a node; admit one to a model, and record it."""
         route = running.route
         if for_model := route.kind is RouteKind.MODEL:
             for admitted in gateway.stages.admitted:
@@ -249,7 +249,7 @@ class App:
             await route.handler(gateway, request)
 
     def _mask(self, key: ApiKey | None, data: bytes) -> bytes:
-        """Return what `key` may see of `data`; without keys, clients here see all."""
+        """Return the part of `data` that `key` may see; without keys, clients here see all."""
         sees_all = self.starting.guards.loopback and not self.starting.keys.is_required
         if key is not None:
             sees_all = key.allows(Scope.ADMIN)

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.ring import check_model
@@ -34,9 +33,10 @@ from vllama.routes.first_token import TooSlow, first_token_in_time
 from vllama.routes.route import Handler
 
 if TYPE_CHECKING:
+    from vllama.models.lookup import Entry
     from vllama.models.types import Bundle
     from vllama.net.http.request import Request
-    from vllama.routes.catalog import Catalog, Entry
+    from vllama.routes.catalog import Catalog
     from vllama.routes.context import Gateway
 
 log = logging.getLogger(__name__)
@@ -158,8 +158,7 @@ class Chain:
         """
         catalog = self._gateway.catalog
         if self.link:
-            entry = await catalog.look_up(self.link)
-            entry = replace(entry, bundle=self._with_settings(entry.bundle))
+            entry = (await catalog.find(self.link, trusted=True)).answer_as(self.settings)
         else:
             self.name, self.settings = name, catalog.library.find_settings(name)
             entry = await catalog.find(name)
@@ -179,18 +178,6 @@ class Chain:
     def may_pass_on(self) -> bool:
         """True if another server is to respond, and links are left that have not been tried."""
         return self._is_elsewhere and self._skips and bool(self.settings.fallback)
-
-    def _with_settings(self, bundle: Bundle) -> Bundle:
-        wanted = self.settings
-        settings = replace(
-            bundle.settings, defaults=wanted.defaults, force=wanted.force, strip=wanted.strip
-        )
-        return replace(
-            bundle,
-            settings=settings,
-            parameters={**bundle.parameters, **(wanted.defaults or {})},
-            system=bundle.system if wanted.system is None else wanted.system,
-        )
 
     # -- failures -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What all handlers are given: the parts of the running server."""
+"""The parts of the running server, which all handlers are given."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Preload:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Starting:
-    """What there is before the machine has been looked at; it serves the routes `starting`."""
+    """The parts that exist before the machine is detected; they serve the routes `starting`."""
 
     in_use: InUse
     keys: KeyRing
@@ -65,13 +65,13 @@ class Starting:
 
     @property
     def guards(self) -> Guards:
-        """What clients may do."""
+        """The rights of clients."""
         return self.in_use.now.guards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gateway(Starting):
-    """What the handlers work with, made once from finished parts."""
+    """All parts that handlers work with, made once from finished ones."""
 
     catalog: Catalog
     scheduler: Scheduler
@@ -103,12 +103,12 @@ class Gateway(Starting):
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal has told the server to stop."""
+        """True once a signal has told the server to stop."""
         return self.stop.is_set()
 
     @property
     def facts(self) -> Facts:
-        """What plans are made from."""
+        """The inputs of plans."""
         return self.in_use.facts
 
     def offers(self, bundle: Bundle) -> bool:

@@ -45,13 +45,13 @@ from vllama.dialects.openai.extras import take_extras
 from vllama.dialects.openai.read import parse_openai
 from vllama.dialects.openai.request_types import EmbeddingBody
 from vllama.engines.base import Mode
+from vllama.models.lookup import Entry
 from vllama.models.names.ref import ModelRef
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import size_inputs
 from vllama.routes.inference.lease import with_lease

@@ -151,7 +151,7 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
     if route.kind is not RouteKind.MODEL:
         return
     try:
-        bundle = (await gateway.catalog.look_up(given)).bundle
+        bundle = (await gateway.catalog.find(given, trusted=True)).bundle
     except VllamaError:
         return  # it may be a chain of models
     if not gateway.offers(bundle):
@@ -268,7 +268,7 @@ async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> NodeView 
     if nodes.local is None:
         return None
     try:
-        bundle = (await gateway.catalog.look_up(model)).bundle
+        bundle = (await gateway.catalog.find(model, trusted=True)).bundle
     except VllamaError:
         return None
     row = next(

@@ -23,7 +23,7 @@ from vllama.base.clock import now_ns
 from vllama.base.errors import VllamaError
 from vllama.base.units import rfc3339_utc
 from vllama.chat.framing import DONE, frame_event
-from vllama.chat.reply import EVENT_STREAM
+from vllama.chat.writer import EVENT_STREAM
 from vllama.dialects.ollama.write import NDJSON
 from vllama.net.http.request import Request
 from vllama.routes.route import Dialect

@@ -26,7 +26,7 @@ from vllama.config import Config, environ, find_config_file, read_node_key
 from vllama.config.address import reachable_host
 from vllama.machine.detect import describe
 from vllama.net.http.listener import Certificate
-from vllama.net.http.server import Server
+from vllama.net.http.server import HttpServer
 from vllama.net.upstream.pool import Upstreams
 from vllama.observe.captures.folder import CaptureFolder
 from vllama.observe.metrics.server_metrics import Metrics
@@ -46,7 +46,7 @@ from vllama.routes.inference.kept_prompts import KeptPrompts
 from vllama.routes.inference.served_by import ServedBy
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
-from vllama.routes.recording.draft_speeds import DraftSpeeds
+from vllama.routes.recording.draft_speeds import DraftTimer
 from vllama.routes.recording.metering import Meter
 from vllama.routes.recording.stage import Stages
 from vllama.routes.recording.traces import Traces
@@ -145,7 +145,7 @@ class Daemon:
                 captures,
                 KeptPrompts(slot_cache) if slot_cache is not None else None,
                 ServedBy(),
-                DraftSpeeds(draft_records),
+                DraftTimer(draft_records),
                 activity,
                 Traces(tracing) if tracing is not None else None,
             ),
@@ -159,7 +159,7 @@ class Daemon:
 
     async def run(
         self,
-        server: Server,
+        server: HttpServer,
         http: asyncio.Task[None],
         stop: Stop,
         reload: asyncio.Event,
@@ -219,7 +219,7 @@ class Daemon:
                 captures.close()
             gateway.meter.recorder.close()
 
-    async def _drain(self, gateway: Gateway, server: Server, stop: Stop) -> None:
+    async def _drain(self, gateway: Gateway, server: HttpServer, stop: Stop) -> None:
         """Let load balancers notice, then end what is endless and wait for all other requests."""
         server.drain()
         hurried = asyncio.ensure_future(stop.hurry.wait())
@@ -242,7 +242,7 @@ class Daemon:
         hurried.cancel()
 
     async def _end(
-        self, server: Server, http: asyncio.Task[None], keeper: asyncio.Task[None]
+        self, server: HttpServer, http: asyncio.Task[None], keeper: asyncio.Task[None]
     ) -> None:
         """Stop in reverse order: the queue, engines, connections."""
         self.gateway.scheduler.close_queue()
@@ -280,7 +280,7 @@ class Daemon:
         return f"stopping: {answers} may take up to {limit_s:g} s; Ctrl-C again ends them at once"
 
     def _describe_start(self, address: str) -> list[str]:
-        """Return what to report first: the address, the machine, and the engine."""
+        """Return the first report: the address, the machine, and the engine."""
         host = self._in_use.config.host
         others = "" if reachable_host(host) == host else ", and on all other addresses"
         lines = [f"listening on {address}{others}", describe(self._in_use.facts.platform)]
@@ -295,7 +295,7 @@ class Daemon:
 
 
 def open_captures(in_use: InUse) -> Captures | None:
-    """Return what records requests, None if the settings want none recorded."""
+    """Return the recorder of requests, None if the settings want none recorded."""
     config = in_use.config
     if not config.capture:
         return None
@@ -304,7 +304,7 @@ def open_captures(in_use: InUse) -> Captures | None:
 
 
 def make_nodes(config: Config, upstreams: Upstreams) -> Nodes:
-    """Return what follows the other machines of a cluster, where this server is its head."""
+    """Return the watch of a cluster's other machines, where this server is its head."""
     from vllama.targets.nodes.watch import HERE, Nodes  # only where there are nodes
 
     return Nodes(
@@ -326,7 +326,7 @@ def open_batches(config: Config) -> BatchStore:
 def open_slot_cache(
     config: Config, upstreams: Upstreams, metrics: Metrics, clock: Clock
 ) -> SlotCache | None:
-    """Return what keeps conversations on disk, None if the settings want none kept.
+    """Return the store of conversations on disk, None if the settings want none kept.
 
     Raises ConfigError if there is no room for them, or another server has the folder.
     """
@@ -344,6 +344,6 @@ def open_slot_cache(
 
 
 def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
-    """Return what counts requests, which goes on where the server before this one ended."""
+    """Return the counter of requests, which goes on where the server before this one ended."""
     limits = KeyLimits(clock)
     return Meter(limits, UsageRecorder(data_dir / "usage", limits.restore), metrics, clock)

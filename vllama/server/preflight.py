@@ -21,6 +21,7 @@ from vllama.machine.detect import detect
 from vllama.machine.types import Vendor
 from vllama.machine.visible import hide_gpus
 from vllama.models.library import Library
+from vllama.models.lookup import Entry
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.remote import make_no_repository_error
 from vllama.models.settings import ModelsSettings, ModelTables
@@ -118,21 +119,24 @@ def check_engine(config: Config, facts: Facts) -> None:
         choose_engine(facts)
 
 
-def check_model(library: Library, name: str | None) -> None:
-    """Raise the error of the model to load, as far as this disk shows it.
+def check_model(library: Library, name: str | None) -> Entry | None:
+    """Return the model to load, or raise its error, as far as this disk shows it.
 
-    A name that can be downloaded may be missing.
+    None: no `name`, or one that can be downloaded.
     """
     if not name:
-        return
+        return None
     ref = ModelRef.parse(name)
     try:
-        library.info(library.find(name))
+        entry = library.find(name)
+        entry.read()
     except ModelNotFound:
         if ref.kind is Kind.PATH:
             raise
-        if ref.kind is Kind.LIBRARY and library.stored.find_alias(ref) is None:
+        if ref.kind is Kind.LIBRARY and library.find_alias(ref) is None:
             raise make_no_repository_error(ref) from None  # what a pull says, too
+        return None
+    return entry
 
 
 def with_preload(settings: ModelsSettings, name: str | None) -> ModelsSettings:

@@ -35,7 +35,7 @@ from vllama.config import (
 )
 from vllama.models.library import open_library
 from vllama.net.http.listener import Certificate, bind
-from vllama.net.http.server import Server
+from vllama.net.http.server import HttpServer
 from vllama.net.http.watchdog import watch_loop
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.observe.tracing.setup import open_tracing
@@ -121,7 +121,7 @@ async def _serve(
     in_use = InUse(Setup(config=config))
     starting = Starting(in_use=in_use, keys=keys, metrics=metrics, routes=ROUTES)
     app = App(starting)
-    server = Server(
+    server = HttpServer(
         app,
         drain_s=config.drain_timeout_s,
         certificate=certificate,

@@ -52,7 +52,7 @@ def write(folder: Path, tensors=None, config=PEFT, dtype: str = "F32") -> dict[s
 
 @pytest.fixture
 def base(library, tmp_path):
-    return library.find(str(write_tiny_gguf(tmp_path / "tiny.gguf")))
+    return library.find(str(write_tiny_gguf(tmp_path / "tiny.gguf"))).bundle
 
 
 def read(path: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
@@ -83,7 +83,7 @@ def test_an_adapter_of_peft(library, base, tmp_path, changes, alpha):
         assert np.array_equal(tensors[f"blk.1.{own}.weight.lora_b"], halves.reshape(rows.shape))
     assert made.parent == library.local.blobs.folder
     model = create(library, NewModel(name="mine", base=base, adapters=(made,)))
-    assert library.find("mine").adapters == (made,) == model.adapters
+    assert library.find("mine").bundle.adapters == (made,) == model.adapters
 
 
 def test_the_types_and_the_names_of_trainers(tmp_path):
@@ -145,6 +145,6 @@ def test_architectures_and_formats_without_adapters(library, tmp_path):
     weights = write(tmp_path / "lora")
     uploads = {name: path.rename(tmp_path / f"blob-{name}") for name, path in weights.items()}
     with pytest.raises(BadRequest, match="no GGUF; vllama create -q F16"):
-        bring_adapters(library, library.find(str(local(tmp_path / "m"))), "lora", uploads)
+        bring_adapters(library, library.find(str(local(tmp_path / "m"))).bundle, "lora", uploads)
     with pytest.raises(Exception, match="the architecture mamba is not supported"):
         read_tensors(uploads[WEIGHTS], ModelInfo(architecture="mamba"))

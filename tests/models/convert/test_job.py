@@ -87,7 +87,7 @@ def test_a_model_of_the_hub(hub, library, run, tools, data, tmp_path):
     assert "HF_HUB_OFFLINE" in variables and "HOME" not in variables
     # its plain name is that of what can be served now, and both are listed
     for name in ("org/model", "hf.co/Org/Model:q4_k_m", "hf.co/org/model"):
-        assert library.find(name).path == made.path
+        assert library.find(name).bundle.path == made.path
     assert {b.name for b in library.list()} == {NAME, "hf.co/Org/Model:latest"}
     assert left(data) == ["sha256-4"[:7] + made.path.name[7]]
     # again, in another quantization: from what is here
@@ -97,18 +97,18 @@ def test_a_model_of_the_hub(hub, library, run, tools, data, tmp_path):
     library.remove(NAME)
     library.remove(second.name)
     assert left(data) == []
-    assert library.find("org/model").format is Format.SAFETENSORS
+    assert library.find("org/model").bundle.format is Format.SAFETENSORS
 
 
 def test_a_folder_becomes_a_name_or_a_file(run, library, tmp_path, data):
     folder = local(tmp_path / "My Model")
     made = run(str(folder))
-    assert (made.name, library.find("my-model").quant) == ("my-model:latest", "Q4_K_M")
+    assert (made.name, library.find("my-model").bundle.quant) == ("my-model:latest", "Q4_K_M")
     assert run(str(folder), output="team/x:v1").name == "team/x:v1"
     target = tmp_path / "out" / "x-Q4_K_M.gguf"
     target.parent.mkdir()
     assert run(str(folder), output=str(target)) == target
-    assert library.info(library.find(str(target))).architecture == "llama"
+    assert library.info(library.find(str(target)).bundle).architecture == "llama"
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 

@@ -19,7 +19,7 @@ def test_a_model_without_a_gguf(hub, library, tmp_path):
 
 def test_a_model_on_this_disk(library, tmp_path):
     folder = local(tmp_path / "mine")
-    bundle = library.find(str(folder))
+    bundle = library.find(str(folder)).bundle
     assert suggest_conversion_of(bundle) == f"make a GGUF of it: vllama convert {folder}"
     assert (
         suggest_conversion_of(replace(bundle, hub_id="a/b"))

@@ -115,7 +115,8 @@ def test_a_mirror_keeps_the_short_names(
     library = open_library(replace(settings, ollama_registry=registry.url))
     assert library.remote.pull(name).name == "tiny:latest"
     assert files(settings) == expected("registry.ollama.ai", registry.models[NAME])
-    assert library.find("tiny") == library.find("registry.ollama.ai/library/tiny:latest")
+    full = library.find("registry.ollama.ai/library/tiny:latest")
+    assert library.find("tiny").bundle == full.bundle
     assert library.remote.pull("tiny").name == "tiny:latest"
 
 
@@ -174,7 +175,7 @@ def test_a_blob_damaged_at_a_real_registry(
     path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     with pytest.raises(ChecksumMismatch):
         library.remote.pull(f"{real.host}/team/bad")
-    assert library.list() == [] and library.stored.list_skipped() == ()
+    assert library.list() == [] and library.list_skipped() == ()
     path.write_bytes(content)
     assert library.remote.pull(f"{real.host}/team/bad").path.read_bytes() == content
 
@@ -272,7 +273,7 @@ def test_a_model_of_ollamas_own_stays_ollamas_after_an_update(
 ) -> None:
     store(settings.ollama_dirs[0], f"{registry.host}/library/tiny:latest", model(system="Old."))
     name = f"{registry.host}/library/tiny"
-    assert library.find(name).system == "Old."
+    assert library.find(name).bundle.system == "Old."
     assert library.remote.pull(name).system == "Be brief."
     with pytest.raises(BadRequest, match="vllama did not pull it"):
         library.remove(name)

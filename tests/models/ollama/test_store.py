@@ -72,7 +72,7 @@ def test_everything_a_model_is_made_of(
     path = store(root, LIBRARY + "tiny:1b", made)
     os.utime(path, (1_700_000_000, 1_700_000_000))
     (bundle,) = library.list()
-    assert library.find("TINY:1B") == bundle
+    assert library.find("TINY:1B").bundle == bundle
     assert (bundle.name, bundle.store, bundle.format) == ("tiny:1b", "ollama", Format.GGUF)
     assert (bundle.digest, bundle.size_bytes) == (made.digest, made.size)
     assert (bundle.modified_s, bundle.quant) == (1_700_000_000, "Q4_K_M")
@@ -104,15 +104,15 @@ def test_names(root: Path, library: Library, tiny: Path, place: str, name: str) 
     store(root, place, OllamaModel([("model", tiny)]))
     (bundle,) = library.list()
     assert bundle.name == name
-    assert library.find(name) == library.find(name.upper()) == bundle
-    assert library.find(place).digest == bundle.digest
+    assert library.find(name).bundle == library.find(name.upper()).bundle == bundle
+    assert library.find(place).bundle.digest == bundle.digest
     with pytest.raises(ModelNotFound):
         library.find("tinier")
 
 
 def test_blobs_of_older_stores(root: Path, library: Library, tiny: Path) -> None:
     store(root, LIBRARY + "old:latest", OllamaModel([("model", tiny)]), dash=":")
-    bundle = library.find("old")
+    bundle = library.find("old").bundle
     assert bundle.path.name.startswith("sha256:") and library.info(bundle).block_count == 2
 
 
@@ -121,7 +121,7 @@ def test_prompts_that_ollamas_own_code_makes_leave_the_files_template(
 ) -> None:
     layers = [("model", tiny), ("template", "{{ .Prompt }}")]
     store(root, LIBRARY + "new:latest", OllamaModel(layers, {"renderer": "qwen3-coder"}))
-    bundle = library.find("new")
+    bundle = library.find("new").bundle
     assert bundle.template is None
     assert "assistant: " in str(library.info(bundle).chat_template)
 
@@ -130,7 +130,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
     root: Path, library: Library, tiny: Path
 ) -> None:
     store(root, LIBRARY + "good:latest", OllamaModel([("model", tiny)]))
-    good = library.find("good")
+    good = library.find("good").bundle
     for name, content in (("text", b"{"), ("list", b"[]"), ("none", b""), ("odd", b"\xff")):
         path = root / "manifests" / LIBRARY / f"{name}" / "latest"
         path.parent.mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
     (root / "manifests" / LIBRARY / "not a name" / "x").write_text("{}")
     (root / "manifests" / "file").write_text("junk")
     assert library.list() == [good]
-    reasons = {item.name: item.reason for item in library.stored.list_skipped()}
+    reasons = {item.name: item.reason for item in library.list_skipped()}
     said = {
         "text:latest": "damaged",
         "list:latest": "damaged",
@@ -173,7 +173,7 @@ def test_a_missing_config_is_no_loss(root: Path, library: Library, tiny: Path) -
     made = OllamaModel([("model", tiny)])
     store(root, LIBRARY + "tiny:latest", made)
     (root / "blobs" / made.document["config"]["digest"].replace(":", "-")).unlink()
-    assert library.find("tiny").quant is None
+    assert library.find("tiny").bundle.quant is None
 
 
 def test_a_folder_that_is_not_there_has_no_models(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_created_model_stands_on_one_of_ollamas(
     from vllama.models.create import NewModel, copy, create
 
     store(root, LIBRARY + "tiny:latest", OllamaModel([("model", tiny), ("system", "a")]))
-    base = library.find("tiny")
+    base = library.find("tiny").bundle
     made = create(library, NewModel(name="mine", base=base, template="{{ .Prompt }}"))
     assert (made.path, made.key, made.base, made.system) == (base.path, base.key, base.name, "a")
     assert copy(library, base, "second:latest").path == base.path
@@ -280,7 +280,7 @@ def test_a_created_model_stands_on_one_of_ollamas(
     )
     library.remove("tiny", force=True)
     with pytest.raises(BadModelFile, match="is missing"):
-        library.info(library.find("mine"))
+        library.info(library.find("mine").bundle)
 
 
 # -- pure ----------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_largest_that_fits_is_fetched_and_found_again(
     sizes = {quant: path.stat().st_size for quant, path in files.items()}
     hub.settle()
     assert hub.sent("cdn") == sizes["Q4_K_M"] + sizes["Q3_K_M"]
-    assert library.find("llama3.2").path == bundle.path
+    assert library.find("llama3.2").bundle.path == bundle.path
     assert library.remote.pull("llama3.2", formats=GGUF, fits=fits) == bundle
 
 

@@ -50,13 +50,14 @@ def test_a_library_name(opened: Callable[..., Library], events: Events) -> None:
     assert any("is gated" in status for status in events.statuses)
     # another process, without a hub
     later = opened(hf_offline=True)
-    assert later.find("llama3.2") == pulled and later.find("llama3.2:LATEST") == pulled
+    for name in ("llama3.2", "llama3.2:LATEST"):
+        assert later.find(name).bundle == pulled
     assert [b.name for b in later.list()] == ["Llama3.2:latest"]
     assert later.remote.pull("llama3.2", formats=GGUF) == pulled
     # its own name, and the base's, find it too
-    own = later.find(f"hf.co/{FORM}:Q4_K_M")
+    own = later.find(f"hf.co/{FORM}:Q4_K_M").bundle
     assert (own.name, own.path, own.digest) == (f"hf.co/{FORM}:Q4_K_M", pulled.path, pulled.digest)
-    assert later.find("llama3.2:3b").path == pulled.path
+    assert later.find("llama3.2:3b").bundle.path == pulled.path
 
 
 def test_a_look_before_the_pull(
@@ -96,7 +97,7 @@ def test_a_repository_without_gguf(hub: StandInHub, opened: Callable[..., Librar
     library = opened()
     pulled = library.remote.pull(BASE.lower(), formats=GGUF)
     assert pulled.name == f"hf.co/{FORM}:Q4_K_M"
-    assert opened(hf_offline=True).find(f"hf.co/{BASE}") == pulled
+    assert opened(hf_offline=True).find(f"hf.co/{BASE}").bundle == pulled
     assert [b.name for b in library.list()] == [pulled.name]
     # two org/names that only look alike are two models
     with pytest.raises(ModelNotFound):
@@ -110,7 +111,7 @@ def test_what_other_tools_fetched_is_found_by_library_names(
     opened: Callable[..., Library], tmp_path: Path
 ) -> None:
     opened().remote.pull(f"hf.co/{FORM}:Q8_0")
-    found = opened(data_dir=tmp_path / "other", hf_offline=True).find("llama3.2:3b-q8_0")
+    found = opened(data_dir=tmp_path / "other", hf_offline=True).find("llama3.2:3b-q8_0").bundle
     assert found.name == f"hf.co/{FORM}:Q8_0"
     with pytest.raises(ModelNotFound):
         opened(hf_offline=True).find("llama3.2:3b-q2_K")

@@ -52,7 +52,7 @@ def test_a_revision_is_pulled_recorded_and_shown(
     assert pulled.path.parent.name == commits.get(revision, revision)
     later = opened(hf_offline=True)
     for name in (pulled.name, f"{REPO.lower()}@{revision}", f"hf.co/{REPO}:Q4_K_M@{revision}"):
-        assert later.find(name) == pulled
+        assert later.find(name).bundle == pulled
     assert [bundle.name for bundle in later.list()] == [pulled.name]
     with pytest.raises(ModelNotFound):
         later.find(REPO)  # main is another model

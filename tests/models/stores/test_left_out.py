@@ -78,7 +78,7 @@ def test_a_bad_item_costs_itself(tmp_path, tiny, store: str, name: str, item) ->
     item(bad)
     library = opened(tmp_path)
     assert str(good) in [str(bundle.path) for bundle in library.list()]
-    reported = [(x.name, str(x.path), x.reason) for x in library.stored.list_skipped()]
+    reported = [(x.name, str(x.path), x.reason) for x in library.list_skipped()]
     json.dumps(reported, ensure_ascii=False).encode()  # valid UTF-8
     for bundle in library.list():
         f"{bundle.name}{bundle.path}{bundle.files}{bundle.digest}".encode()
@@ -90,7 +90,7 @@ def test_a_name_that_is_no_utf8_is_reported_once(tmp_path, tiny, caplog, store: 
     bad.parent.mkdir(parents=True)
     shutil.copy(tiny, bad)
     library = opened(tmp_path)
-    (left,) = library.stored.list_skipped()
+    (left,) = library.list_skipped()
     assert "UTF-8" in left.reason and "mod\ufffdle" in str(left.path)
     left_out.note.cache_clear()
     with caplog.at_level(logging.INFO, "vllama.files"):
@@ -110,7 +110,7 @@ def test_a_drive_that_is_gone_is_reported(tmp_path, tiny, where: str) -> None:
     place.parent.mkdir(exist_ok=True)
     place.symlink_to("/media/unplugged")
     library = opened(tmp_path)
-    assert [str(item.path) for item in library.stored.list_skipped()][:1] == [str(place)]
+    assert [str(item.path) for item in library.list_skipped()][:1] == [str(place)]
     assert len(library.list()) == (where != "lms")
 
 
@@ -164,7 +164,7 @@ def test_a_folder_of_ggufs(tmp_path: Path, names: list[str], chosen: str | None)
         (tmp_path / name).write_bytes(b"x")
     library = opened(tmp_path / "home")
     if chosen is not None:
-        assert library.find(str(tmp_path)).path.name.startswith(chosen)
+        assert library.find(str(tmp_path)).bundle.path.name.startswith(chosen)
         return
     with pytest.raises(BadRequest, match="several") as caught:
         library.find(str(tmp_path))

@@ -45,8 +45,8 @@ def test_models_by_their_names_on_the_hub(root: Path, library: Library, tiny: Pa
     assert chosen.projector == mmproj
     assert chosen.path == root / "org/Tiny-GGUF/Tiny-Q4_K_M.gguf"
     for name in ("org/tiny-gguf", "hf.co/Org/Tiny-GGUF", "hf://org/Tiny-GGUF:q4_k_m"):
-        assert library.find(name) == chosen
-    assert library.find("org/tiny-gguf:Q8_0") == names["hf.co/org/Tiny-GGUF:Q8_0"]
+        assert library.find(name).bundle == chosen
+    assert library.find("org/tiny-gguf:Q8_0").bundle == names["hf.co/org/Tiny-GGUF:Q8_0"]
     assert library.info(chosen).parameter_count == 119_488
     for name in ("org/tiny-gguf:Q2_K", "org/other", "tiny"):
         with pytest.raises(ModelNotFound):
@@ -60,7 +60,7 @@ def test_shards_in_order_and_an_incomplete_set(root: Path, library: Library) -> 
     (bundle,) = library.list()
     assert [p.name[-11:-5] for p in bundle.files] == ["-00002", "-00002"]
     assert [p.read_bytes() for p in bundle.files] == [b"\1", b"\2"]
-    (left,) = library.stored.list_skipped()
+    (left,) = library.list_skipped()
     assert left.name == "hf.co/org/cut:latest" and "Cut-Q8_0-00002-of-00002.gguf" in left.reason
 
 
@@ -77,7 +77,7 @@ def test_mlx_is_left_out_with_a_reason(
     put(root, "mlx-community/Tiny-4bit/config.json", json.dumps(config).encode())
     put(root, "mlx-community/Tiny-4bit/model.safetensors", make_weights(2, about=about))
     assert library.list() == []
-    (left,) = library.stored.list_skipped()
+    (left,) = library.list_skipped()
     assert "MLX" in left.reason and left.path == root / "mlx-community/Tiny-4bit"
     with pytest.raises(ModelNotFound) as caught:
         library.find("mlx-community/tiny-4bit")
@@ -89,8 +89,8 @@ def test_other_safetensors_are_served(root: Path, library: Library) -> None:
     put(root, "org/Tiny/model.safetensors", make_weights(2, about={"format": "pt"}))
     (bundle,) = library.list()
     assert (bundle.name, bundle.format) == ("hf.co/org/Tiny:latest", Format.SAFETENSORS)
-    assert bundle.path == root / "org/Tiny" and library.find("org/tiny") == bundle
-    assert library.stored.list_skipped() == ()
+    assert bundle.path == root / "org/Tiny" and library.find("org/tiny").bundle == bundle
+    assert library.list_skipped() == ()
 
 
 def test_links_odd_names_and_loose_files(
@@ -105,7 +105,7 @@ def test_links_odd_names_and_loose_files(
     put(root, ".hidden/repo/x.gguf", tiny.read_bytes())
     put(root, "no name/at all/x.gguf", tiny.read_bytes())
     (bundle,) = library.list()
-    assert bundle.name == "hf.co/me/linked:Q8_0" and library.find("me/linked") == bundle
+    assert bundle.name == "hf.co/me/linked:Q8_0" and library.find("me/linked").bundle == bundle
 
 
 def test_the_newer_folder_and_the_older_one(root: Path, tmp_path: Path, tiny: Path) -> None:

@@ -36,7 +36,7 @@ def library(home: Path) -> Library:
 
 
 def make(library: Library, name: str, base: str = "tiny", **settings):
-    return create(library, NewModel(name=name, base=library.find(base), **settings))
+    return create(library, NewModel(name=name, base=library.find(base).bundle, **settings))
 
 
 def upload(library: Library, path: Path) -> str:
@@ -54,7 +54,7 @@ def blobs(home: Path) -> list[str]:
 
 
 def test_a_created_model_is_a_small_file_that_points_at_its_base(library: Library, home: Path):
-    base = library.find("tiny")
+    base = library.find("tiny").bundle
     said: list[str] = []
     recipe = NewModel(
         name="Mine",
@@ -74,7 +74,7 @@ def test_a_created_model_is_a_small_file_that_points_at_its_base(library: Librar
     assert (made.parameters, made.system) == ({"temperature": 0.1}, "Be brief.")
     assert (made.template, made.license) == ("{{ .Prompt }}", "MIT")
     assert made.messages == ({"role": "user", "content": "hi"},)
-    assert library.find("MINE:Latest") == made
+    assert library.find("MINE:Latest").bundle == made
     assert {b.name for b in library.list()} == {"Mine:latest", "tiny:latest"}
     assert library.info(made).chat_template == TEMPLATE
     assert said[0] == f"using existing layer sha256:{base.digest}"
@@ -89,17 +89,17 @@ def test_on_top_of_a_created_model(library: Library):
     assert (two.system, two.template, two.base) == ("a", "t", "tiny:latest")
     assert make(library, "two", "two", system="b").parameters == two.parameters
     library.remove("one")
-    assert library.info(library.find("two")).context_length == 256
+    assert library.info(library.find("two").bundle).context_length == 256
 
 
 def test_a_name_keeps_its_spelling_and_may_hide_another(library: Library, home: Path):
     make(library, "TINY", system="x")
     assert [b.name for b in library.list()] == ["TINY:latest"]
     assert make(library, "tiny", system="y").name == "TINY:latest"
-    assert library.find("tiny").system == "y"
-    assert library.find("tiny").path == home / "own" / "tiny.gguf"
+    assert library.find("tiny").bundle.system == "y"
+    assert library.find("tiny").bundle.path == home / "own" / "tiny.gguf"
     library.remove("tiny")
-    assert library.find("tiny").store == "folder"
+    assert library.find("tiny").bundle.store == "folder"
 
 
 def test_copies(library: Library):
@@ -107,8 +107,8 @@ def test_copies(library: Library):
     second = copy(library, made, "team/two:v1")
     assert (second.name, second.system, second.path) == ("team/two:v1", "a", made.path)
     assert second.digest == made.digest  # clients group the names of one model by it
-    assert library.find("Team/Two:V1") == second
-    assert copy(library, library.find("tiny"), "three:latest").base == "tiny:latest"
+    assert library.find("Team/Two:V1").bundle == second
+    assert copy(library, library.find("tiny").bundle, "three:latest").base == "tiny:latest"
     assert copy(library, made, "ONE:latest").name == "one:latest"
 
 
@@ -141,7 +141,7 @@ def test_names(text: str, display: str | None):
 def test_a_base_that_has_gone(library: Library, home: Path):
     make(library, "mine")
     (home / "own" / "tiny.gguf").unlink()
-    made = library.find("mine")
+    made = library.find("mine").bundle
     assert [b.name for b in library.list()] == ["mine:latest"]
     with pytest.raises(BadModelFile) as caught:
         library.info(made)
@@ -155,26 +155,30 @@ def test_a_base_that_has_moved_is_found_by_its_name(library: Library, home: Path
     make(library, "mine", system="s")
     (home / "own" / "sub").mkdir()
     (home / "own" / "tiny.gguf").rename(home / "own" / "sub" / "tiny.gguf")
-    moved = open_library(
-        ModelsSettings(
-            hf_cache_dir=home / "hub",
-            data_dir=home / "data",
-            folders=(home / "own" / "sub",),
-            package_dirs=(),
+    moved = (
+        open_library(
+            ModelsSettings(
+                hf_cache_dir=home / "hub",
+                data_dir=home / "data",
+                folders=(home / "own" / "sub",),
+                package_dirs=(),
+            )
         )
-    ).find("mine")
+        .find("mine")
+        .bundle
+    )
     assert (moved.path, moved.system) == (home / "own" / "sub" / "tiny.gguf", "s")
 
 
 def test_of_a_file_that_nobody_lists(library: Library, home: Path, tiny: Path):
     made = make(library, "mine", str(tiny))
     assert (made.base, made.path) == (None, tiny)
-    assert library.info(library.find("mine")).context_length == 256
+    assert library.info(library.find("mine").bundle).context_length == 256
 
 
 def test_the_template_of_the_file_is_not_kept_again(library: Library):
     said: list[str] = []
-    recipe = NewModel(name="mine", base=library.find("tiny"), template=TEMPLATE)
+    recipe = NewModel(name="mine", base=library.find("tiny").bundle, template=TEMPLATE)
     assert create(library, recipe, said.append).template is None
     assert not any("template" in line for line in said)
 
@@ -184,7 +188,7 @@ def test_the_template_of_the_file_is_not_kept_again(library: Library):
     [(None, None), ("", None), ("f16", None), ("q4_k_m", "Q4_K_M"), ("Q8_0", "Q8_0")],
 )
 def test_what_has_to_be_made_of_a_base(library: Library, wanted: str | None, quant: str | None):
-    assert choose_quant(library, library.find("tiny"), wanted, tuple) == quant
+    assert choose_quant(library, library.find("tiny").bundle, wanted, tuple) == quant
 
 
 @pytest.mark.parametrize(
@@ -200,20 +204,20 @@ def test_safetensors_that_no_engine_reads_are_converted(home, library, wanted, f
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model.safetensors").write_bytes(make_weights(2, 2))
-    assert choose_quant(library, library.find(str(folder)), wanted, lambda: formats) == quant
+    assert choose_quant(library, library.find(str(folder)).bundle, wanted, lambda: formats) == quant
 
 
 @pytest.mark.parametrize("kind", ["adapter", "mmproj"])
 def test_what_is_no_model_becomes_none(library: Library, home: Path, kind: str):
     path = write_tiny_gguf(home / "x.gguf", extra=lambda writer: writer.add_type(kind))
     with pytest.raises(BadRequest, match=f"its type is {kind}"):
-        create(library, NewModel(name="mine", base=library.find(str(path))))
+        create(library, NewModel(name="mine", base=library.find(str(path)).bundle))
 
 
 @pytest.mark.parametrize("quant", ["Q2", "Q5_K_M"])
 def test_what_ollama_does_not_quantize_to(library: Library, quant: str):
     with pytest.raises(BadRequest, match=f'unsupported quantization "{quant}"'):
-        choose_quant(library, library.find("tiny"), quant, tuple)
+        choose_quant(library, library.find("tiny").bundle, quant, tuple)
 
 
 def test_damaged_files_of_ours_hide_nothing_else(library: Library, home: Path):
@@ -239,7 +243,7 @@ def test_many_at_once(library: Library):
     for thread in threads:
         thread.join()
     assert not errors
-    assert library.find("same").system in {str(n) for n in range(12)}
+    assert library.find("same").bundle.system in {str(n) for n in range(12)}
 
 
 # -- uploads ----------------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def test_what_a_killed_server_has_left_half_written_goes_at_the_next_start(
             os.utime(path, (1, 1))
     library.local.sweep()
     assert [path.exists() for path in (*old, *new)] == [False] * len(old) + [True] * len(new)
-    assert library.find("one")
+    assert library.find("one").bundle
 
 
 def test_forgotten_uploads_go_with_the_next_removal(library: Library, home: Path, tiny: Path):
@@ -297,6 +301,7 @@ def test_forgotten_uploads_go_with_the_next_removal(library: Library, home: Path
     upload(library, write_tiny_gguf(home / "other.gguf", seed=7))
     os.utime(old, (0, old.stat().st_mtime - ORPHAN_S - 1))
     make(library, "one")
+    library.remove("one")
     assert len(blobs(home)) == 1
     assert old.name not in blobs(home)
 
@@ -358,7 +363,7 @@ def test_cloud_names(library: Library):
         assert caught.value.status == 403
     with pytest.raises(CloudDisabled):
         library.remote.pull("m:cloud")
-    assert library.find("tiny:local").name == library.find("tiny:latest:local").name
+    assert library.find("tiny:local").bundle.name == library.find("tiny:latest:local").bundle.name
     for name in ("m:cloud:local", "m:local:cloud"):
         with pytest.raises(InvalidModelRef, match="use either :local or :cloud, not both"):
             ModelRef.parse(name)

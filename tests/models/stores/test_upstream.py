@@ -325,7 +325,7 @@ def test_a_model_on_this_disk_comes_before_one_of_a_named_server(tmp_path: Path)
 
     def where(library: Library, name: str) -> str:
         (listed,) = (each.store for each in library.list() if each.name == "same:latest")
-        found = library.find(name)
+        found = library.find(name).bundle
         assert name != "same" or found.store == listed
         return found.store
 
@@ -353,9 +353,9 @@ def test_models_on_this_disk_are_told_from_those_of_upstreams(tmp_path: Path) ->
             upstreams=(UpstreamSettings(url=url),),
         )
         library = open_library(settings)
-        assert library.list() and not library.stored.has_models_here()
+        assert library.list() and not library.has_models_here()
     write_tiny_gguf(tmp_path / "own.gguf")
-    assert open_library(settings).stored.has_models_here()
+    assert open_library(settings).has_models_here()
 
 
 def test_the_date_of_a_model_is_shown_if_its_server_told_it() -> None:

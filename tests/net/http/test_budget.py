@@ -18,10 +18,10 @@ from vllama.base.errors import VllamaError
 from vllama.net.http import connection as client_module
 from vllama.net.http import server as serve_module
 from vllama.net.http.budget import GRANTED_BYTES
-from vllama.net.http.connection import Client
+from vllama.net.http.connection import ClientConnection
 from vllama.net.http.listener import Certificate
 from vllama.net.http.request import Request
-from vllama.net.http.server import Server
+from vllama.net.http.server import HttpServer
 
 LIMIT_S = 60.0
 ANSWER = b"x" * 300_000
@@ -57,7 +57,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    server = Server(answer, drain_s=LIMIT_S, certificate=certificate, buffer_bytes=buffer_bytes)
+    server = HttpServer(answer, drain_s=LIMIT_S, certificate=certificate, buffer_bytes=buffer_bytes)
     task = asyncio.create_task(server.serve(listener))
     made = Running(server, listener, task)
     try:
@@ -295,13 +295,13 @@ async def test_connections_beyond_the_most_wait_to_be_accepted(
     monkeypatch.setattr(serve_module, "compute_max_clients", lambda: 2)
     monkeypatch.setattr(client_module, "LINGER_S", 0.01)
     accepted: list[int] = []
-    admit = Server.admit
+    admit = HttpServer.admit
 
-    def count(self: Server, client: Client) -> None:
+    def count(self: HttpServer, client: ClientConnection) -> None:
         accepted.append(len(self.clients))
         admit(self, client)
 
-    monkeypatch.setattr(Server, "admit", count)
+    monkeypatch.setattr(HttpServer, "admit", count)
     async with running() as server:
         answers = await asyncio.gather(*(server.said(LAST % b"small") for _ in range(60)))
         assert {found.split()[1] for found in answers} <= {b"200", b"503"}

@@ -23,7 +23,7 @@ from vllama.net.http import server as serve_module
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.heads import MAX_HEADERS, read_target
 from vllama.net.http.request import BUFFER_BYTES, ClientGone, Request
-from vllama.net.http.server import Server
+from vllama.net.http.server import HttpServer
 
 App = Callable[[Request], Awaitable[None]]
 LIMIT_S = 240.0
@@ -33,7 +33,9 @@ HOST = b"host: localhost\r\n"
 class Running:
     """A server, and connections to it."""
 
-    def __init__(self, server: Server, listener: socket.socket, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, server: HttpServer, listener: socket.socket, task: asyncio.Task[None]
+    ) -> None:
         self.server, self.task = server, task
         self.address = listener.getsockname()
         self.writers: list[asyncio.StreamWriter] = []
@@ -56,7 +58,7 @@ class Running:
 async def running(app: App, *, drain_s: float = LIMIT_S) -> AsyncIterator[Running]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    server = Server(app, drain_s=drain_s)  # type: ignore[arg-type]
+    server = HttpServer(app, drain_s=drain_s)  # type: ignore[arg-type]
     task = asyncio.create_task(server.serve(listener))
     made = Running(server, listener, task)
     try:

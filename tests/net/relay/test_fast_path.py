@@ -90,7 +90,7 @@ class Client:
     def read_on(self) -> None:
         pass
 
-    def answered(self, request: Request) -> None:
+    def on_answered(self, request: Request) -> None:
         pass
 
     def let_go(self) -> None:

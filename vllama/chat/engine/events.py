@@ -9,12 +9,13 @@ times as fast as decoding into dictionaries.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
 from vllama.base.errors import EngineCrashed, UpstreamError
-from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float
+from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float, write_well_formed
 from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_left_out
 from vllama.chat.engine.refusals import clean_engine_error
 
@@ -146,7 +147,7 @@ def decode_event(payload: bytes) -> Event:
     except msgspec.ValidationError:
         payload, chunk = _decode_odd(payload)
     except (ValueError, RecursionError):
-        raise UpstreamError(BROKEN_EVENT) from None
+        payload, chunk = _decode_odd(payload, repair=True)
     if chunk.choices is None or chunk.error:
         check_error(chunk, payload)
     event = Event(payload, chunk)
@@ -158,9 +159,14 @@ def decode_event(payload: bytes) -> Event:
     return event
 
 
-def _decode_odd(payload: bytes) -> tuple[bytes, Chunk]:
-    """Decode an event with fields of other types; what cannot be read of it is left out."""
+def _decode_odd(payload: bytes, *, repair: bool = False) -> tuple[bytes, Chunk]:
+    """Decode an event with fields of other types; what cannot be read of it is left out.
+
+    `repair`: halves of surrogate pairs, of a character that was cut, become U+FFFD.
+    """
     try:
+        if repair:
+            payload = write_well_formed(json.loads(payload)).encode()
         value = _decode_any(payload)
         if not isinstance(value, dict):
             warn_left_out("an event that is no object")

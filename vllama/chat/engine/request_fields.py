@@ -106,7 +106,11 @@ def take_tools(
     A custom tool becomes a function of one text. Who may send code keeps all types. Raises
     Forbidden for a function that an engine would run.
     """
-    given = [make_function(tool) for tool in tools if tool is not None]
+    given = [
+        make_function(tool, f"tools[{number}]", passed_over)
+        for number, tool in enumerate(tools)
+        if tool is not None
+    ]
     kinds = [tool.get("type") or "function" for tool in given]
     if not may_send_code.get():
         passed_over += [str(kind) for kind in kinds if kind not in RUN_HERE]
@@ -121,10 +125,10 @@ def find_customs(tools: Iterable[Mapping[str, Any] | None]) -> frozenset[str]:
     return frozenset(str(one.get("name") or "") for one in given if isinstance(one, Mapping))
 
 
-def make_function(tool: dict[str, Any]) -> dict[str, Any]:
+def make_function(tool: dict[str, Any], where: str, passed_over: list[str]) -> dict[str, Any]:
     """Return a custom tool of OpenAI's, in either API's form, as a function with the text `input`.
 
-    Its grammar is told to the model, and not enforced.
+    Its grammar is told to the model, and not enforced, so that its place is `passed_over`.
     """
     custom = tool.get("custom", tool)
     if tool.get("type") != "custom" or not isinstance(custom, Mapping):
@@ -133,6 +137,7 @@ def make_function(tool: dict[str, Any]) -> dict[str, Any]:
     if isinstance(form, Mapping):
         form = form.get("grammar", form)  # Chat Completions nests it once more
         if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
+            passed_over.append(f"{where}.format")
             text += f"\n\n`input` keeps to this {form.get('syntax')} grammar:\n{form['definition']}"
     parameters = {"type": "object", "properties": {"input": {"type": "string"}}}
     function = {"name": custom.get("name") or "", "description": text.strip()}

@@ -27,7 +27,7 @@ def cp(
     name, settings = check_copy_name(destination), load_settings()
     library = local_library(settings)
     try:
-        bundle = library.find(whole_path(source), may_pull=False)
+        bundle = library.find(whole_path(source), may_pull=False).bundle
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
     with change_models(settings):

@@ -95,7 +95,7 @@ def create(
     if draft_quantize and not order.draft_name:
         raise ConfigError("cannot quantize a draft model: the Modelfile has no DRAFT line")
     draft = _locate(order.draft_name, folder) if order.draft_name else ""
-    drafts = library.find(draft) if draft else None
+    drafts = library.find(draft).bundle if draft else None
     if drafts is not None and draft_quantize:
         drafts = convert_if_wanted(drafts, draft_quantize)
     definition = replace(
@@ -159,13 +159,13 @@ def _locate(text: str, folder: Path) -> str:
 def _base(settings: Config, library: Library, name: str) -> Bundle:
     """Return the model to build on, pulled if it is missing."""
     if is_path(name):  # one in a store stands for the model there
-        found, apart = library.find(name), (FolderStore.name, LocalStore.name)
+        found, apart = library.find(name).bundle, (FolderStore.name, LocalStore.name)
         same = (b for b in library.list() if b.path == found.path and b.store not in apart)
         return next(same, found)
     with suppress(ModelNotFound):
-        return library.find(name)
+        return library.find(name).bundle
     pull_with_progress(settings, name)
-    return library.find(name)
+    return library.find(name).bundle
 
 
 def _adapter(library: Library, name: str, folder: Path) -> Path:

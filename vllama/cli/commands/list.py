@@ -39,7 +39,7 @@ def list_models(
     library = local_library(load_settings())
     found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
     entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
-    skipped = [one for one in library.stored.list_skipped() if wanted in one.name.lower()]
+    skipped = [one for one in library.list_skipped() if wanted in one.name.lower()]
     if as_json:
         left_out = [
             {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}
@@ -77,7 +77,7 @@ def show_all_nodes(wanted: str, *, as_json: bool) -> None:
 
 def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
     """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
-    asked = library.stored.names.list_asked(bundle.name)
+    asked = library.names.list_asked(bundle.name)
     return any(part in name for name in (bundle.name.lower(), *asked))
 
 
@@ -97,7 +97,7 @@ def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
         "files": [str(path) for path in bundle.files],
         "hub_id": bundle.hub_id,
         "revision": bundle.revision,
-        "asked_as": library.stored.names.list_asked(bundle.name),
+        "asked_as": library.names.list_asked(bundle.name),
         "base": bundle.base,
     }
 

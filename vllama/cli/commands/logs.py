@@ -130,7 +130,7 @@ class _Engine:
     def _resolve(self) -> list[str]:
         """Return the full name of the model on this disk, if there is one."""
         try:
-            return [local_library(self._settings).find(self._model).name]
+            return [local_library(self._settings).find(self._model).bundle.name]
         except VllamaError:
             return []
 

@@ -22,7 +22,8 @@ COLUMNS = ("MODEL", "GOOD FOR", "QUANT", "DOWNLOAD", "MEMORY", "CONTEXT", "RUNS 
 
 def recommend(
     use: Annotated[
-        str | None, option("--for USE", "Only models for chat, code, tools, vision or embeddings.")
+        str | None,
+        option("--for USE", "Only models for chat, code, tools, vision, thinking or embeddings."),
     ] = None,
     all_models: Annotated[bool, option("--all", "Include models that are too large.")] = False,
     gpus: Annotated[
@@ -33,8 +34,7 @@ def recommend(
     as_json: AsJson = False,
 ) -> int:
     """Recommend models that suit this machine."""
-    from vllama.plan.recommend import check_use, list_recommendations
-    from vllama.plan.recommended import AS_OF, EMBEDDINGS
+    from vllama.plan.recommend import AS_OF, EMBEDDINGS, check_use, list_recommendations
     from vllama.server.preflight import gather_facts, suppose_machine
 
     check_use(use)

@@ -44,7 +44,7 @@ def rm(
     with change_models(settings) as removed:
         for model in map(whole_path, models):
             try:
-                bundle = library.stored.find(model)
+                bundle = library.find(model, may_pull=False).bundle
                 freed_bytes = library.remove(model, force=force)
             except VllamaError as error:
                 is_missing = isinstance(error, ModelNotFound)
@@ -52,7 +52,7 @@ def rm(
                 show_error(text, error.hint)
                 status = status or error.exit_code
                 continue
-            removed += [bundle.name] if bundle else []
+            removed.append(bundle.name)
             say(f"deleted '{model}'")
             say_aside(f"  freed {format_bytes_decimal(freed_bytes)}")
     return status

@@ -47,7 +47,7 @@ def show(
             "can be shown at a time"
         )
     library = local_library(load_settings())
-    bundle = library.find(whole_path(model)).without_settings()
+    bundle = library.find(whole_path(model)).bundle.without_settings()
     shown = describe(bundle, library.info(bundle), verbose=verbose)
     if as_json:
         show_json(shown)

@@ -16,8 +16,9 @@ import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
 from vllama.chat.parsers.call_values import object_of, write_call
-from vllama.chat.reply import ReplyOptions, Tally
 from vllama.chat.request import Usage
+from vllama.chat.tally import Tally
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.anthropic import answer_types as answers
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_anthropic_error

@@ -19,7 +19,7 @@ from vllama.chat.engine.events import Event
 from vllama.chat.event_template import EventTemplate, TimestampCache
 from vllama.chat.logprobs import convert_logprobs, pack
 from vllama.chat.parsers.call_values import ToolCall
-from vllama.chat.reply import Tally
+from vllama.chat.tally import Tally
 from vllama.chat.tool_calls import CallCollector, write_ollama_calls
 from vllama.dialects.errors import make_ollama_error
 

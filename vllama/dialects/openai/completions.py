@@ -23,8 +23,9 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.inspect import WholeReader
 from vllama.chat.logprobs import convert_completion_logprobs
-from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally
 from vllama.chat.request import ChatRequest
+from vllama.chat.tally import Tally
+from vllama.chat.writer import EVENT_STREAM, JSON, ReplyOptions
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import NthChoice
 from vllama.dialects.openai.extras import NOTHING, Extras, refuse_type

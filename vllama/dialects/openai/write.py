@@ -21,8 +21,9 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.inspect import WholeReader
 from vllama.chat.logprobs import pack, tidy
-from vllama.chat.reply import EVENT_STREAM, JSON, ReplyOptions, Tally, find_cached_tokens
+from vllama.chat.tally import Tally, find_cached_tokens
 from vllama.chat.tool_calls import CallCollector
+from vllama.chat.writer import EVENT_STREAM, JSON, ReplyOptions
 from vllama.dialects.errors import make_openai_error
 from vllama.dialects.openai.choices import NthChoice
 

@@ -201,7 +201,7 @@ def _tools(
             case "function" if fields.get("name"):
                 tools.append(_function(fields, ""))
             case "custom" if fields.get("name"):
-                tools.append(make_function(fields))
+                tools.append(make_function(fields, where, ignored))
             case "namespace" if space := fields.get("name"):
                 for place, member in enumerate(fields.get("tools") or []):
                     if not (member and member.get("type") == "function" and member.get("name")):

@@ -2,8 +2,9 @@
 
 Order of events: `created`, `in_progress`; for each item `output_item.added`, its parts and deltas,
 `output_item.done`; then `completed` or `failed`. Every event has the next `sequence_number`; there
-is no `[DONE]`. An answer cut by its length is completed, too, as in Ollama: the official client's
-streams know no other good end. `incomplete_details` tells it where the limit was not the client's.
+is no `[DONE]`. The event of a response that is cut is `completed`, too: the official client's
+streams know no other good end, and Codex retries what ends with `incomplete`. Its `status` and
+`incomplete_details` tell, as in OpenAI's API.
 
 See docs/reference/ollama-api.md#responses.
 """
@@ -16,8 +17,9 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
-from vllama.chat.reply import ReplyOptions, Tally
+from vllama.chat.tally import Tally
 from vllama.chat.tool_calls import read_input
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_openai_error
 
@@ -31,6 +33,7 @@ _TEXTS = {
 _SUMMARY_PART = "response.reasoning_summary_part"
 _CONTENT_PART = "response.content_part"
 _CUSTOM = "custom_tool_call"
+_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -142,11 +145,10 @@ class ResponsesWriter(BlockWriter):
     def _write_end(self, tally: Tally, now_ns: int) -> dict[str, Any]:
         """Return the response as it is at the end."""
         more: dict[str, Any] = {"completed_at": now_ns // 1_000_000_000}
-        if tally.finish_reason == "length" and self._echo.get("max_output_tokens") is None:
-            more["incomplete_details"] = {"reason": "max_output_tokens"}
-        elif tally.finish_reason == "content_filter":
-            more["incomplete_details"] = {"reason": "content_filter"}
-        response = self._response("completed", self._items("completed"), _usage(tally), more)
+        status = "completed"
+        if (reason := _CUTS.get(tally.finish_reason or "")) is not None:
+            more["incomplete_details"], status = {"reason": reason}, "incomplete"
+        response = self._response(status, self._items("completed"), _usage(tally), more)
         if self._keep is not None:
             self._keep(response)
         return response

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.base.errors import ConfigError
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, MaxKl, model_argument, option
 from vllama.cli.output import say, show_json, show_table
@@ -169,13 +169,8 @@ def check(settings: Config, sides: Sequence[Peer], context: int) -> list[dict[st
             "quantization": None,
         }
         model = whole_path(side.model)
-        check_model(library, model)
-        try:
-            bundle = library.find(model)
-        except ModelNotFound:
-            pass
-        else:
-            info = library.info(bundle)
+        if (entry := check_model(library, model)) is not None:
+            bundle, info = entry.bundle, entry.info
             make_plan(one, bundle, info, Need())
             row |= {"format": str(bundle.format), "quantization": bundle.quant or info.quant}
         described.append(row)

@@ -5,6 +5,7 @@ Nothing is written here. The hub is asked about a model that is not on this disk
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +59,8 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
         # before the download, as `check_folder` would after it
         check_weights(name, info.quant, is_mistral=info.mistral_weights)
         wanted = quantize or outtype or (parse_quant(original.quant) if original.quant else None)
-        quant = wanted or _usual(info)
+        embeds = Capability.EMBEDDING in info.capabilities
+        quant = wanted or ("AUTO" if embeds else DEFAULT)
         if quant == "AUTO":
             quant = choose_intermediate(info.quant)
         via = quant if quant in DIRECT else _via(name, quant, outtype, info)
@@ -84,12 +86,6 @@ def _outtype(text: str | None) -> str | None:
             hint=f"the converter writes {', '.join(sorted(DIRECT))} or auto; for others --quantize",
         )
     return name
-
-
-def _usual(info: ModelInfo) -> str:
-    """Return the default type for a model."""
-    embeds = Capability.EMBEDDING in info.capabilities
-    return choose_intermediate(info.quant) if embeds else DEFAULT
 
 
 def _via(name: str, quant: str, outtype: str | None, info: ModelInfo) -> str:
@@ -135,11 +131,12 @@ def find_original(library: Library, name: str) -> Original:
     """
     ref = ModelRef.parse(name)
     if ref.kind is Kind.PATH:
-        return Original(plain=_make_ref(ref.model), pull_name=name, bundle=library.find(name))
-    hub = library.stored.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
+        plain = ModelRef(kind=Kind.LIBRARY, text=ref.model, model=ref.model)
+        return Original(plain=plain, pull_name=name, bundle=library.find(name).bundle)
+    hub = library.find_alias(ref) or (ref if ref.kind is Kind.HUB else None)
     quant = parse_quant_tag((hub or ref).tag)
     if hub is None or hub.hub_id is None:
-        bundle = library.find(name)
+        bundle = library.find(name).bundle
         return Original(plain=ref, pull_name=name, quant=None, bundle=bundle)
     plain = ModelRef.of_hub(hub.hub_id, revision=hub.revision)
     here = next(
@@ -153,7 +150,8 @@ def find_original(library: Library, name: str) -> Original:
         None,
     )
     if here is None and hub.has_tag:
-        here = _gguf(library, name)
+        with suppress(ModelNotFound):
+            here = library.find(name).bundle  # the GGUF of exactly that quantization
     if here is not None and here.hub_id:
         plain = ModelRef.of_hub(here.hub_id, revision=hub.revision)  # in the hub's own spelling
     gguf = here is not None and here.format is Format.GGUF
@@ -169,15 +167,3 @@ def check_format(bundle: Bundle) -> None:
             f"cannot convert '{bundle.name}': its files are on another server",
             hint="run vllama convert there",
         )
-
-
-def _gguf(library: Library, name: str) -> Bundle | None:
-    """Return the GGUF of exactly that quantization, if it is here."""
-    try:
-        return library.find(name)
-    except ModelNotFound:
-        return None
-
-
-def _make_ref(stem: str) -> ModelRef:
-    return ModelRef(kind=Kind.LIBRARY, text=stem, model=stem)

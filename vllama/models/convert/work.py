@@ -73,7 +73,7 @@ class Workshop:
         """
         if self.converter is None:
             return ConvertedFiles(model=await self._quantize(source, quant, name, has), quant=quant)
-        sees = sees_images(source)
+        sees = {Capability.VISION, Capability.AUDIO} & read_folder(source).capabilities
         if projector and not sees:
             raise BadModelFile(
                 f"cannot make a projector of '{name}': it takes text only",
@@ -94,7 +94,8 @@ class Workshop:
             via = has if has in DIRECT else "F16"
             try:
                 await self._convert(shown, "mmproj.gguf", via, name, status, sizes[has], "--mmproj")
-                eyes = _find_projector(self.folder)
+                # the converter may have given it a name of its own
+                eyes = next(iter(sorted(self.folder.glob("*mmproj*.gguf"))), None)
             except BadModelFile as error:
                 if projector:
                     raise
@@ -197,13 +198,3 @@ def move_to_blobs(store: LocalStore, file: Path) -> Path:
     file.chmod(private.FILE)
     os.replace(file, place)  # noqa: PTH105
     return place
-
-
-def sees_images(folder: Path) -> bool:
-    """Tell whether a model's config has a part for images or sound."""
-    return bool({Capability.VISION, Capability.AUDIO} & read_folder(folder).capabilities)
-
-
-def _find_projector(folder: Path) -> Path | None:
-    """Return the projector, which the converter may have given a name of its own."""
-    return next((path for path in sorted(folder.glob("*mmproj*.gguf"))), None)

@@ -27,6 +27,7 @@ from vllama.base.errors import BadModelFile, DiskFull, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.models.disk import get_free_bytes
 from vllama.models.headers.safetensors import is_mlx, list_names, list_weight_files
+from vllama.models.limits import decode_object, read_limited
 from vllama.models.names.quant import UNDONE_BY_NOBODY
 from vllama.models.names.variants import has_tokenizer, is_mistral_format
 
@@ -170,8 +171,6 @@ def _without_code(path: Path) -> str | None:
 
 
 def _object(path: Path) -> dict[str, object]:
-    try:
-        value = json.loads(path.read_bytes()) if path.stat().st_size < 16 * 1024 * 1024 else {}
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    with contextlib.suppress(OSError, ValueError):
+        return decode_object(read_limited(path))
+    return {}

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.base.errors import BadModelFile
+from vllama.models.lookup import rest_on
 from vllama.models.names.variants import GgufFacts, Look
 
 _TO_MODEL = ("mm.", "resampler.", "adapter.")
@@ -18,6 +19,7 @@ def look_below(folder: Path) -> Look:
 
 
 def _look(path: Path) -> GgufFacts | None:
+    rest_on(path)
     try:
         status = path.stat()
         return _read_facts(path, status.st_mtime_ns, status.st_size)

@@ -30,12 +30,11 @@ from urllib.parse import urlsplit
 from vllama.base import private
 from vllama.base.errors import BadRequest, ConfigError, InvalidModelRef, VllamaError
 from vllama.base.left_out import note, show_path
-from vllama.models.disk import BlobStorage, remove_empty, remove_older, write_shared
+from vllama.models.disk import LOCK_LIMIT_S, BlobStorage, remove_empty, remove_older, write_shared
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import DEFAULT_HOST, Kind, ModelRef
 from vllama.models.ollama.manifest import find_digests
-from vllama.models.watch import rest_on
 
-LOCK_LIMIT_S = 30.0
 ABANDONED_S = 14 * 24 * 3600.0
 LOCK_MODE = 0o660
 """For the users of a shared store; whoever else may open a lock may hold it."""

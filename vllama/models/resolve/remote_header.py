@@ -68,14 +68,9 @@ class _Remote:
     """One file at its address, read from the beginning as far as needed."""
 
     def __init__(self, client: Connections, location: Location, file: SourceFile) -> None:
-        self._client, self._location, self._path = client, location, file.path
+        self._client, self._location, self.path = client, location, file.path
         self.size_bytes = location.size_bytes
         self.have = b""
-
-    @property
-    def path(self) -> str:
-        """Its path in the repository."""
-        return self._path
 
     def grow(self, at_least: int) -> bytes:
         """Return at least that many first bytes of the file, if it has them, in whole steps."""
@@ -95,7 +90,7 @@ class _Remote:
                 status = response.status
                 if status not in (200, 206):
                     kind = Transient if status >= 500 else SourceError
-                    raise kind(f"cannot read '{self._path}': the storage answered {status}")
+                    raise kind(f"cannot read '{self.path}': the storage answered {status}")
                 # a server without Range sends the file from its beginning: stop early
                 skip = start if status == 200 else 0
                 body = b""
@@ -105,12 +100,12 @@ class _Remote:
                         break
         except ConnectionBroken as error:
             reason = describe_connection_error(error)
-            raise Offline(f"cannot read '{self._path}': {reason}") from error
+            raise Offline(f"cannot read '{self.path}': {reason}") from error
         except BadAddress as error:
-            raise SourceError(f"cannot read '{self._path}': {error}") from error
+            raise SourceError(f"cannot read '{self.path}': {error}") from error
         body = body[skip : skip + end - start]
         if len(body) < end - start:
-            raise SourceError(f"cannot read '{self._path}': the storage sent too little")
+            raise SourceError(f"cannot read '{self.path}': the storage sent too little")
         return body
 
 

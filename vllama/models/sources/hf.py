@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from vllama import __version__
 from vllama.base.errors import ModelNotFound, Offline, SourceError
-from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json
+from vllama.models.limits import MOST_FILE_BYTES, check_registry, decode_json, decode_object
 from vllama.models.settings import ModelsSettings
 from vllama.models.sources.hub_answers import (
     GO_ONLINE,
@@ -122,12 +122,7 @@ class HuggingFace:
         if not any(file.path == path for file in repository.files):
             return {}
         with translate_errors(self._endpoint, repository.hub_id, path):
-            content = self._get(self._address(repository, path), {}).body
-        try:
-            value = decode_json(content)
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
+            return decode_object(self._get(self._address(repository, path), {}).body)
 
     def locate(self, repository: Repository, file: SourceFile) -> Location:
         """Fetch the address, checksum and size of a file at the repository's commit."""

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from vllama.base.errors import VllamaError
 from vllama.base.left_out import FAULTS, explain, note, show_path
+from vllama.models.lookup import Watch, current, rest_on
 from vllama.models.names.ref import ModelRef
 from vllama.models.types import Bundle, Skipped
+
+MAX_PATHS = 100_000  # of a list that is used again; to look at so many takes 0.2 s
 
 
 class Store(ABC):
@@ -25,10 +28,28 @@ class Store(ABC):
     is_elsewhere = False
     roots: Sequence[Path] = ()
     """The folders that may be missing, but not unreadable."""
+    is_watched = True
+    """False if more than files of this disk decides what it has."""
+    _last: tuple[Watch, Sequence[Bundle | Skipped]] | None = None
 
     @abstractmethod
     def read_all(self) -> Iterable[Bundle | Skipped]:
         """Yield all models; one that cannot be served is `Skipped`, and costs no other."""
+
+    def _read_once(self) -> Sequence[Bundle | Skipped]:
+        """Return all models, read again only if something changed that they rest on."""
+        if not self.is_watched:
+            return tuple(self._read_safely())
+        watch, found = self._last or (None, ())
+        if watch is None or not watch.holds():
+            with Watch(MAX_PATHS) as watch:
+                found = tuple(self._read_safely())
+                for each in found:
+                    rest_on(*(each.files if isinstance(each, Bundle) else ()))
+            self._last = watch, found
+        if (outer := current()) is not None:
+            outer.rest_on(watch)
+        return found
 
     def _read_safely(self) -> Iterator[Bundle | Skipped]:
         for root in self.roots:
@@ -41,7 +62,7 @@ class Store(ABC):
     def list(self) -> list[Bundle]:
         """Return all complete models, of equal names the first; log once what is left out."""
         found: dict[str, Bundle] = {}
-        for each in self._read_safely():
+        for each in self._read_once():
             if isinstance(each, Bundle):
                 found.setdefault(each.name, each)
             else:  # no warning: many are another program's business
@@ -52,6 +73,7 @@ class Store(ABC):
         self, name: str, path: Path, read: Callable[[], Bundle | None]
     ) -> Iterator[Bundle | Skipped]:
         """Yield the model that `read` returns, or why there is none though its `path` is there."""
+        rest_on(path)
         try:
             if (bundle := read()) is not None:
                 yield bundle
@@ -74,7 +96,7 @@ class Store(ABC):
 
     def list_skipped(self) -> tuple[Skipped, ...]:
         """Return the models that cannot be served and are not listed, with the reasons."""
-        return tuple(each for each in self._read_safely() if isinstance(each, Skipped))
+        return tuple(each for each in self._read_once() if isinstance(each, Skipped))
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
         """Return (why vllama does not delete a model, what the user can do); None if it does."""

@@ -16,6 +16,7 @@ from vllama.base.left_out import explain, show_path
 from vllama.models.disk import is_file, list_files_below, remove_empty
 from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import is_mlx, is_model_folder
+from vllama.models.lookup import rest_on
 from vllama.models.names.quant import strip_quant
 from vllama.models.names.ref import Kind, ModelRef, path_stem
 from vllama.models.names.variants import (
@@ -35,7 +36,6 @@ from vllama.models.stores.base import (
     sum_real_sizes,
 )
 from vllama.models.types import Bundle, Format, Skipped
-from vllama.models.watch import rest_on
 
 _Found = Bundle | Skipped
 

@@ -30,11 +30,11 @@ from vllama.models.disk import (
     remove_empty,
     remove_older,
 )
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
 from vllama.models.types import Bundle, Definition, Format, Skipped
-from vllama.models.watch import rest_on
 
 
 class LocalStore(RemovingStore):
@@ -42,21 +42,13 @@ class LocalStore(RemovingStore):
 
     name = "created"
 
-    def __init__(
-        self,
-        data_dir: Path,
-        bases: Sequence[Store] = (),
-    ) -> None:
-        self._root = data_dir
+    def __init__(self, data_dir: Path, bases: Sequence[Store] = ()) -> None:
+        self.root = data_dir
         self._folder = data_dir / "models"
         self.roots = (self._folder,)
         self._bases = tuple(bases)
+        self.is_watched = all(store.is_watched for store in bases)
         self.blobs = BlobStore(data_dir / "blobs")
-
-    @property
-    def root(self) -> Path:
-        """The data folder."""
-        return self._root
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
         """Yield all models, even those whose base is missing, so that they can be removed."""
@@ -95,11 +87,12 @@ class LocalStore(RemovingStore):
             self._check_blobs(bundle)
             name = old.name if old is not None else bundle.name
             try:
-                record = _make_record(bundle, name, digest).encode(self._root)
+                record = _make_record(bundle, name, digest).encode(self.root)
                 private.replace(path, record, sync=True)
             except OSError as error:
                 raise VllamaError(f"cannot write '{path}': {error.strerror or error}") from error
-            self._prune(old)
+            if old is not None and self.blobs.folder in {file.parent for file in _list_paths(old)}:
+                self._prune(old)  # all models are read for it
             kept = self._load(path)
         assert kept is not None  # just written, under the lock
         return kept
@@ -137,7 +130,7 @@ class LocalStore(RemovingStore):
                     f"blob {path.name.replace('-', ':')} not found", hint="upload the file again"
                 )
 
-    def _prune(self, old: Bundle | None) -> int:
+    def _prune(self, old: Bundle) -> int:
         """Delete blobs that no model uses any more: those of `old`, and old ones."""
         used: set[Path] = set()
         for path in _list_records(self._folder):
@@ -145,7 +138,7 @@ class LocalStore(RemovingStore):
             if bundle is None:
                 return 0  # unknown which blobs it uses
             used.update(_list_paths(bundle))
-        return self.blobs.prune(used, _list_paths(old) if old else ())
+        return self.blobs.prune(used, _list_paths(old))
 
     def _load(self, path: Path) -> Bundle | None:
         """Read one file; None if it is missing or damaged."""
@@ -157,7 +150,7 @@ class LocalStore(RemovingStore):
         """Read one file. Raises OSError, ValueError."""
         rest_on(path)
         content, modified_s = path.read_bytes(), path.stat().st_mtime
-        record = Record.decode(content, self._root)
+        record = Record.decode(content, self.root)
         base = self._load_base(record.base)
         files = (*base.files, *list_model_files(*record.adapters, record.draft))
         return replace(
@@ -173,6 +166,7 @@ class LocalStore(RemovingStore):
         )
 
     def _load_base(self, base: Base) -> Bundle:
+        rest_on(*base.files)
         if base.name and not (base.files and all(file.exists() for file in base.files)):
             found = self._find_in_bases(base.name)
             if found is not None and found.format is base.format:

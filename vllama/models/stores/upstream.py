@@ -43,6 +43,7 @@ class UpstreamStore(Store):
 
     name = STORE
     is_elsewhere = True
+    is_watched = False
 
     def __init__(self, servers: Sequence[UpstreamSettings], tables: ModelTables) -> None:
         self._servers = tuple(_Server(each) for each in servers)

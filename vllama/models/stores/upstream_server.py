@@ -20,7 +20,7 @@ import msgspec
 
 from vllama.base.errors import SourceError
 from vllama.models.headers.chat_templates import read_template_capabilities
-from vllama.models.limits import MOST_JSON_BYTES, decode_json
+from vllama.models.limits import MOST_JSON_BYTES, decode_json, decode_object
 from vllama.models.names.ref import add_default_tag
 from vllama.models.settings import UpstreamTraits
 from vllama.models.stores.base import compute_digest
@@ -99,11 +99,7 @@ class UpstreamServer:
     def _request_json(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
         """Return the JSON object that a route returns; empty if it returns anything else."""
         status, data = self._request(method, path, body)
-        try:
-            value = decode_json(data) if status == 200 else {}
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
+        return decode_object(data) if status == 200 else {}
 
     def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         data = None if body is None else msgspec.json.encode(body)

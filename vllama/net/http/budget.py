@@ -12,7 +12,7 @@ from vllama.base.errors import Busy
 
 OWNERS_SHARE = 0.5
 GRANTED_BYTES = 64 * 1024
-RETRY_AFTER_S = 10  # by then the connections that make no progress are closed: `Server._sweep`
+RETRY_AFTER_S = 10  # by then the connections that make no progress are closed: `HttpServer._sweep`
 
 
 class BuffersFull(Busy):

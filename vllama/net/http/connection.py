@@ -42,21 +42,21 @@ _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class Acceptor(Protocol):
-    """What has accepted a connection: what it uses of a `server.Server`."""
+    """The part of a `server.Server` that its connections use."""
 
     budget: Budget
     certificate: Certificate | None
     draining: bool
-    clients: dict[Client, None]
+    clients: dict[ClientConnection, None]
 
-    def admit(self, client: Client) -> None: ...
+    def admit(self, client: ClientConnection) -> None: ...
     def run(self, request: Request) -> None: ...
     def is_running(self, request: Request) -> bool: ...
     def note_refusal(self, refusal: Refusal, host: str) -> None: ...
     def date(self) -> bytes: ...
 
 
-class Client(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
@@ -93,22 +93,22 @@ class Client(asyncio.Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether no request is being received or answered."""
+        """True while no request is being received or answered."""
         return not self._requests
 
     @property
     def starved(self) -> bool:
-        """Whether it waits for the rest of a body that the client does not send."""
+        """True while it waits for the rest of a body that the client does not send."""
         return self._receiving is not None and not self._stopped
 
     @property
     def finished(self) -> bool:
-        """Whether it is closed but for the peer's consent, and all answers are sent."""
+        """True once all responses are sent and only the peer's close is awaited."""
         return self._closing and not self._transport.get_write_buffer_size()
 
     @property
     def persists(self) -> bool:
-        """Whether the answer that begins now may promise that another request is accepted."""
+        """True if the response that begins now may promise that another request is accepted."""
         return not self._server.draining or len(self._requests) > 1
 
     # -- the answers --------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Client(asyncio.Protocol):
             self.quiet_since_s = time.monotonic()
             self._transport.resume_reading()
 
-    def answered(self, request: Request) -> None:
+    def on_answered(self, request: Request) -> None:
         """Start the next request after the end of an answer, or wait for one, or close."""
         if self._requests and self._requests[0] is request:
             self._requests.popleft()

@@ -53,13 +53,13 @@ def decompress(body: bytes, encoding: str, limit_bytes: int = MAX_BODY_BYTES) ->
                 "not gzip, deflate or zstd"
             )
     try:
-        return _joined(body, make, limit_bytes)
+        return _join(body, make, limit_bytes)
     except broken:
         raise BadRequest(f"cannot read the request: its body is not valid {known}") from None
 
 
 class _Decompressor(Protocol):
-    """What zstd's has, for one frame."""
+    """The interface of zstd's decompressor, for one frame."""
 
     @property
     def eof(self) -> bool: ...
@@ -96,7 +96,7 @@ class _Inflate:
 
 
 def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
-    """Return what makes a decompressor of one frame, and the error that it raises."""
+    """Return a maker of decompressors of one frame, and the error that they raise."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -104,7 +104,7 @@ def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
     return zstd.ZstdDecompressor, zstd.ZstdError
 
 
-def _joined(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> bytes:
+def _join(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> bytes:
     """Return all frames decompressed.
 
     The body is handed on in small pieces, since a frame's end makes a copy of what follows it; and

@@ -14,9 +14,9 @@ T = TypeVar("T")
 async def unless_gone(
     request: Request, work: Awaitable[T], give_back: Callable[[T], object] | None = None
 ) -> T:
-    """Return what `work` returns; if the client leaves first, cancel it and raise ClientGone.
+    """Return the result of `work`; if the client leaves first, cancel it and raise ClientGone.
 
-    `give_back` takes a result that nobody gets: this task may be cancelled at the very moment at
+    `give_back` takes a result that nobody gets: this task may be canceled at the very moment at
     which the work is done.
     """
     is_returned = False

@@ -68,7 +68,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def find_port_owner(host: str, port: int, limit_s: float = PROBE_LIMIT_S) -> tuple[str, str]:
-    """Return what listens there already, perhaps an Ollama server, and " (pid 1, name)" of it.
+    """Return a name for the server that listens there already, with its " (pid 1, name)".
 
     The second is "" where the system does not tell.
     """

@@ -53,7 +53,7 @@ class Writes(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a response that has begun waits for an engine."""
+        """True while a response that has begun waits for an engine."""
 
     def pause(self) -> None:
         """Stop writing for now."""
@@ -63,7 +63,7 @@ class Writes(Protocol):
 
 
 class Recorder(Protocol):
-    """What records an answer while it is sent; see `Request.recorder`."""
+    """A recorder of a response while it is sent; see `Request.recorder`."""
 
     def take_head(self, content_type: bytes) -> None:
         """Note the head of the answer; its status is that of the request."""
@@ -76,7 +76,7 @@ class Recorder(Protocol):
 
 
 class Socket(Protocol):
-    """The connection that a request came on: what it uses of a `connection.Client`."""
+    """The connection that a request came on: what it uses of a `connection.ClientConnection`."""
 
     write: Callable[[bytes], None]
     paused: bool
@@ -85,7 +85,7 @@ class Socket(Protocol):
     def persists(self) -> bool: ...
     def date(self) -> bytes: ...
     def resume_reading(self) -> None: ...
-    def answered(self, request: Request) -> None: ...
+    def on_answered(self, request: Request) -> None: ...
     def abort(self) -> None: ...
     def charge(self, owner: str) -> None: ...
     def hold(self, body_bytes: int) -> bool: ...
@@ -359,11 +359,11 @@ class Request:
 
     @property
     def paused(self) -> bool:
-        """Whether the client does not keep up."""
+        """True while the client does not keep up."""
         return self._client is not None and self._client.paused
 
     def get_chunk_writer(self) -> Callable[[bytes], None] | None:
-        """Return what writes framed chunks of the body; None if it is not being sent in chunks."""
+        """Return a writer of framed chunks of the body; None if it is not being sent in chunks."""
         client, ends_here = self._client, self.done or self.method == "HEAD"
         if client is None or not self._chunked or self._head or ends_here:
             return None
@@ -436,7 +436,7 @@ class Request:
             self.sink.extend(body)
             return
         self._client.write(body)
-        self._client.answered(self)
+        self._client.on_answered(self)
 
     def _note_end(self) -> None:
         """Call `before_end`, once."""

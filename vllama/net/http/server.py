@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllama.base.clock import wait_for
 from vllama.net.http.budget import Budget
-from vllama.net.http.connection import Client
+from vllama.net.http.connection import ClientConnection
 from vllama.net.http.heads import TOO_MANY_CLIENTS, TOO_SLOW, Refusal
 from vllama.net.http.listener import refuse_new_connections
 from vllama.net.http.request import Request
@@ -63,7 +63,7 @@ Application: TypeAlias = "Callable[[Request], Awaitable[None]]"
 """The function that answers requests."""
 
 
-class Server:
+class HttpServer:
     """Accepts clients and runs the application for each of their requests."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Server:
         self._date = b""
         self.draining = False  # every answer closes its connection
         self.drained = asyncio.Event()
-        self.clients: dict[Client, None] = {}  # an ordered set, the oldest first
+        self.clients: dict[ClientConnection, None] = {}  # an ordered set, the oldest first
         self._connecting: dict[asyncio.Task[Any], float] = {}  # and since when
         self._max_clients = compute_max_clients()
         self._full_until_s = 0.0
@@ -97,7 +97,7 @@ class Server:
     async def serve(self, listener: socket.socket) -> None:
         """Serve on `listener` until `stop`, and then until the last requests have ended.
 
-        Every request that a client could send before it learnt of the stop is answered: those of
+        Every request that a client could send before it learned of the stop is answered: those of
         connections that wait to be accepted, and those on connections that were left open.
         """
         self._loop, self._listener = asyncio.get_running_loop(), listener
@@ -138,7 +138,7 @@ class Server:
                 break
             connection.setblocking(False)
             accepting = self._loop.connect_accepted_socket(
-                lambda: Client(self),
+                lambda: ClientConnection(self),
                 connection,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_S if tls else None,
@@ -176,7 +176,7 @@ class Server:
         if now:
             self._hurry.set()
 
-    def admit(self, client: Client) -> None:
+    def admit(self, client: ClientConnection) -> None:
         """Accept a connection. If there are too many, close an idle one, or else refuse this one.
 
         The search for an idle connection takes time, so it runs at most once per second.

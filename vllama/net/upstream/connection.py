@@ -58,11 +58,11 @@ class Sink(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a token has come."""
+        """True once a token has come."""
 
     @property
     def wants_headers(self) -> bool:
-        """Whether it is given the headers of every answer, and not of failures only."""
+        """True if it is given the headers of every response, and not of failures only."""
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """Handle the status and the headers, in lower case."""
@@ -117,7 +117,7 @@ class Pool:
         self.live: set[Connection] = set()
         self.stopping = False
 
-    def lost(self, reason: str, *, unsent: bool) -> ConnectionLost:
+    def make_loss(self, reason: str, *, unsent: bool) -> ConnectionLost:
         """Return the error of a lost connection; a stop of the server is given as the reason."""
         if self.stopping:
             return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
@@ -125,7 +125,7 @@ class Pool:
 
     @property
     def hint(self) -> str:
-        """What to do about a lost connection."""
+        """The advice after a lost connection."""
         return AGAIN_ELSEWHERE if self.endpoint.is_elsewhere else AGAIN
 
 
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the engine has sent nothing since its last answer."""
+        """True while the engine has sent nothing since its last response."""
         if self.closed or self._transport is None:
             return False
         if self._unread is None:
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def mark(self) -> tuple[object, int] | None:
-        """What changes with every answer and all bytes of it; None while none is waited for."""
+        """A value that each byte of a response changes; None while none is awaited."""
         return None if self._sink is None or self._held else (self._sink, self._count_reads())
 
     def _count_reads(self) -> int:
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
         return Progress(self._reads > 0, self._count_reads(), self._held, self._sink.has_begun)
 
     def divert(self, path: FastPath | None) -> None:
-        """Have `path` receive the reads of this answer from now on; None ends that."""
+        """Let `path` receive the reads of this response from now on; None ends that."""
         if self.fast_path is not None:
             self.fast_path.settle()
         if self._transport and not self.closed:
@@ -341,7 +341,7 @@ class Connection(asyncio.Protocol):
             unsent = self._reused and not self._answered
         self.abort()
         if sink is not None:
-            sink.on_lost(self._pool.lost(reason, unsent=unsent))
+            sink.on_lost(self._pool.make_loss(reason, unsent=unsent))
 
     # -- httptools ----------------------------------------------------------------------------
 

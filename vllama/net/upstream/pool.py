@@ -19,8 +19,8 @@ from vllama.accounts.keys.key import FORWARDED
 from vllama.base.errors import EngineError, UpstreamError, VllamaError, describe_connection_error
 from vllama.base.log_context import trace
 from vllama.chat.filters import CallSource
-from vllama.chat.reply import JSON
 from vllama.chat.request import Call
+from vllama.chat.writer import JSON
 from vllama.net.upstream.connection import (
     MAX_ANSWER_BYTES,
     Connection,
@@ -39,7 +39,7 @@ CONNECT_LIMIT_S = 5.0
 
 
 class CrashReports(Protocol):
-    """What an engine says about its own death (`routes.inference.engine_log`)."""
+    """An engine's words about its own death (`routes.inference.engine_log`)."""
 
     def explain(self, error: VllamaError) -> VllamaError:
         """Replace an engine's error by the cause of its crash, if it has crashed."""
@@ -137,7 +137,7 @@ class Upstream(Pool):
         return connection
 
     def hide_key(self, text: bytes) -> bytes:
-        """Return what the server said of a failure without the key that it was sent."""
+        """Return the server's words about a failure, without the key that it was sent."""
         key = self.endpoint.api_key
         return text.replace(key.encode(), b"***") if key else text
 

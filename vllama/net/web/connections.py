@@ -1,4 +1,4 @@
-"""The HTTP client towards the world: hubs, registries, storages, other servers.
+"""The HTTP client toward the world: hubs, registries, storages, other servers.
 
 It is urllib3, read in large pieces, with what all of them need beyond it: redirects that keep
 credentials at home, one time limit for a head that drips, and another thread that can end a read.
@@ -28,7 +28,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, ProtocolError, Tim
 from urllib3.util import Url, parse_url
 
 from vllama.base.threads import ended_after
-from vllama.net.web.pools import Pool, SecurePool, in_use
+from vllama.net.web.pools import PlainPool, SecurePool, in_use
 
 PORTS = {"http": 80, "https": 443}
 READ_BYTES = 512 * 1024
@@ -73,7 +73,7 @@ class StreamedResponse:
         self.headers: Mapping[str, str] = response.headers
 
     def read(self) -> bytes:
-        """Return what has arrived, b"" at the end. Raises ConnectionBroken."""
+        """Return the bytes that have arrived, b"" at the end. Raises ConnectionBroken."""
         try:
             return self._response.read1(READ_BYTES)
         except (OSError, HTTPError) as error:
@@ -127,7 +127,7 @@ class Connections:
 
         Raises ConnectionBroken, BadAddress, and what `check` raises.
         """
-        url = _parsed(address)
+        url = _parse_http(address)
         for _ in range(_MOST_REDIRECTS):
             self._check(str(url))
             response = self._send(method, url, headers, body)
@@ -138,7 +138,7 @@ class Connections:
                 return
             with _closing(response):
                 pass
-            target = _parsed(_join(str(url), where))
+            target = _parse_http(_join(str(url), where))
             if find_origin(str(target)) != find_origin(str(url)):
                 headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
             url = target
@@ -188,7 +188,7 @@ class Connections:
         with self._lock:
             if proxy not in self._managers:
                 manager = _open_manager(proxy, self._options)
-                manager.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}
+                manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
                 self._managers[proxy] = manager
             return self._managers[proxy]
 
@@ -231,7 +231,7 @@ def _parse(address: str) -> Url:
         raise BadAddress(f"the address '{address}' is impossible: {error}") from error
 
 
-def _parsed(address: str) -> Url:
+def _parse_http(address: str) -> Url:
     url = _parse(address)
     if url.scheme not in PORTS or not url.host:
         raise BadAddress(f"the address '{address}' is no http address")

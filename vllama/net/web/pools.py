@@ -85,7 +85,7 @@ class _SecureConnection(_Connection, HTTPSConnection):
     pass
 
 
-class Pool(HTTPConnectionPool):
+class PlainPool(HTTPConnectionPool):
     ConnectionCls = _Connection
 
 

@@ -1,4 +1,4 @@
-"""When a row of a batch may run: while no other request asks its model, and a moment after."""
+"""The lane of batches: a row runs while no other request asks its model, and a moment after."""
 
 from __future__ import annotations
 

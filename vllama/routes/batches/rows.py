@@ -23,7 +23,7 @@ MAX_ERRORS = 100
 
 
 class Place(NamedTuple):
-    """Where a row is in its file, its `custom_id` and its model."""
+    """The place of a row in its file, its `custom_id` and its model."""
 
     custom_id: str
     start: int

@@ -72,7 +72,7 @@ class Batches:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Go on with what had not ended, and remove what has expired, until cancelled.
+        """Go on with what had not ended, and remove what has expired, until canceled.
 
         While another server has the folder, wait for its end.
         """
@@ -176,7 +176,7 @@ class Batches:
     async def _may_start(self, model: str) -> bool:
         """Return whether a row may start; one without a model may, and gets its error."""
         try:
-            entry = await self._host.catalog.look_up(model)
+            entry = await self._host.catalog.find(model, trusted=True)
         except VllamaError:
             return True
         return self._host.lane.may_start(entry.bundle)
@@ -241,7 +241,7 @@ class _Rows:
 
     @property
     def are_left(self) -> bool:
-        """Whether any is still to run."""
+        """True while any is still to run."""
         return bool(self._new or self._again)
 
     def list_next(self, *, is_alone: bool) -> list[Place]:
@@ -262,19 +262,19 @@ class _Rows:
         return self._again if place.custom_id in self._deaths else self._new[place.model]
 
     def begin_again(self, place: Place) -> None:
-        """Have a row that was taken out run from its beginning after the others."""
+        """Put a row that was taken out after the others, to run from its beginning."""
         self.restarts[place.custom_id] += 1
         self._find(place).append(place)
 
     def rest(self, place: Place) -> None:
-        """Have a row that was refused run next, after a rest of all."""
+        """Put a row that was refused before the others, after a rest of all."""
         self._find(place).appendleft(place)
         if time.monotonic() >= self._rests_until_s:  # else another row has been refused, too
             self._rests_until_s = time.monotonic() + self.rest_s
             self.rest_s = min(2 * self.rest_s, MOST_REST_S)
 
     def repeat(self, place: Place) -> bool:
-        """Have a row whose engine has died run again, unless it has done so often enough."""
+        """Run a row whose engine has died again, unless it has done so often enough."""
         if self._deaths[place.custom_id] == MOST_DEATHS:
             return False
         self._deaths[place.custom_id] += 1

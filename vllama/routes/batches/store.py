@@ -56,7 +56,7 @@ class NoRoom(BadRequest):
 
 
 class Conflict(VllamaError):
-    """What is asked for does not fit the state of a batch."""
+    """A request does not fit the state of a batch."""
 
     status = 409
 

@@ -1,1 +1,1 @@
-"""How a request gets an engine: the lease, fallbacks, outages, reservations."""
+"""A request's way to an engine: the lease, fallbacks, outages, reservations."""

@@ -82,7 +82,7 @@ async def drop_name(gateway: Gateway, instance: Instance, bundle: Bundle) -> Non
 
 
 async def keep_names(gateway: Gateway) -> None:
-    """Drop names as they go, until cancelled."""
+    """Drop names as they go, until canceled."""
     while True:
         await drop_old_names(gateway)
         await asyncio.sleep(1.0)
@@ -119,6 +119,6 @@ async def _is_here(gateway: Gateway, bundle: Bundle) -> bool:
     paths = [str(bundle.path)] if bundle.store == FolderStore.name else []
     for name in [bundle.name, *paths] if bundle.upstream is None else ():
         with suppress(ModelNotFound, BadModelFile, BadRequest):
-            found = (await gateway.catalog.look_up(name)).bundle
+            found = (await gateway.catalog.find(name, trusted=True)).bundle
             return found.key == bundle.key or found.upstream is not None
     return bundle.upstream is not None

@@ -1,4 +1,4 @@
-"""What is known of a request before an engine is: its tokens at the most, and how it begins.
+"""The demand of a request before its engine is known: its maximum tokens, and its beginning.
 
 The tokens are reserved of what its key has left. No token is less than a byte, so the bytes of a
 prompt are the most that it can have; nobody has counted it yet. What cannot be bounded is
@@ -127,7 +127,7 @@ def _fields(message: object) -> tuple[object, object]:
 
 
 class Asked(Struct):
-    """What of a request's body decides where it goes."""
+    """The fields of a request's body that decide where it goes."""
 
     model: str | None = None
     name: str | None = None

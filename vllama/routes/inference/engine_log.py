@@ -1,4 +1,4 @@
-"""What only an engine's log tells of its answers: why it is dead.
+"""The cause of an engine's death, which only its log tells.
 
 An engine may say in its answers that it is dead, though its process still runs. Such an answer
 names no cause, or one that only the log has. It counts as a crash: no more requests are sent there,
@@ -31,17 +31,17 @@ RESTARTED = "try again: it is being restarted"
 
 
 def watch_engine(lease: Lease, upstream: Upstream) -> None:
-    """Have the engine's answers understood; what its log tells is known only if it is ours."""
+    """Teach the pool how this engine answers; its log is known only if the engine is ours."""
     upstream.request_id_header = lease.traits.request_id_header
     upstream.tells_counts &= lease.traits.usage_in_stream
     if upstream.crashes is None and (part := lease.instance.find_part(lease.endpoint)) is not None:
-        upstream.crashes = CrashReports(part, lease.endpoint, upstream, lease.traits)
+        upstream.crashes = CrashLog(part, lease.endpoint, upstream, lease.traits)
         if lease.traits.free_line:
             upstream.grammars = GrammarTrials(part, lease.traits.free_line)
 
 
-class CrashReports:
-    """What one engine says about its own death, in its answers and in its log."""
+class CrashLog:
+    """One engine's words about its own death, in its responses and in its log."""
 
     def __init__(self, part: Part, endpoint: Endpoint, upstream: Upstream, traits: Traits) -> None:
         self._part, self._endpoint, self._upstream = part, endpoint, upstream
@@ -102,7 +102,7 @@ class GrammarTrials:
 
     @asynccontextmanager
     async def begin(self, relay: Relay, grammar: bytes) -> AsyncIterator[None]:
-        """Have `relay` fail with BadRequest before its head, if the engine could not make it."""
+        """Make `relay` fail with BadRequest before its head, if the engine could not make it."""
         grammar = sha256(grammar).digest()  # of up to 256 KiB each
         if grammar in self._proven:
             yield

@@ -129,7 +129,7 @@ class _Work:
             self.release()
 
     def release(self) -> None:
-        """Release the lease if there is one; nothing here could be cancelled."""
+        """Release the lease if there is one; nothing here could be canceled."""
         self.resumer.leave()
         try:
             for released in self.gateway.stages.released:
@@ -201,7 +201,7 @@ class _Work:
         self.note_lease(await unless_gone(self.request, coming, self.gateway.scheduler.release))
 
     def note_lease(self, lease: Lease) -> None:
-        """Have a lease used from now on."""
+        """Use a lease from now on."""
         self.lease = self.running.lease = lease
         for leased in self.gateway.stages.leased:
             leased(self.running)
@@ -380,7 +380,7 @@ class _Resumer:
 
     @property
     def is_admitted(self) -> bool:
-        """Whether it is its turn to come back."""
+        """True if it is its turn to come back."""
         return self._returning is not None and self._returning.is_admitted
 
     def leave(self) -> None:
@@ -390,7 +390,7 @@ class _Resumer:
 
 
 def _learn(lease: Lease, refusal: BadRequest, name: str) -> None:
-    """Have the engine asked in another way from now on; raise `refusal` if it tells of none."""
+    """Ask the engine in another way from now on; raise `refusal` if it tells of none."""
     learnt = learn_from_refusal(lease.traits, refusal.message)
     if learnt is None:
         raise refusal

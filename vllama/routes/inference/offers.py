@@ -1,4 +1,4 @@
-"""What the engines here, and servers elsewhere, offer of a model; and what it is loaded for."""
+"""The offers of the engines here, and of servers elsewhere, for a model; its purpose."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from vllama.chat.engine.refusals import clean_engine_error
 from vllama.chat.engine.traits import Traits
 from vllama.chat.request import Call
 from vllama.engines.base import Mode, Settings
+from vllama.models.lookup import Entry
 from vllama.models.types import Bundle, Capability
 from vllama.net.upstream.pool import Upstream
 from vllama.observe.tracing.setup import end_stage
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
 
 def list_traits(gateway: Gateway, bundle: Bundle, mode: Mode) -> list[Traits]:
-    """Return what the engines here would offer of a model: no model is loaded to say no."""
+    """Return the offers of the engines here for a model: no model is loaded to say no."""
     found = gateway.facts.found
     settings = Settings(mode=mode, alias=bundle.name, context_length=1)
     return [
@@ -38,8 +38,7 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     """
     if not isinstance(error, NoPlan):
         return error
-    stored = gateway.catalog.library.stored
-    model = await executors.disk.run(stored.find_yielding, bundle.name)
+    model = await executors.disk.run(gateway.catalog.library.find_yielding, bundle.name)
     if model is None:
         return error
     outage = gateway.watch.find_outage(gateway.facts.found.find_servers(model)[0])
@@ -64,7 +63,7 @@ async def fetch_or_refuse(
 
 
 def make_need_of_entry(entry: Entry) -> Need:
-    """Return what the model is loaded for: vectors if it makes nothing else."""
+    """Return the purpose that the model is loaded for: vectors if it makes nothing else."""
     _, load = entry.options({})
     chats = Capability.COMPLETION in entry.info.capabilities
     return Need(mode=Mode.CHAT if chats else Mode.EMBED, load=load)

@@ -104,11 +104,13 @@ def name_ignored(request: Request, names: Sequence[str], header: str = IGNORED_H
 async def name_violations(
     renderer: Renderer, request: Request, reply: Reply, check: SchemaCheck, _: object
 ) -> None:
-    """Name what a response breaks of its schema, at its end; nothing if it costs too much."""
-    key, names = hashlib.blake2b(check.schema.encode()).hexdigest(), list[str]()
+    """Name what a response breaks of its schemas, at its end; nothing if it costs too much."""
+    jobs, names = check.make_jobs(), list[str]()
+    if not jobs:
+        return
+    key = hashlib.blake2b(repr([job[:2] for job in jobs]).encode()).hexdigest()
     with suppress(VllamaError):
-        job = partial(find_violations, check.schema, check.texts)
-        names = (await renderer.run_template(key, job)).split()
+        names = (await renderer.run_template(key, partial(find_violations, jobs))).split()
     if names and reply.writer.streams:
         reply.tally.collected["violates"] = names[:MAX_NAMED]
     elif names:

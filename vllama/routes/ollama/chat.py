@@ -17,11 +17,11 @@ from vllama.dialects.ollama.answer_types import ChatAnswer, GenerateAnswer
 from vllama.dialects.ollama.read import check_format, check_raw, parse_chat, parse_generate
 from vllama.dialects.ollama.request_types import ChatBody, GenerateBody
 from vllama.dialects.ollama.write import JSON, ChatWriter, GenerateWriter, write_without_text
+from vllama.models.lookup import Entry
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.adapters import unload
 from vllama.routes.inference.demand import (
@@ -169,7 +169,7 @@ def relay_turn(
 
     async def add_context(upstream: Upstream) -> None:
         if isinstance(writer, GenerateWriter) and not checked.asked.raw:
-            writer.context = await turn.prompt.context(writer.text, upstream)
+            writer.context = await turn.make_context(writer.text, upstream)
 
     async def answer_nothing() -> None:
         """Answer `num_predict` 0, for which no engine is asked: some read it as "no limit"."""

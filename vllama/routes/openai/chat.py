@@ -17,8 +17,8 @@ from vllama.chat.engine.request import IN_ONE, ask_in_one, make_completion_call
 from vllama.chat.engine.traits import Traits
 from vllama.chat.inspect import WholeReader, check_single
 from vllama.chat.prepare import prepare_chat
-from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import guess_tokens
+from vllama.chat.writer import EVENT_STREAM
 from vllama.dialects.openai.answer_types import ChatChunk, ChatCompletion, TextCompletion
 from vllama.dialects.openai.choices import NthChoice, reseed
 from vllama.dialects.openai.completions import (

@@ -13,20 +13,21 @@ from msgspec.structs import replace
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.chat.inspect import WholeReader
-from vllama.chat.reply import Reply, ReplyOptions
+from vllama.chat.reply import Reply
 from vllama.chat.request import Call, ChatRequest, Usage
 from vllama.chat.stops import StopFilter
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.blocks import BlockWriter
 from vllama.dialects.openai.choices import merge_choices
 from vllama.dialects.openai.completions import EngineTextWriter
 from vllama.dialects.openai.extras import Extras
 from vllama.dialects.openai.write import WholeWriter
+from vllama.models.lookup import Entry
 from vllama.models.types import Bundle
 from vllama.net.http.request import Request
 from vllama.net.relay import Relay
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.demand import hash_messages, size_answers
 from vllama.routes.inference.lease import with_lease

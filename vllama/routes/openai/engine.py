@@ -16,8 +16,8 @@ from msgspec import Struct
 from vllama.accounts.keys.key import Scope
 from vllama.accounts.keys.ring import current_key
 from vllama.base.errors import Forbidden
-from vllama.chat.reply import ReplyOptions
 from vllama.chat.request import Call
+from vllama.chat.writer import ReplyOptions
 from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.read import parse_openai
 from vllama.models.types import Bundle

@@ -21,16 +21,16 @@ from vllama.base.errors import BadRequest
 from vllama.base.meaning import BINARY, TEXT, says
 from vllama.chat.engine.request_fields import pass_fields
 from vllama.chat.engine.traits import Traits
-from vllama.chat.reply import EVENT_STREAM
 from vllama.chat.request import Call
+from vllama.chat.writer import EVENT_STREAM
 from vllama.dialects.ollama.request_types import Model
 from vllama.dialects.openai.answer_types import Transcription
 from vllama.dialects.openai.multipart import FormPart, FormReader, pass_form
 from vllama.dialects.openai.read import parse_openai, read_chat
+from vllama.models.lookup import Entry
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import JSON, Request
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.inference.demand import size_context
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import (

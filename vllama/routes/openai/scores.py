@@ -43,12 +43,12 @@ from vllama.dialects.rerank import (
     write_rerank_body,
 )
 from vllama.engines.base import Mode
+from vllama.models.lookup import Entry
 from vllama.models.types import Capability, Format
 from vllama.net.http.departure import unless_gone
 from vllama.net.http.request import ClientGone, Request
 from vllama.net.upstream.pool import Upstream
 from vllama.plan.types import Need
-from vllama.routes.catalog import Entry
 from vllama.routes.inference.demand import size_answers, size_inputs
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, fetch_or_refuse, list_traits

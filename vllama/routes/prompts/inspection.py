@@ -19,10 +19,10 @@ from vllama.chat.inspect import (
     check_layers,
     pack_vector,
 )
-from vllama.chat.reply import Tally
 from vllama.chat.request import Call
+from vllama.chat.tally import Tally
+from vllama.models.lookup import Entry
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.tokenizer import name_tokens
 
 NUMBER_BYTES = 4  # of float32; others take half of it

@@ -1,9 +1,10 @@
 """A request on its way to an engine: checked, completed, rendered, counted, cut.
 
 The only place that knows the model, its template, its context and the engine's limits together. All
-dialects pass through it: `check_request` before an engine is asked for, `prepare` with the engine's
-lease. A prompt that `Prompt` finishes itself, with a Modelfile's Go template or because the engine
-would render it wrongly, is sent as a completion instead of a chat.
+dialects pass through it in two steps: `check_request` before an engine is asked for gives a
+`CheckedRequest`, of which `prepare` makes a `Turn` with the engine's lease. A prompt that is
+finished here, with a Modelfile's Go template or because the engine would render it wrongly, is sent
+as a completion instead of a chat.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from vllama.base.errors import BadRequest, CapabilityMissing, VllamaError
+from vllama.chat.engine.context import compute_answer_limit
 from vllama.chat.engine.generate import GenerateReader, make_generate_call
 from vllama.chat.engine.request import make_chat_call, make_completion_call
 from vllama.chat.engine.traits import Traits
@@ -27,7 +29,7 @@ from vllama.chat.inspect import Inspect, WholeReader
 from vllama.chat.parsers.marks import has_marks
 from vllama.chat.parsers.thinking import find_open
 from vllama.chat.prepare import hold_from_start, leaves_choice, prepare_chat
-from vllama.chat.reply import Reply, Writer
+from vllama.chat.reply import Reply
 from vllama.chat.request import (
     Call,
     ChatRequest,
@@ -44,15 +46,21 @@ from vllama.chat.stops import StopFilter, check_stops, make_stop_filter
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.thinking_pass import ThinkingPass
+from vllama.chat.writer import Writer
 from vllama.dialects.ollama.options import OPTION_FIELDS
+from vllama.models.lookup import Entry
 from vllama.models.settings import ModelSettings
 from vllama.models.types import Bundle, Capability, Format
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.prompts.inspection import Inspection, prepare_inspection
-from vllama.routes.prompts.prompt import Prompt
+from vllama.routes.prompts.prompt import Prompt, PromptMaker
 from vllama.routes.prompts.templates import find_style, find_template, insert_text, strip_bos
-from vllama.routes.prompts.tokenizer import decode_tokens, find_unknown
+from vllama.routes.prompts.tokenizer import (
+    count_conversation,
+    decode_tokens,
+    find_unknown,
+    tokenize,
+)
 
 COUNT_LIMIT_S = 5.0
 
@@ -183,6 +191,7 @@ class Turn:
 
     chat: PreparedChat
     sampling: Sampling
+    maker: PromptMaker
     prompt: Prompt
     limit: int | None
     thinks: bool
@@ -240,7 +249,7 @@ class Turn:
             special_tokens=self.special_tokens,
         )
         check = None
-        if self.chat.half_held is not None and not self.chat.continues:
+        if self.chat.half_held and not self.chat.continues:
             filters.append(check := SchemaCheck(self.chat.half_held))
         reply = Reply(
             writer,
@@ -265,16 +274,29 @@ class Turn:
 
         `asked` is the request in Anthropic's form, if it came so. Raises VllamaError.
         """
-        prompt, chat = self.prompt, self.chat
+        prompt, chat, maker = self.prompt, self.chat, self.maker
         if prompt.tokens is None and prompt.text is None:
-            await prompt.fit(chat.messages, chat.tools, think=chat.think, always=True)
+            _, prompt = await maker.from_chat(
+                chat.messages, chat.tools, think=chat.think, always=True
+            )
         if prompt.tokens is None and not (prompt.finished or self.is_text or self.generate):
-            counted = await prompt.count_conversation(asked, self.make_call())
+            call = self.make_call()
+            counted = await count_conversation(maker.upstream, maker.traits, asked, call.fields)
             if counted is not None:
                 return counted
         if prompt.tokens is None:  # no template: the text is most of it
-            await prompt.take(prompt.text or "\n".join(item.content for item in chat.messages))
+            text = prompt.text or "\n".join(item.content for item in chat.messages)
+            prompt = await maker.from_text(text)
         return prompt.tokens
+
+    async def make_context(self, answer: str, upstream: Upstream) -> list[int] | None:
+        """Return the tokens of prompt and response together, for `context`.
+
+        `upstream` has answered; it may have been started since the prompt was made.
+        """
+        if self.prompt.text is None:
+            return None
+        return await tokenize(upstream, self.maker.traits, self.prompt.text + answer)
 
     async def count_or_guess(self) -> int:
         """Return the tokens of a prompt whose client has left, guessed if nobody counts them."""
@@ -316,7 +338,7 @@ async def prepare(
     template = checked.template if asked.template or not chat_only else None
     truncate = not traits.openai_in_full if asked.truncate is None else asked.truncate
     fitting = Fitting(truncate=truncate, shift=asked.shift, num_keep=sampling.num_keep)
-    prompt = Prompt(entry.info, renderer, upstream, traits, template, fitting)
+    maker = PromptMaker(entry.info, renderer, upstream, traits, template, fitting)
     think: Think = None
     if checked.thinks:
         think = True if chat.think is None else chat.think
@@ -326,16 +348,16 @@ async def prepare(
             text = await insert_text(
                 entry, renderer, text, asked.suffix, template=checked.template, think=think
             )
-        await prompt.take(text)
+        prompt = await maker.from_text(text)
     elif asked.context:
         if find_unknown(asked.context, entry.info.vocab_size) is not None:
             raise BadRequest("cannot use 'context': it holds tokens of another model")
         before = await decode_tokens(entry.info, upstream, traits, asked.context)
-        await prompt.fit(chat.messages, (), think=think, always=True)
-        text = before + (prompt.text or asked.messages[-1].content)
-        await prompt.take(strip_bos(text, entry.info))
+        _, newest = await maker.from_chat(chat.messages, (), think=think, always=True)
+        text = before + (newest.text or asked.messages[-1].content)
+        prompt = await maker.from_text(strip_bos(text, entry.info), newest)
     else:
-        kept = await prompt.fit(
+        kept, prompt = await maker.from_chat(
             chat.messages,
             chat.tools,
             think=think,
@@ -350,8 +372,10 @@ async def prepare(
             chat = hold_from_start(chat, asked, thinks=True)
     limit = None
     if not asked.debug_render_only:
-        await prompt.shorten()
-        limit = prompt.limit(sampling.max_tokens)
+        prompt = await maker.shorten(prompt)
+        limit = compute_answer_limit(
+            sampling.max_tokens, traits, prompt.tokens, shift=fitting.shift
+        )
         if not asked.shift:
             sampling = replace(sampling, max_tokens=limit)
     name = traits.model_name or entry.bundle.name
@@ -370,6 +394,7 @@ async def prepare(
     turn = Turn(
         chat=chat,
         sampling=sampling,
+        maker=maker,
         prompt=prompt,
         limit=limit,
         thinks=checked.thinks,

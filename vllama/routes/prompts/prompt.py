@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -22,14 +22,13 @@ from vllama.chat.conversation import arrange_roles, is_continued, render_continu
 from vllama.chat.engine.context import (
     IMAGE_TOKENS,
     check_text,
-    compute_answer_limit,
     cut_middle,
     find_starts,
     take_newest,
 )
 from vllama.chat.engine.traits import Traits, remember_for_traits
 from vllama.chat.parsers.thinking import find_open, is_unfinished
-from vllama.chat.request import Call, Fitting, Message, Think
+from vllama.chat.request import Fitting, Message, Think
 from vllama.chat.templates.go_template_prompt import GoTemplate
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import (
@@ -40,17 +39,12 @@ from vllama.chat.templates.template_style import (
 from vllama.models.types import ModelInfo
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.prompts.templates import strip_bos
-from vllama.routes.prompts.tokenizer import (
-    count_conversation,
-    decode_tokens,
-    tokenize,
-)
+from vllama.routes.prompts.tokenizer import decode_tokens, tokenize
 
 log = logging.getLogger(__name__)
 
 DROPPED_HEADER = "x-vllama-truncated"
 DROPPED_TOKENS_HEADER = "x-vllama-truncated-tokens"
-FITTING = Fitting()
 
 
 def make_dropped_header(*prompts: Prompt) -> dict[str, str]:
@@ -66,57 +60,68 @@ def _parse_nothing(traits: Traits) -> Traits:
     return replace(traits, parses_tools=False, splits_reasoning=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A conversation as the engine will see it, counted with the engine's own tokenizer.
+    """A prompt that `PromptMaker` has made."""
 
-    With `template`, that of a Modelfile, the prompt is made here: `finished` then says that `sent`
-    has to go as it is to the engine's completions, whose answer is not parsed there. First `fit` or
-    `take`, then `shorten`; `text` is the whole prompt, also if less of it is sent.
-    """
-
-    def __init__(
-        self,
-        info: ModelInfo,
-        renderer: Renderer,
-        upstream: Upstream,
-        traits: Traits,
-        template: GoTemplate | None = None,
-        fitting: Fitting = FITTING,
-    ) -> None:
-        self._info = info
-        self._renderer = renderer
-        self._go = template
-        self.finished = False
-        self._upstream = upstream
-        self._traits = traits
-        self._fitting = fitting
-        # one that the engine does not have: recognized, because the model's files have none
-        recognized = info.template_family is not None and not traits.was_given_template
-        self._is_foreign = recognized and template is None
-        # whoever splits thinking off must know whether the template has opened it
-        self._splits = not traits.splits_reasoning and marks_thinking(info.chat_template or "")
-        # a refusal has to be known before the engine answers it with an error of its own
-        self._may_refuse = "raise_exception" in (info.chat_template or "")
-        self._may_cut = traits.completes
-        self._cut: str | list[int] | None = None
-        self.text: str | None = None
-        self.tokens: int | None = None
-        self.dropped = 0
-        self.dropped_tokens = 0
-        self._thought_begun = False
-        self._images = 0
+    engine: Traits
+    may_be_cut: bool
+    text: str | None = None
+    """All of it, also if less is sent; None if only the engine renders it."""
+    tokens: int | None = None
+    """None if nobody has counted them."""
+    finished: bool = False
+    """It goes as it is to the engine's completions; the response is not parsed there."""
+    cut: str | list[int] | None = None
+    """The part that is sent of one that is too long."""
+    media: int = 0
+    thought_begun: bool = False
+    """The conversation ends inside the thinking of a response that goes on."""
+    dropped: int = 0
+    """Messages."""
+    dropped_tokens: int = 0
 
     @property
     def sent(self) -> str | list[int]:
         """Form of a finished prompt for the engine: its text, or the stored tokens."""
-        return (self.text or "") if self._cut is None else self._cut
+        return (self.text or "") if self.cut is None else self.cut
 
     @property
     def whole_text(self) -> str | None:
         """The text that the engine reads; None if it is not known, cut, or has images."""
-        return None if self._cut is not None or self._images else self.text
+        return None if self.cut is not None or self.media else self.text
 
-    async def fit(
+    @property
+    def traits(self) -> Traits:
+        """Traits of the response: an engine does not parse that to a finished prompt."""
+        return _parse_nothing(self.engine) if self.finished else self.engine
+
+    @property
+    def opens_thinking(self) -> bool:
+        """True if the prompt ends inside the thinking, so that the response begins with it."""
+        return bool(find_open(self.text or "")) or self.thought_begun
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMaker:
+    """Makes the prompts of one request for one engine.
+
+    `template` is that of a Modelfile, with which the prompt is finished here.
+    """
+
+    info: ModelInfo
+    renderer: Renderer
+    upstream: Upstream
+    traits: Traits
+    template: GoTemplate | None = None
+    fitting: Fitting = Fitting()
+
+    async def from_text(self, text: str, newest: Prompt | None = None) -> Prompt:
+        """Return a prompt that needs no rendering, counted; `newest` is that of its end."""
+        made = newest or Prompt(engine=self.traits, may_be_cut=self.traits.completes)
+        return await self._take(made, text)
+
+    async def from_chat(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
@@ -126,193 +131,202 @@ class Prompt:
         chat_only: bool = False,
         text_wanted: bool = False,
         finish: bool = False,
-    ) -> Sequence[Message]:
-        """Return the messages that fit into the context; count them on the way.
+    ) -> tuple[Sequence[Message], Prompt]:
+        """Return the messages that fit into the context, and their prompt.
 
-        Oldest messages go first, system messages and the last one stay.
-        Nothing is counted for an engine that counts by itself, unless `always` or where it might be
-        too long. Images can only be
-        given to the engine with the messages, so that they need its own template; so does what only
-        its chat route can do (`chat_only`: keep to a schema). `finish`: a completion is wanted.
-        Raises BadRequest for what no context holds, or a template refuses.
+        The oldest messages go first; system messages and the last one stay. Nothing is counted for
+        an engine that counts by itself, unless `always`, or where it might be too long. Images can
+        only be given to the engine with the messages, so they need its own template; so does what
+        only its chat route can do (`chat_only`: keep to a schema). `finish`: a completion is
+        wanted. Raises BadRequest for what no context holds, or a template refuses.
         """
         for item in messages:
-            check_text(item.content, self._traits)
+            check_text(item.content, self.traits)
         check_length(sum([len(item.content) for item in messages]))  # rendering it takes a copy
-        self._thought_begun = is_continued(messages) and is_unfinished(messages[-1].content)
-        images = self._images = sum([item.media_count for item in messages])
-        self.finished = self._go is not None and not images
-        self._may_cut &= not images and not (chat_only and not self._traits.formats_completions)
-        if self._is_foreign and not images:
-            self.finished = self._traits.completes
-        elif not (self.finished or images or chat_only) and self._info.chat_template:
-            plain = not tools and not marks_thinking(self._info.chat_template)
-            self.finished = finish or should_render(messages, self._traits, plain=plain)
-        counts = always or not self._traits.usage_in_stream or self._may_be_long(messages, tools)
-        wanted = counts or text_wanted or self._splits or self._may_refuse
-        if not self.finished and not (self._info.chat_template and wanted):
-            return messages
+        info, traits = self.info, self.traits
+        media = sum([item.media_count for item in messages])
+        finished = self._finishes(messages, tools, media, chat_only=chat_only, finish=finish)
+        held = chat_only and not traits.formats_completions
+        prompt = Prompt(
+            engine=traits,
+            finished=finished,
+            may_be_cut=traits.completes and not media and not held,
+            media=media,
+            thought_begun=is_continued(messages) and is_unfinished(messages[-1].content),
+        )
+        source = info.chat_template or ""
+        counts = always or not traits.usage_in_stream or self._may_be_long(messages, tools, media)
+        # whoever splits thinking off must know whether the template has opened it
+        splits = not traits.splits_reasoning and marks_thinking(source)
+        # a refusal has to be known before the engine answers it with an error of its own
+        wanted = counts or text_wanted or splits or "raise_exception" in source
+        if not finished and not (source and wanted):
+            return messages, prompt
         try:
-            messages, text = await self._arrange(messages, tools, think)
+            messages, text = await self._arrange(messages, tools, think, finished)
         except (TemplateRefused, TemplateTooCostly):
             raise  # the engine would try the same
         except BadRequest as error:
-            if self.finished and self._go is not None:
+            if finished and self.template is not None:
                 raise
-            self.finished = False
             # the engine renders for itself; only our count is missing then
             log.info("cannot count the prompt: %s", error.message)
-            return messages
+            return messages, replace(prompt, finished=False)
         if not counts:
-            self.text = text
-            return messages
-        await self.take(text)
-        if not self._fitting.truncate or len(messages) < 2 or self._holds(messages):
-            return messages
-        return await self._drop_oldest(messages, lambda kept: self._render(kept, tools, think))
+            return messages, replace(prompt, text=text)
+        prompt = await self._take(prompt, text)
+        if not self.fitting.truncate or len(messages) < 2 or self._holds(prompt, messages):
+            return messages, prompt
 
-    async def take(self, text: str) -> None:
-        """Count a finished prompt."""
-        self.text = text
-        tokens = await tokenize(self._upstream, self._traits, text, special=True)
-        if tokens is None:
-            return
-        self.tokens = len(tokens)
-        bos = self._info.bos_token
-        if bos and self._info.adds_bos and text.startswith(bos):
-            self.tokens -= 1  # the tokenizer route puts one more before the template's own
+        async def render(kept: Sequence[Message]) -> Prompt:
+            return await self._take(prompt, await self._render(kept, tools, think, finished))
 
-    async def count_conversation(
-        self, asked: Mapping[str, object] | None, call: Call
-    ) -> int | None:
-        """Return the tokens of a conversation that the engine renders; None if it cannot count."""
-        return await count_conversation(self._upstream, self._traits, asked, call.fields)
+        return await self._drop_oldest(messages, prompt.tokens or 0, render)
 
-    async def shorten(self) -> None:
-        """Cut a prompt in its middle that is still too long, as Ollama does.
+    async def shorten(self, prompt: Prompt) -> Prompt:
+        """Return the prompt, cut in its middle as by Ollama if it is still too long.
 
         Raises ContextOverflow where that may not be done, or the engine takes no finished prompts.
         """
-        if self.tokens is None or self.tokens < self._traits.window:
-            return
-        fitting = self._fitting
-        if not (fitting.truncate and fitting.shift and self._may_cut):
+        traits, fitting = self.traits, self.fitting
+        if prompt.tokens is None or prompt.tokens < traits.window:
+            return prompt
+        if not (fitting.truncate and fitting.shift and prompt.may_be_cut):
             error = ContextOverflow(
-                f"the prompt is longer than the available context length: it has {self.tokens} "
-                f"tokens, the context {self._traits.window}",
+                f"the prompt is longer than the available context length: it has {prompt.tokens} "
+                f"tokens, the context {traits.window}",
                 hint="shorten it, or ask for a larger num_ctx",
             )
-            error.tokens, error.limit = self.tokens, self._traits.window
+            error.tokens, error.limit = prompt.tokens, traits.window
             raise error
-        text = strip_bos(self.text or "", self._info)
-        tokens = await tokenize(self._upstream, self._traits, text, special=True) or []
+        text = strip_bos(prompt.text or "", self.info)
+        tokens = await tokenize(self.upstream, traits, text, special=True) or []
         keep = fitting.num_keep
-        if keep >= 0 and self._info.adds_bos:
+        if keep >= 0 and self.info.adds_bos:
             keep += 1
-        kept = cut_middle(tokens, self._traits.window, keep)
-        before, self.tokens = self.tokens, len(kept)
-        if self._traits.takes_prompt_lists:
-            self._cut = kept
-        else:
-            made = await decode_tokens(self._info, self._upstream, self._traits, kept)
-            self._cut = strip_bos(made, self._info)
-            counted = await tokenize(self._upstream, self._traits, self._cut, special=True)
-            self.tokens = len(counted or kept)
-        self.finished = True
-        self.dropped += 1  # what is left of a message is not that message
-        self.dropped_tokens += before - self.tokens
+        kept = cut_middle(tokens, traits.window, keep)
+        cut: str | list[int] = kept
+        left = len(kept)
+        if not traits.takes_prompt_lists:
+            made = await decode_tokens(self.info, self.upstream, traits, kept)
+            cut = strip_bos(made, self.info)
+            left = len(await tokenize(self.upstream, traits, cut, special=True) or kept)
+        return replace(
+            prompt,
+            finished=True,
+            cut=cut,
+            tokens=left,
+            dropped=prompt.dropped + 1,  # what is left of a message is not that message
+            dropped_tokens=prompt.dropped_tokens + prompt.tokens - left,
+        )
 
-    def limit(self, asked: int | None) -> int | None:
-        """Return the most tokens of the answer; None: the end of the engine's context ends it."""
-        return compute_answer_limit(asked, self._traits, self.tokens, shift=self._fitting.shift)
+    async def _take(self, prompt: Prompt, text: str) -> Prompt:
+        """Return the prompt with its text, counted if the engine can."""
+        found = await tokenize(self.upstream, self.traits, text, special=True)
+        if found is None:
+            return replace(prompt, text=text)
+        bos = self.info.bos_token
+        # the tokenizer route puts one more before the template's own
+        doubled = bool(bos and self.info.adds_bos and text.startswith(bos))
+        return replace(prompt, text=text, tokens=len(found) - doubled)
 
-    @property
-    def traits(self) -> Traits:
-        """Traits of the response: an engine does not parse that to a finished prompt."""
-        return _parse_nothing(self._traits) if self.finished else self._traits
+    def _finishes(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+        media: int,
+        *,
+        chat_only: bool,
+        finish: bool,
+    ) -> bool:
+        """Tell whether the prompt is finished here."""
+        info, traits = self.info, self.traits
+        if media:
+            return False
+        if self.template is not None:
+            return True
+        # one that the engine does not have: recognized, because the model's files have none
+        if info.template_family is not None and not traits.was_given_template:
+            return traits.completes
+        if chat_only or not info.chat_template:
+            return False
+        plain = not tools and not marks_thinking(info.chat_template)
+        return finish or should_render(messages, traits, plain=plain)
 
-    @property
-    def opens_thinking(self) -> bool:
-        """True if the prompt ends inside the thinking, so that the answer begins with it."""
-        return bool(find_open(self.text or "")) or self._thought_begun
-
-    async def context(self, answer: str, upstream: Upstream) -> list[int] | None:
-        """Return the tokens of prompt and answer together, for `context`.
-
-        `upstream` has answered; it may have been started since the prompt was made.
-        """
-        if self.text is None:
-            return None
-        return await tokenize(upstream, self._traits, self.text + answer)
-
-    def _may_be_long(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> bool:
+    def _may_be_long(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, object]], media: int
+    ) -> bool:
         """Return whether the texts could fill the context: a token is one byte at least.
 
         An engine that counts by itself refuses what is too long, where Ollama cuts it.
         """
-        traits = self._traits
+        traits = self.traits
         if traits.tokenizer is None:
             return False
-        if traits.num_ctx is not None or (traits.shifts_context and not self._fitting.shift):
+        if traits.num_ctx is not None or (traits.shifts_context and not self.fitting.shift):
             return True  # the request may use less than the engine would by itself
         size = sum([len(message.content.encode()) for message in messages])
-        size += IMAGE_TOKENS * self._images + (len(encode_json(tools)) if tools else 0)
+        size += IMAGE_TOKENS * media + (len(encode_json(tools)) if tools else 0)
         return size >= traits.window
 
-    def _holds(self, messages: Sequence[Message]) -> bool:
-        """Tell whether the context holds the messages that were counted last."""
+    def _holds(self, prompt: Prompt, messages: Sequence[Message]) -> bool:
+        """Tell whether the context holds the messages, of which this is the prompt."""
         images = sum(message.media_count for message in messages)
-        return (self.tokens or 0) + IMAGE_TOKENS * images <= self._traits.window
+        return (prompt.tokens or 0) + IMAGE_TOKENS * images <= self.traits.window
 
     async def _drop_oldest(
-        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], Awaitable[str]]
-    ) -> Sequence[Message]:
-        """Return the newest messages that the context holds; take their prompt."""
-        everything = self.tokens or 0
+        self,
+        messages: Sequence[Message],
+        everything: int,
+        render: Callable[[Sequence[Message]], Awaitable[Prompt]],
+    ) -> tuple[Sequence[Message], Prompt]:
+        """Return the newest messages that the context holds, and their prompt."""
         try:
-            kept = await self._first_held(messages, find_starts(messages), render)
+            kept, prompt = await self._first_held(messages, find_starts(messages), render)
         except BadRequest:  # a template may refuse an answer without its question
-            kept = await self._first_held(messages, find_starts(messages, "user"), render)
-        self.dropped = len(messages) - len(kept)
-        self.dropped_tokens = everything - (self.tokens or 0)
-        return kept
+            starts = find_starts(messages, "user")
+            kept, prompt = await self._first_held(messages, starts, render)
+        return kept, replace(
+            prompt,
+            dropped=len(messages) - len(kept),
+            dropped_tokens=everything - (prompt.tokens or 0),
+        )
 
     async def _first_held(
         self,
         messages: Sequence[Message],
         begins: Sequence[int],
-        render: Callable[[Sequence[Message]], Awaitable[str]],
-    ) -> Sequence[Message]:
+        render: Callable[[Sequence[Message]], Awaitable[Prompt]],
+    ) -> tuple[Sequence[Message], Prompt]:
         """Return the messages from the first of `begins` that fits, from the last if none does."""
         low, high = 0, len(begins) - 1
         while low < high:  # dropping more never makes it longer
             middle = (low + high) // 2
             kept = take_newest(messages, begins[middle])
-            await self.take(await render(kept))
-            if self._holds(kept):
+            if self._holds(await render(kept), kept):
                 high = middle
             else:
                 low = middle + 1
         kept = take_newest(messages, begins[low])
-        await self.take(await render(kept))
-        return kept
+        return kept, await render(kept)
 
     async def _arrange(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
         think: Think,
+        finished: bool,
     ) -> tuple[Sequence[Message], str]:
         """Return the conversation as its template takes it, and its prompt.
 
         Raises TemplateRefused, with the words for the conversation as it came, if there is none.
         """
         try:
-            return messages, await self._render(messages, tools, think)
+            return messages, await self._render(messages, tools, think, finished)
         except TemplateRefused:
             for arranged in arrange_roles(messages):
                 with suppress(TemplateRefused):
-                    return arranged, await self._render(arranged, tools, think)
+                    return arranged, await self._render(arranged, tools, think, finished)
             raise
 
     async def _render(
@@ -320,29 +334,31 @@ class Prompt:
         messages: Sequence[Message],
         tools: Sequence[dict[str, object]],
         think: Think,
+        finished: bool,
     ) -> str:
         plain = [msgspec.structs.replace(message, images=(), parts=()) for message in messages]
+        info, go = self.info, self.template
         # an engine that takes no switches renders its chats without them
-        is_told = self.finished or self._traits.takes_template_kwargs
+        is_told = finished or self.traits.takes_template_kwargs
         switches = template_switches(think) if is_told else {}
 
         async def render(turns: Sequence[Message], opens: bool) -> str:
             now = time.time()
-            if self.finished and self._go is not None:
-                chat = partial(self._go.chat, turns, tools=tools, think=think, now=now)
-                return await self._renderer.run_template(self._go.source, chat)
-            source = self._info.chat_template or ""
+            if finished and go is not None:
+                chat = partial(go.chat, turns, tools=tools, think=think, now=now)
+                return await self.renderer.run_template(go.source, chat)
+            source = info.chat_template or ""
             variables = template_variables(
                 source,
                 turns,
                 tools=tools,
                 add_generation_prompt=opens,
-                bos=self._info.bos_token or "",
-                eos=self._info.eos_token or "",
+                bos=info.bos_token or "",
+                eos=info.eos_token or "",
                 **switches,
             )
-            return await self._renderer.render(source, variables, now)
+            return await self.renderer.render(source, variables, now)
 
         going_on = is_continued(plain)
         text = await (render_continued(plain, render) if going_on else render(plain, True))
-        return strip_bos(text, self._info) if self.finished else text
+        return strip_bos(text, info) if finished else text

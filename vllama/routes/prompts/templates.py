@@ -15,8 +15,8 @@ from vllama.chat.request import Think
 from vllama.chat.templates.go_template_prompt import GoTemplate, parse_go_template
 from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.chat.templates.template_style import Style, read_style
+from vllama.models.lookup import Entry
 from vllama.models.types import Format, ModelInfo
-from vllama.routes.catalog import Entry
 
 # Ollama's for a model that has none: what the user said, and nothing else
 PLAIN = "{{ .Prompt }}"

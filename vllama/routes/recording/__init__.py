@@ -1,1 +1,1 @@
-"""What is kept of each request: running ones, logs, traces, captures, metering."""
+"""The records of requests: running ones, logs, traces, captures, metering."""

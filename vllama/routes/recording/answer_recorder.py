@@ -51,7 +51,7 @@ class AnswerRecorder:
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory the record takes."""
+        """The memory that the record takes, in bytes."""
         return len(self.body) + MAX_ANSWER_BYTES - self._room_bytes
 
     def list_parts(self) -> list[tuple[int, bytes]]:

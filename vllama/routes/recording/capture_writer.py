@@ -168,7 +168,7 @@ class Captures(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What was recorded of a request: taken in the loop, made into a capture in a thread."""
+    """The record of a request: taken in the loop, made into a capture in a thread."""
 
     request: Request
     recorder: AnswerRecorder
@@ -182,7 +182,7 @@ class _Recorded:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory it takes."""
+        """The memory that it takes, in bytes."""
         return self.recorder.memory_bytes
 
     def make_capture(self) -> Capture:
@@ -309,6 +309,6 @@ def describe_engine(lease: Lease) -> Engine | None:
 
 
 def list_sampling(call: Call | None) -> dict[str, Any]:
-    """Return what an engine was sent beside the prompt."""
+    """Return the fields that an engine was sent beside the prompt."""
     given = call.fields.items() if call is not None else ()
     return {name: value for name, value in given if name not in PROMPT_FIELDS}

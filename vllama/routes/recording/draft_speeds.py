@@ -13,7 +13,7 @@ from vllama.routes.recording.stage import Stage
 from vllama.scheduler.memory import DraftRecords
 
 
-class DraftSpeeds(Stage):
+class DraftTimer(Stage):
     """Records how fast requests were that ran alone, since others would have slowed them down."""
 
     def __init__(self, records: DraftRecords) -> None:

@@ -28,7 +28,7 @@ from vllama.scheduler.instance import Prefix
 from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
-    from vllama.chat.reply import Tally
+    from vllama.chat.tally import Tally
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
     from vllama.scheduler.views import QueuePlace
@@ -43,7 +43,7 @@ is_row: ContextVar[bool] = ContextVar("is_row", default=False)
 
 
 class Wanted(NamedTuple):
-    """What the scheduler is asked for."""
+    """The model and options that the scheduler is asked for."""
 
     bundle: Bundle
     need: Need
@@ -101,12 +101,12 @@ class RunningRequest:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an answer has begun: its head is sent, or a token has come."""
+        """True once a response has begun: its head is sent, or a token has come."""
         return bool(self.request.status) or self.first_token_ns is not None
 
     @property
     def expects_no_tokens(self) -> bool:
-        """Whether an engine works at it that gives no tokens, or has not been asked yet."""
+        """True while an engine works at it that gives no tokens, or has not been asked yet."""
         return self.is_running and not any(answer.tally.streams for answer in self.answers)
 
     @property
@@ -132,7 +132,7 @@ class RunningRequest:
 
     @property
     def first_token_ns(self) -> int | None:
-        """When the first token came, on the clock of `base.clock.now_ns`; None if unknown."""
+        """The time of the first token, on the clock of `base.clock.now_ns`; None if unknown."""
         first_ns: int | None = None
         for answer in self.answers:  # these loops run with every request
             time_ns = answer.tally.first_token_ns
@@ -161,7 +161,7 @@ class RunningRequest:
             self._task.cancel()
 
     def claims_cancellation(self) -> bool:
-        """Tell whether the task was cancelled by `end`; it then goes on, to answer."""
+        """Tell whether the task was canceled by `end`; it then goes on, to answer."""
         if not self._ended or self._task is None:
             return False
         self._ended = False
@@ -175,7 +175,7 @@ def make_ended_error() -> RequestEnded:
 
 
 def sum_amounts(running: RunningRequest, duration_us: int) -> Amounts:
-    """Return what the request has taken so far; a call that was not answered took nothing."""
+    """Return the tokens that the request has taken so far; a call without a response took none."""
     amounts = Amounts(prompt_tokens=running.read_tokens, duration_us=duration_us)
     for relay, tally, new_prompt in running.answers:
         if not tally.has_begun:
@@ -246,7 +246,7 @@ def describe_end(running: RunningRequest, seconds: float, outcome: Outcome) -> E
 
 
 def _list_fields(running: RunningRequest) -> dict[str, Any]:
-    """Return what both kinds of rows have."""
+    """Return the fields that both kinds of rows have."""
     request, first_ns = running.request, running.first_token_ns
     return {
         "id": running.id,
@@ -282,7 +282,7 @@ class RunningRequests:
         del self._by_id[running.id], self._by_request[running.request]
 
     def of(self, request: Request) -> RunningRequest:
-        """Return what is known of a request."""
+        """Return the known facts of a request."""
         return self._by_request[request]
 
     def find(self, id_: str) -> RunningRequest | None:

@@ -1,4 +1,4 @@
-"""What the trace of a request says of it, in the words of OpenTelemetry's conventions.
+"""Traces of requests, with the attributes of OpenTelemetry's conventions.
 
 The attributes are those of HTTP servers and of generative AI (`gen_ai.*`); ours begin with
 `vllama.`. No text of a prompt or an answer is among them.

@@ -101,7 +101,7 @@ async def get_live(starting: Starting, request: Request) -> None:
 async def lacks_upstream(watch: UpstreamMonitor, library: Library) -> bool:
     """Tell whether clients rely on upstreams of which none can serve."""
     return watch.all_down or (
-        watch.none_answers and not await executors.disk.run(library.stored.has_models_here)
+        watch.none_answers and not await executors.disk.run(library.has_models_here)
     )
 
 
@@ -142,7 +142,7 @@ async def answers_disk(gateway: Gateway) -> bool:
     """Tell whether models can be looked up: a thread is free, and the disk answers it."""
     try:
         async with asyncio.timeout(DISK_LIMIT_S):
-            await executors.disk.run(gateway.catalog.library.hf_cache_dir.exists)
+            await executors.disk.run(gateway.catalog.library.settings.hf_cache_dir.exists)
     except (TimeoutError, QueueFull):
         return False
     except OSError:  # an answer, too

@@ -11,9 +11,9 @@ from vllama.base.errors import BadRequest
 from vllama.base.meaning import says
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import DetokenizeBody, TokenizeBody
+from vllama.models.lookup import Entry
 from vllama.net.http.request import Request
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.catalog import Entry
 from vllama.routes.chain import find_model
 from vllama.routes.inference.lease import with_lease
 from vllama.routes.inference.offers import NotSupported, make_need_of_entry

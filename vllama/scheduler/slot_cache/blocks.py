@@ -22,7 +22,7 @@ FILLED = 0.9
 """So much of the bound is left after a removal, for what engines write until the next one."""
 
 
-class Block(NamedTuple):
+class BlockFile(NamedTuple):
     """A file; `used_at` is when it was written or read last, in Unix seconds."""
 
     used_at: float
@@ -47,7 +47,7 @@ def trim_blocks(folder: Path, most_bytes: int, shares: Mapping[str, int]) -> Cou
     return sizes
 
 
-def _trim(oldest_first: list[Block], most_bytes: int) -> list[Block]:
+def _trim(oldest_first: list[BlockFile], most_bytes: int) -> list[BlockFile]:
     """Remove files above a bound; return what is left."""
     total, kept = sum(each.size_bytes for each in oldest_first), []
     most = most_bytes * FILLED if total > most_bytes else most_bytes
@@ -75,7 +75,7 @@ def remove_blocks(folder: Path, model: str) -> None:
     shutil.rmtree(folder / BLOCKS / quote(model, safe=""), ignore_errors=True)
 
 
-def _walk(folder: Path) -> Iterator[Block]:
+def _walk(folder: Path) -> Iterator[BlockFile]:
     for place in (folder / BLOCKS).glob("*"):
         for root, _, names in os.walk(place):
             for name in names:
@@ -83,4 +83,4 @@ def _walk(folder: Path) -> Iterator[Block]:
                 with suppress(OSError):  # it was removed, or renamed
                     stat = path.stat()
                     used_at = max(stat.st_mtime, stat.st_atime)
-                    yield Block(used_at, stat.st_size, path, unquote(place.name))
+                    yield BlockFile(used_at, stat.st_size, path, unquote(place.name))

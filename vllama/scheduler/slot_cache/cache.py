@@ -79,7 +79,7 @@ class SlotCache:
                 del self._engines[endpoint]
 
     async def run(self) -> None:
-        """Save what silent engines have, and bound what others write, until cancelled."""
+        """Save what silent engines have, and bound what others write, until canceled."""
         trimmed_s = 0.0
         while True:
             await asyncio.sleep(LOOK_S)
@@ -176,7 +176,7 @@ class CachedTurn:
 
 
 def make_key(plan: Plan, slots: int) -> str:
-    """Return what a saved conversation depends on, beside its text. Raises OSError."""
+    """Return the inputs of a saved conversation beside its text. Raises OSError."""
     bundle, settings = plan.bundle, plan.settings
     files = (*bundle.files, *bundle.adapters)
     stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]

@@ -20,9 +20,9 @@ from vllama.chat.engine.traits import Slot, SlotRoutes
 from vllama.chat.request import Call
 from vllama.net.upstream.pool import Upstream
 from vllama.scheduler.slot_cache.store import (
-    NoRoom,
     Saved,
     SlotStore,
+    StoreFull,
     count_common,
     hash_blocks,
 )
@@ -56,7 +56,7 @@ class Conversation:
 
 
 class Conversations:
-    """What one engine's process has in its slots and in memory since its start."""
+    """The contents of one engine's slots and memory since its start."""
 
     def __init__(
         self, store: SlotStore, key: str, model: str, routes: SlotRoutes, token_bytes: int
@@ -72,7 +72,7 @@ class Conversations:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether something has grown enough to be saved while the engine is silent."""
+        """True if something has grown enough to be saved while the engine is silent."""
         return any(map(_is_grown, self._known))
 
     def mark(self, call: Call) -> tuple[Call, int | None]:
@@ -131,7 +131,7 @@ class Conversations:
         await executors.storage.run(self._store.note_use, saved)
         self._known.append(
             Conversation(
-                mark=-1,  # until its next answer it is in no slot that can be recognised
+                mark=-1,  # until its next answer it is in no slot that can be recognized
                 tokens=saved.tokens,
                 blocks=saved.blocks,
                 owner=owner,
@@ -159,7 +159,7 @@ class Conversations:
         estimate = (slot.tokens + 1) * self._token_bytes + (1 << 20)
         try:
             name = await executors.storage.run(store.begin, estimate, self.model)
-        except (NoRoom, OSError) as error:
+        except (StoreFull, OSError) as error:
             log.info("%s: a conversation is not saved: %s", self.model, error)
             return 0
         try:

@@ -1,6 +1,6 @@
 """The files of saved conversations: one that the engine has written, and our record beside it.
 
-The engine checks little: a file that is one byte short ends it, and another quantisation of the
+The engine checks little: a file that is one byte short ends it, and another quantization of the
 model is accepted (docs/reference/engines.md#llama-server). So a file is only used with the size and
 the hash of its record. All methods block: they are called in a thread, one at a time.
 """
@@ -60,12 +60,12 @@ class Saved(msgspec.Struct, kw_only=True):
     hits: int = 0
 
 
-class NoRoom(VllamaError):
+class StoreFull(VllamaError):
     """A conversation cannot be saved; the text is the reason."""
 
 
 class _Written(msgspec.Struct):
-    """How many bytes were written on a day, counted from 1970."""
+    """The bytes that were written on a day; days are counted from 1970."""
 
     day: int = 0
     size_bytes: int = 0
@@ -149,7 +149,7 @@ class SlotStore:
 
     @property
     def size_bytes(self) -> int:
-        """What the files take, with those that are being written."""
+        """The bytes that the files take, with those that are being written."""
         return self._count(None)
 
     def _count(self, model: str | None) -> int:
@@ -184,7 +184,7 @@ class SlotStore:
         return (best, common) if best is not None and common else None
 
     def begin(self, estimate_bytes: int, model: str) -> str:
-        """Reserve room for a file of a model; return the name to write. Raises NoRoom, OSError.
+        """Reserve room for a file of a model; return the name to write. Raises StoreFull, OSError.
 
         Conversations of the least value, by age and size, are removed for it.
         """
@@ -192,18 +192,18 @@ class SlotStore:
         with self._guard:
             total, free = self._measure_disk()
             if free - estimate_bytes < LEAST_FREE * total:
-                raise NoRoom("less than a tenth of the disk would be free")
+                raise StoreFull("less than a tenth of the disk would be free")
             most_bytes = min(self._most_bytes, self._shares.get(model, self._most_bytes))
             if estimate_bytes * LARGEST_SHARE > most_bytes:
                 bound = format_bytes_decimal(most_bytes)
-                raise NoRoom(f"it takes {size}, more than a quarter of {bound}")
+                raise StoreFull(f"it takes {size}, more than a quarter of {bound}")
             if self._written.day != (day := int(self._now_s() // DAY_S)):
                 self._written = _Written(day=day)
             if self._written.size_bytes + estimate_bytes > self._most_written:
                 bound = format_bytes_decimal(self._most_written)
-                raise NoRoom(f"with its {size} more than {bound} would be written today")
+                raise StoreFull(f"with its {size} more than {bound} would be written today")
             if not self._make_room(estimate_bytes, model):
-                raise NoRoom("others are being saved")
+                raise StoreFull("others are being saved")
             name = f"{NEW}{token_hex(8)}{DATA}"
             self._reserved[name] = model, estimate_bytes
             return name

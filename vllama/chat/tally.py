@@ -1,0 +1,154 @@
+"""The counts of a response: the engine's numbers, else those counted on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllama.base.errors import EngineCrashed
+from vllama.chat.engine.events import Chunk, Timings, check_finish
+from vllama.chat.event_template import EventTemplate
+from vllama.chat.request import Usage
+
+CUT_SHORT = "the engine ended the stream before the answer was complete"
+
+
+class Tally:
+    """The counts of a response: its tokens, the times of its first and last, its end."""
+
+    def __init__(
+        self,
+        template: EventTemplate,
+        *,
+        prompt_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        """`prompt_tokens` as counted before; `max_tokens` of an answer that may end for its length.
+
+        Both are used where the engine does not say.
+        """
+        self.streams = True  # its tokens come one by one
+        self.ended = self.left = False  # `left`: the client has, while the engine was at work
+        self.first_token_ns: int | None = None
+        self.finish_reason: str | None = None
+        self.timings = Timings()
+        self.moved = 0  # tokens of the answer that the engine counts with the prompt
+        self.collected: dict[str, Any] = {}  # vllama's own fields, at the answer's end
+        self._template = template  # counts the events that are not decoded
+        self.prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
+        self._usage: dict[str, Any] = {}
+        self._choices, self.unfinished = 1, set[int]()
+        self._final: Usage | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the engine has worked for it, so that its tokens count."""
+        return self.ended or self.left or self.first_token_ns is not None
+
+    @property
+    def last_token_ns(self) -> int:
+        """The time of the newest token."""
+        return self._template.last_ns
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far: the engine's numbers, else those counted here."""
+        if self._final is not None:
+            return self._final
+        timings = self.timings
+        prompt = _count(self._usage.get("prompt_tokens"))
+        if prompt is None and self.prompt_tokens is None and timings.prompt_n is not None:
+            prompt = timings.prompt_n + (timings.cache_n or 0)
+        prompt = self.prompt_tokens if prompt is None else prompt - self.moved
+        limit = self._max_tokens if self.finish_reason == "length" else None
+        completion = _count(self._usage.get("completion_tokens"), timings.predicted_n)
+        completion = limit if completion is None else completion + self.moved
+        tokens = self._template.tokens if completion is None else completion
+        if self._max_tokens is not None:  # the engine may finish a character beyond the limit
+            tokens = min(tokens, self._max_tokens * self._choices)
+        return Usage(
+            prompt_tokens=prompt or 0,
+            completion_tokens=tokens,
+            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n),
+            estimated=completion is None,
+        )
+
+    @property
+    def usage_object(self) -> dict[str, Any]:
+        """OpenAI's usage object, with whatever else the engine says in it."""
+        usage = self.usage
+        known = self._usage
+        counts = {  # in Ollama's order
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+        value: dict[str, Any] = counts | known | counts
+        if usage.cached_tokens is not None and find_cached_tokens(known) is None:
+            details = known.get("prompt_tokens_details") or {}
+            value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
+        return value
+
+    def move_to_prompt(self, both_tokens: int | None) -> int:
+        """Note that the engine counts what has come with the prompt; return how much that is.
+
+        `both_tokens`: the prompt and what has come, as the engine counts.
+        """
+        self._usage, self.moved = {}, self._template.tokens
+        if both_tokens is not None and self.prompt_tokens is not None:
+            self.moved = max(self.moved, both_tokens - self.prompt_tokens)
+        return self.moved
+
+    def expect(self, choices: int) -> None:
+        """Take an answer as whole only when so many choices have ended."""
+        self._choices, self.unfinished = choices, set(range(choices))
+
+    def count(self, chunk: Chunk, now_ns: int) -> None:
+        """Count the tokens of an event as the engine sent it, whatever filters make of it."""
+        for choice in chunk.choices or ():
+            if choice.speaks:
+                if self.first_token_ns is None:
+                    self.first_token_ns = now_ns
+                self._template.last_ns = now_ns
+                self._template.tokens += 1
+
+    def take(self, chunk: Chunk, now_ns: int) -> None:
+        """Take note of the engine's numbers, and of the end of choices.
+
+        Raises EngineCrashed when the engine says that it gave up.
+        """
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.timings is not None:
+            self.timings = chunk.timings
+        for choice in chunk.choices or ():
+            self._choices = max(self._choices, choice.index + 1)
+            self.unfinished.add(choice.index)
+            if choice.finish_reason is not None:
+                check_finish(choice.finish_reason)
+                self.unfinished.discard(choice.index)
+                self.finish_reason = choice.finish_reason
+                self._template.last_ns = now_ns
+                self.ended = not self.unfinished
+
+    def complete(self) -> None:
+        """Fix the usage, which is often read. Raises EngineCrashed if the answer is not whole."""
+        if self.finish_reason is None or self.unfinished:
+            raise EngineCrashed(CUT_SHORT)
+        self._final = self.usage
+
+
+def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return cached if type(cached) is int else None
+
+
+def _count(*numbers: object) -> int | None:
+    """Return the first that is a number."""
+    for number in numbers:
+        if type(number) is int:
+            return number
+    return None
