@@ -144,7 +144,7 @@ def test_commands_exist_and_take_their_options(block: Block) -> None:
             assert re.sub(r"https?://[^/]+|\?.*", "", url) in PATHS
 
 
-@pytest.mark.parametrize("line", ["serve --nope", "keys --nope", "nope", "ps --requests=1"])
+@pytest.mark.parametrize("line", ["serve --nope", "keys nope", "nope", "ps --requests=1"])
 def test_a_wrong_command_would_be_found(line: str) -> None:
     with pytest.raises((ConfigError, typer.TyperException)):
         parse(line.split())
