@@ -23,8 +23,8 @@ MODEL = "smollm2:135m"
 BRIEF = "smollm2:brief"
 """The same model with parameters of its own: what two answers beside each other are shown with."""
 QUESTIONS = (
-    "What is a context window? Answer in two sentences.",
-    "Why is the sky blue? Answer in one sentence.",
+    "What is machine learning? Answer in one sentence.",
+    "What is the water cycle? Answer in one sentence.",
 )
 WIDTH = 1280
 PATIENCE_MS = 120_000
@@ -45,10 +45,10 @@ def main() -> None:
             "from": MODEL,
             "model": BRIEF,
             "system": "You are a helpful assistant.",
-            "parameters": {"temperature": 0, "num_predict": 60},
+            "parameters": {"temperature": 0, "num_predict": 120},
         }
         httpx.post(f"{server.url}/api/create", json=made, timeout=None).raise_for_status()
-        page.goto(f"{server.url}/ui/#/chat?model={MODEL}")
+        page.goto(f"{server.url}/ui/#/chat?model={BRIEF}")
         show_chat(page)
         page.screenshot(path=FOLDER / "page-chat.png")
         page.get_by_role("link", name="Models", exact=True).click()

@@ -28,9 +28,10 @@ from rich.text import Text
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "pictures"
+SETUP = "vllama engines install llama-server --yes"
 COMMANDS = (
-    "vllama engines install llama-server --yes",
-    'vllama run smollm2:135m "Why is the sky blue? Answer in two sentences."',
+    "vllama recommend",
+    'vllama run smollm2:135m "What is machine learning? Answer in one sentence."',
 )
 WIDTH, HEIGHT = 100, 40
 HEX = re.compile(r"[0-9a-f]{6}")
@@ -43,7 +44,7 @@ LIGHT = TerminalTheme(
 )  # fmt: skip
 # without the fonts that rich would have the reader's browser fetch
 FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
-<title>An engine is installed, and a model answers</title>
+<title>Models that suit this machine, and a response</title>
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, monospace;
   font-size: {char_height}px; line-height: {line_height}px; }}
@@ -79,6 +80,7 @@ def main() -> int:
             "COLUMNS": str(WIDTH), "LINES": str(HEIGHT), "TERM": "xterm-256color",
         }  # fmt: skip
         stream = pyte.ByteStream(screen)
+        run(SETUP, env)
         for command in COMMANDS:
             stream.feed(f"\x1b[1m$ {command}\x1b[0m\r\n".encode())
             stream.feed(run(command, env).replace(folder.encode(), b"~/.local/share/vllama"))
