@@ -181,6 +181,16 @@ def test_the_log_of_one_server(
     assert all(f", pid {os.getpid()}] " in text for text in named)
 
 
+def test_a_server_without_lines_is_told(vllama: Vllama, env: dict[str, str], logs: Path) -> None:
+    env |= {"OLLAMA_HOST": f"127.0.0.1:{OURS}", "VLLAMA_DATA_DIR": str(logs)}
+    log_context.port = OTHER
+    LogFile(logs / OWN_LOG).write(line("verify") + "\n")
+    log_context.port = 0
+    done = vllama("logs")
+    assert not done.stdout and f"no server on port {OURS} has logged" in done.stderr
+    assert "verify" in vllama("logs", "--all").stdout and not vllama("logs", "-n", "0").stderr
+
+
 @pytest.mark.parametrize(
     "sign", ["\n", "\r", "\x1b", "\x9b", "\x7f", "\0", "\u2028", "\u202e", "\udcff"]
 )

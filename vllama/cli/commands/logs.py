@@ -199,8 +199,12 @@ def _show_own(
         return (line for line in found if port is None or is_of_port(line, port))
 
     whole = _add_unfinished(reader.read_all(), None if follow else reader)
+    shown = False
     for line in _last(select(whole), lines):
         show(line)
+        shown = True
+    if port is not None and lines != 0 and not (shown or follow):
+        say_aside(f"no server on port {port} has logged anything; --all shows the others' logs")
     while follow:
         _wait()
         for line in select(reader.read_new()):
