@@ -46,6 +46,23 @@ def test_a_step_that_nobody_overrides_has_no_function(stages, taken) -> None:
     assert {step for step in STEPS if getattr(made, step)} == taken
 
 
+class Breaks(Stage):
+    def ended(self, running: Any, row: Any) -> None:
+        raise ValueError
+
+
+def test_an_error_in_a_stage_is_logged_and_stops_no_other(caplog) -> None:
+    seen: list[object] = []
+
+    class Sees(Stage):
+        def ended(self, running: Any, row: Any) -> None:
+            seen.append(row)
+
+    stages: Any = Stages(Breaks(), Sees())
+    stages.ended(None, "row")
+    assert seen == ["row"] and "a stage failed in its step 'ended'" in caplog.text
+
+
 def test_fields_are_added_in_order_and_encoded_once() -> None:
     stages, call = Stages(Named("salt"), Named("mark")), Call(path="/x", fields={"prompt": "a"})
     running: Any = SimpleNamespace(key="anna")

@@ -40,14 +40,21 @@ def list_files_below(
     `Path.rglob` raises FileNotFoundError if a folder is removed meanwhile. Here such a folder has
     no files, and neither has one that may not be read; `tell` gets the error.
     """
+
+    def note(error: OSError) -> None:
+        rest_on(Path(error.filename))
+        if tell is not None:
+            tell(error)
+
     rest_on(folder)
-    for below, _, names in os.walk(folder, onerror=tell):
+    for below, _, names in os.walk(folder, onerror=note):
         rest_on(Path(below))
         yield from (Path(below, name) for name in names)
 
 
 def is_file(path: Path) -> bool:
     """Tell whether there is a file; `Path.is_file` raises where a folder may not be entered."""
+    rest_on(path)
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -107,7 +114,7 @@ def list_model_files(*paths: Path | None) -> tuple[Path, ...]:
     rest_on(*filter(None, paths))
     for path in paths:
         if path is not None and path.is_dir():
-            found += sorted(inner for inner in path.iterdir() if inner.is_file())
+            found += sorted(filter(is_file, path.iterdir()))
         elif path:
             found.append(path)
     return tuple(found)

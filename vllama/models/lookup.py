@@ -45,7 +45,7 @@ class Watch:
         self.signed: dict[str, tuple[int, int, int, int] | None] = {}
         self._max_paths = max_paths
         self._began_ns = time.time_ns()
-        self._is_exact = True
+        self._is_exact = False  # not before it has ended
 
     def __enter__(self) -> Watch:
         self._token = _current.set(self)
@@ -63,7 +63,7 @@ class Watch:
 
     def rest_on(self, other: Watch) -> None:
         """Rest on all that another look-up rests on, too."""
-        self.signed |= other.signed
+        self.signed = other.signed | self.signed  # the first signature of a path counts
         self._began_ns = min(self._began_ns, other._began_ns)
 
 

@@ -95,12 +95,6 @@ def find_outcome(request: Request) -> Outcome:
     return "aborted" if request.disconnected and not request.done else "ok"
 
 
-def _end(stages: Stages, running: RunningRequest) -> None:
-    """Let the stages know that the last byte is about to be written."""
-    for before_end in stages.before_end:
-        before_end(running)
-
-
 class App:
     """Answers every request, whatever happens."""
 
@@ -159,8 +153,7 @@ class App:
         )
         may_use_engine.set(key is not None and key.allows(Scope.ENGINE))
         trace.set(Trace(request.id, running.id))
-        for began in self._stages.began:
-            began(running)
+        self._stages.began(running)
         try:
             self._check(request, running)
             if gateway is None and route.starting is not None:
@@ -189,8 +182,7 @@ class App:
         finally:
             starting.running.finish(running)
             row = self._note(request, running)
-            for ended in self._stages.ended:
-                ended(running, row)
+            self._stages.ended(running, row)
 
     def _admit(self, request: Request, route: Route) -> bool:
         """Return whether a page of its origin may ask; else, or if it only asks that, answer."""
@@ -237,7 +229,7 @@ class App:
         if for_model := route.kind is RouteKind.MODEL:
             for admitted in gateway.stages.admitted:
                 await admitted(running)
-            request.before_end = partial(_end, gateway.stages, running)
+            request.before_end = partial(gateway.stages.before_end, running)
         if gateway.nodes is not None and (for_model or route.on_nodes):
             from vllama.routes.nodes import forward_to_node  # only where there are nodes
 

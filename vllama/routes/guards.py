@@ -34,11 +34,21 @@ PRIVATE = tuple(
 LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home", ".home.arpa", ".localdomain")
 """Names that no public name server answers for."""
 METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
-EXPOSED = (
-    "Retry-After, X-Request-Id, x-vllama-ignored, x-vllama-num-ctx, x-vllama-num-gpu, "
-    "x-vllama-queue-position, x-vllama-resumed, x-vllama-served-by, x-vllama-token-count, "
-    "x-vllama-truncated, x-vllama-truncated-tokens, x-vllama-violates"
-)
+HEADERS = {
+    "x-request-id": "the request's id, as it stands in the log",
+    "x-vllama-truncated": "how many messages or inputs were cut to fit the context",
+    "x-vllama-truncated-tokens": "how many tokens that were",
+    "x-vllama-num-ctx": "the context in use, if `num_ctx` asked for more than there is",
+    "x-vllama-num-gpu": "the layers on the GPU (-1: all), if `num_gpu` asked for another number",
+    "x-vllama-ignored": "parts of the request without effect",
+    "x-vllama-violates": "what the response breaks of its schema",
+    "x-vllama-token-count": "`estimate` if the counts are not exact",
+    "x-vllama-queue-position": "the place in the queue at which the request waited",
+    "x-vllama-served-by": "the server, or the fallback, that answered",
+    "x-vllama-resumed": "how often the answer has gone on after the end of its engine",
+}
+"""Headers of responses to requests for a model, as `/openapi.json` and clients' pages get them."""
+EXPOSED = ", ".join(("Retry-After", *HEADERS))
 """Headers of a response that a page may read."""
 _NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+(?:\s*,\s*[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
 MAX_HOST = 300  # characters: a name has 253 at most; what is decided of one is kept

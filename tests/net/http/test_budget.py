@@ -212,20 +212,24 @@ async def test_who_makes_no_progress_leaves_room(monkeypatch: pytest.MonkeyPatch
         stalled, trickling = await server.open()
         trickling.write(post(b"/", body)[:-20])
         await until(lambda: server.server.budget.used_bytes >= len(body))
-        trickle = asyncio.create_task(drip(trickling))
+        refused = asyncio.create_task(stalled.readline())
+        trickle = asyncio.create_task(drip(trickling, refused))
         while not (answer := await server.said(post(b"/", body, CLOSE))).endswith(
             b"%d" % len(body)
         ):
             assert answer.startswith(b"HTTP/1.1 503 ")
             await asyncio.sleep(0.01)
-        trickle.cancel()
-        assert (await stalled.read()).startswith(b"HTTP/1.1 408 ")
+        assert (await refused).startswith(b"HTTP/1.1 408 ")
+        await trickle
         waiting.write(b"\0")
         assert (await waits.readline()).startswith(b"HTTP/1.1 200 ")
 
 
-async def drip(writer: asyncio.StreamWriter) -> None:
+async def drip(writer: asyncio.StreamWriter, refused: asyncio.Task[bytes]) -> None:
+    """Send a byte now and then, until the request is refused: what comes later breaks the pipe."""
     for _ in range(19):
+        if refused.done():
+            return
         writer.write(b"x")
         await asyncio.sleep(0.02)
 

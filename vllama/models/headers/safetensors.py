@@ -34,6 +34,7 @@ from vllama.models.limits import (
     decode_json,
     read_limited,
 )
+from vllama.models.lookup import rest_on
 from vllama.models.names.mistral_format import (
     PARAMS,
     WEIGHTS_INDEX,
@@ -230,6 +231,7 @@ def list_names(folder: Path) -> tuple[str, ...]:
 
 def is_model_folder(folder: Path) -> bool:
     """Tell whether a folder has a config and the weights that belong to it."""
+    rest_on(folder / CONFIG)
     has_config = (folder / CONFIG).is_file() or is_mistral_format(list_names(folder))
     return has_config and bool(list_weight_files(folder))
 
@@ -404,6 +406,7 @@ def _int(config: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> int
 
 
 def _json(path: Path, missing_is_fine: bool = False) -> dict[str, object]:
+    rest_on(path)
     try:
         value = decode_json(read_limited(path))
     except FileNotFoundError:

@@ -274,6 +274,8 @@ def _find_readable(folder: Path) -> Bundle | None:
 def _list_folders(folder: Path) -> list[Path]:
     rest_on(folder)
     try:
-        return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.is_dir())
+        inside = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+        rest_on(*(path for path in inside if path.is_symlink()))
+        return [path for path in inside if path.is_dir()]
     except OSError:
         return []

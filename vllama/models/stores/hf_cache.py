@@ -18,7 +18,6 @@ from vllama.models.disk import is_file, list_files_below
 from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import list_weight_files
 from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
-from vllama.models.lookup import rest_on
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.names.variants import (
     DEFAULT_LABEL,
@@ -140,9 +139,8 @@ def _choose(revision: _Revision, tag: str | None) -> Bundle | None:
 
 def _files(snapshot: Path) -> list[str]:
     """Return the relative paths of the files in a snapshot, except links to missing blobs."""
-    paths = list(list_files_below(snapshot))
-    rest_on(*paths)
-    return [path.relative_to(snapshot).as_posix() for path in paths if is_file(path)]
+    files = (path for path in list_files_below(snapshot) if is_file(path))
+    return [path.relative_to(snapshot).as_posix() for path in files]
 
 
 def _gguf(revision: _Revision, group: GgufGroup) -> Bundle:

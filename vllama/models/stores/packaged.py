@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from vllama.models.disk import list_files_below
 from vllama.models.lookup import rest_on
 from vllama.models.names.quant import find_quant
 from vllama.models.names.ref import Kind, ModelRef
@@ -59,7 +60,7 @@ class PackagedStore(Store):
         # for a top-level name, PathFinder only reads folders and imports nothing
         spec = PathFinder.find_spec(distribution.replace("-", "_"), self._directories)
         for location in (spec.submodule_search_locations or []) if spec else []:
-            files = sorted(Path(location).glob("**/*.gguf"))
+            files = sorted(x for x in list_files_below(Path(location)) if x.suffix == ".gguf")
             if not files:
                 continue
             file = GgufGroup(paths=(files[0].name,), quant=find_quant(files[0].name))

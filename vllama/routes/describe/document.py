@@ -16,6 +16,7 @@ from vllama.base.meaning import Schema, make_object, make_word
 from vllama.chat.inspect import Inspect
 from vllama.routes.describe.examples import EXAMPLES, MODEL
 from vllama.routes.describe.schemas import make_schemas, polish
+from vllama.routes.guards import HEADERS
 from vllama.routes.route import (
     Dialect,
     Framing,
@@ -62,19 +63,6 @@ _LINES, _EVENTS = "application/x-ndjson", "text/event-stream"
 _EVENT = "one event of the stream"
 _COMMON_ERRORS = (400, 403, 500, 503)
 _MODEL_ERRORS = (404, 413, 501, 502)
-_HEADERS = {
-    "x-request-id": "the request's id, as it stands in the log",
-    "x-vllama-truncated": "how many messages or inputs were cut to fit the context",
-    "x-vllama-truncated-tokens": "how many tokens that were",
-    "x-vllama-num-ctx": "the context in use, if `num_ctx` asked for more than there is",
-    "x-vllama-num-gpu": "the layers on the GPU (-1: all), if `num_gpu` asked for another number",
-    "x-vllama-ignored": "parts of the request without effect",
-    "x-vllama-violates": "what the response breaks of its schema",
-    "x-vllama-token-count": "`estimate` if the counts are not exact",
-    "x-vllama-queue-position": "the place in the queue at which the request waited",
-    "x-vllama-served-by": "the server, or the fallback, that answered",
-    "x-vllama-resumed": "how often the answer has gone on after the end of its engine",
-}
 _KEYS: tuple[dict[str, list[str]], ...] = ({"bearer": []}, {"apiKey": []})
 
 
@@ -112,7 +100,7 @@ def build_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any
             },
             "headers": {
                 name: {"description": text, "schema": {"type": "string"}}
-                for name, text in _HEADERS.items()
+                for name, text in HEADERS.items()
             },
             "schemas": writer.components,
         },
@@ -169,7 +157,7 @@ class _Writer:
         if route.stream is not None:
             content |= self._describe_stream(route.stream, error)
         content |= {media: {"schema": schema} for media, schema in route.media.items()}
-        headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
+        headers = {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS}
         answers: dict[str, Any] = {}
         for status in route.statuses:
             answers[str(status)] = {"description": _MEANINGS[status]}

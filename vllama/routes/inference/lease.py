@@ -131,12 +131,9 @@ class _Work:
     def release(self) -> None:
         """Release the lease if there is one; nothing here could be canceled."""
         self.resumer.leave()
-        try:
-            for released in self.gateway.stages.released:
-                released(self.running)
-        finally:
-            if self.running.lease is not None:
-                self.gateway.scheduler.release(self.lease)
+        self.gateway.stages.released(self.running)
+        if self.running.lease is not None:
+            self.gateway.scheduler.release(self.lease)
 
     async def _lease_first(self) -> None:
         """Take a lease at once if there is one, else after a turn in the queue."""
@@ -144,8 +141,7 @@ class _Work:
         if lease := gateway.scheduler.try_acquire(*self.wanted):
             self.note_lease(lease)
         else:
-            for waits in gateway.stages.waits:
-                waits(running)
+            gateway.stages.waits(running)
             try:
                 await self.take(gateway.scheduler.acquire(*self.wanted, running.flow))
             except VllamaError as error:
@@ -203,8 +199,7 @@ class _Work:
     def note_lease(self, lease: Lease) -> None:
         """Use a lease from now on."""
         self.lease = self.running.lease = lease
-        for leased in self.gateway.stages.leased:
-            leased(self.running)
+        self.gateway.stages.leased(self.running)
 
     def _begin(self) -> Awaitable[None]:
         """Begin to use the lease; how long the answer may take depends on who else could give it.
@@ -275,8 +270,7 @@ class _Work:
 
         The lease is kept meanwhile: nobody else is sent there, and the turn is not lost.
         """
-        for waits in self.gateway.stages.waits:
-            waits(self.running)
+        self.gateway.stages.waits(self.running)
         await asyncio.sleep(pause_s)
         self.lease.on_trial = self.resumer.is_admitted
         scheduler, flow = self.gateway.scheduler, self.running.flow

@@ -272,7 +272,7 @@ class PromptMaker:
     def _holds(self, prompt: Prompt, messages: Sequence[Message]) -> bool:
         """Tell whether the context holds the messages, of which this is the prompt."""
         images = sum(message.media_count for message in messages)
-        return (prompt.tokens or 0) + IMAGE_TOKENS * images <= self.traits.window
+        return (prompt.tokens or 0) + IMAGE_TOKENS * images < self.traits.window
 
     async def _drop_oldest(
         self,

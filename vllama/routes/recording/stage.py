@@ -6,6 +6,7 @@ overrides the steps that concern it. A step that no stage overrides costs nothin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from vllama.net.upstream.pool import Upstream
     from vllama.routes.recording.running import RunningRequest
 
+log = logging.getLogger(__name__)
+
 
 class Stage:
-    """Takes part in requests; the steps are in the order in which a request takes them."""
+    """Takes part in requests; the steps are in the order in which a request takes them.
+
+    One object takes part in all requests: what it knows of each belongs into a dict by `running`.
+    """
 
     def began(self, running: RunningRequest) -> None:
         """Note a request of any kind, which may still be refused."""
@@ -50,14 +56,31 @@ class Stage:
     def before_end(self, running: RunningRequest) -> None:
         """Note that the last byte is about to be written.
 
-        Headers may be set if the response is sent in one piece.
+        Also that of an error. Headers may be set if the response is sent in one piece.
         """
 
     def ended(self, running: RunningRequest, row: EndedRow) -> None:
         """Note the end of a request of any kind, however it came about."""
 
 
-Note: TypeAlias = "tuple[Callable[[RunningRequest], None], ...]"
+class Notes:
+    """A step that may refuse nothing: an error in one stage is logged, and stops no other."""
+
+    def __init__(self, step: str, each: tuple[Callable[..., None], ...]) -> None:
+        self._step, self._each = step, each
+
+    def __bool__(self) -> bool:
+        return bool(self._each)
+
+    def __call__(self, running: RunningRequest, *more: Any) -> None:
+        """Take the step."""
+        for note in self._each:
+            try:
+                note(running, *more)
+            except Exception:
+                log.exception("a stage failed in its step '%s'", self._step)
+
+
 Wait: TypeAlias = "tuple[Callable[[RunningRequest], Awaitable[None]], ...]"
 
 
@@ -72,15 +95,15 @@ class Stages:
             own = [one for one in stages if getattr(type(one), step) is not getattr(Stage, step)]
             return tuple(getattr(one, step) for one in own)
 
-        self.began: Note = find("began")
+        self.began = Notes("began", find("began"))
         self.admitted: Wait = find("admitted")
         self.queued: Wait = find("queued")
-        self.waits: Note = find("waits")
-        self.leased: Note = find("leased")
+        self.waits = Notes("waits", find("waits"))
+        self.leased = Notes("leased", find("leased"))
         self.before_send: tuple[Callable[..., Awaitable[Call]], ...] = find("before_send")
-        self.released: Note = find("released")
-        self.before_end: Note = find("before_end")
-        self.ended: tuple[Callable[[RunningRequest, EndedRow], None], ...] = find("ended")
+        self.released = Notes("released", find("released"))
+        self.before_end = Notes("before_end", find("before_end"))
+        self.ended = Notes("ended", find("ended"))
 
     async def prepare(
         self, running: RunningRequest, reply: Reply, upstream: Upstream, call: Call
