@@ -393,7 +393,7 @@ def test_the_nodes_of_a_cluster(tmp_path, open_page):
         expect(rows[other]).not_to_contain_text("plain:latest")
         page.get_by_role("button", name=f"Drain {other}").click()
         expect(rows[other]).to_contain_text("draining")
-        page.get_by_role("button", name=f"Send requests to {other} again").click()
+        page.get_by_role("button", name=f"Undrain {other}").click()
         expect(rows[other]).to_contain_text("up")
         page.get_by_role("button", name="Unload plain:latest").click()
         expect(place).to_have_count(0)

@@ -8,14 +8,14 @@ import { askForKey } from "./parts/dialogs.js";
 import { icon } from "./parts/icon.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
-import { setKeyPrompt, storeKey } from "./server.js";
+import { reach, setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
 /** The pages: index.html has their links, so that these are there before this file is. */
 const PAGES = [.../** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('app-shell nav a[href^="#/"]'))].map((link) => {
   const name = link.hash.slice(2);
-  return { name, title: link.textContent, load: () => import(`./${name}/${name}-page.js`) };
+  return { name, title: link.textContent, load: () => reach(import(`./${name}/${name}-page.js`)) };
 });
 const THEMES = ["system", "light", "dark"];
 
@@ -64,11 +64,11 @@ class AppShell extends View {
           ${PAGES.map((page) => this.link(page))}
           <a href="docs.html">API</a>
         </nav>
+        ${noticeList()}
         ${this.themeButton()}
         ${this.indicator()}
       </header>
       <div role="status" class="banner-area">${this.banner()}</div>
-      ${noticeList()}
       <main id="main" tabindex="-1">${this.page}</main>
     `;
   }

@@ -383,6 +383,7 @@ interface Session {
   path: Step[];
   files: Map<string, StoredFile>;
   trouble: Trouble | null;
+  opened: number;
 }
 /** What the page of the chat tells its form. */
 interface FormState {

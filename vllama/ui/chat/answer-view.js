@@ -7,6 +7,7 @@ import { icon } from "../parts/icon.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
 import { copyText } from "./code-block.js";
 import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
@@ -36,7 +37,7 @@ export function answerTemplate(answer, { versions, isLast }) {
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
     ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">It ended at the limit of tokens.</p>` : nothing}
     ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
-    ${calls.length ? resultForm(calls, id) : nothing}
+    ${repeat(calls.length ? [messages.length] : [], (number) => number, () => resultForm(calls, id))}
     ${writing === "elsewhere"
       ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
       : nothing}
@@ -115,7 +116,7 @@ function toolCall({ function: { name, arguments: given } }) {
 function toolResult({ tool_name: name, content }) {
   return html`<details class="tool">
     <summary>Result of <code>${name}</code></summary>
-    <pre tabindex="0">${content}</pre>
+    <pre tabindex="0" dir="auto">${content}</pre>
   </details>`;
 }
 
@@ -131,7 +132,7 @@ function resultForm(calls, id) {
   return html`<form class="tool-results" @submit=${submit}>
     ${calls.map(
       (call) => html`<label
-        ><span>Result of ${call.function.name}</span><textarea name="result" rows="2" required></textarea>
+        ><span>Result of ${call.function.name}</span><textarea name="result" rows="2" dir="auto" required></textarea>
       </label>`,
     )}
     <button class="primary">Send the results</button>

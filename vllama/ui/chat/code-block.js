@@ -46,6 +46,7 @@ export function addBar(pre) {
   const text = pre.textContent;
   const box = document.createElement("div");
   box.className = "code";
+  box.dir = "ltr";
   const bar = document.createElement("div");
   bar.className = "bar";
   const name = document.createElement("span");

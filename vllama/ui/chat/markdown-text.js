@@ -42,6 +42,7 @@ function link(href, content) {
 /** Return the elements of a block of Markdown, which hold nothing that could run. @param {import("marked").Token} token */
 function make(token) {
   const block = document.createElement("div");
+  block.dir = "auto";
   block.append(
     globalThis.DOMPurify.sanitize(marked.parser([token]), {
       RETURN_DOM_FRAGMENT: true,

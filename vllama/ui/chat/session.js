@@ -18,14 +18,17 @@ const TITLE_LENGTH = 60;
 let loading = null;
 let opened = 0;
 
-/** Show a conversation, up to the newest branch with the turn `at`; without an id, a new one. @param {string | null} id @param {{ model?: string, at?: string }} options */
-export async function openConversation(id, { model, at } = {}) {
+/** Show a new conversation. @param {string} [model] */
+export function beginConversation(model) {
+  opened += 1;
+  loading ??= loadList();
+  show(makeConversation(model));
+}
+
+/** Show a conversation, up to the newest branch with the turn `at`. @param {string} id @param {string} [at] */
+export async function openConversation(id, at) {
   const turn = ++opened;
   loading ??= loadList();
-  if (!id) {
-    show(makeConversation(model));
-    return;
-  }
   if (id !== session.conversation.id) {
     await loading;
     const found = await store.readConversation(id);

@@ -14,7 +14,7 @@ export const running = new Map();
 /**
  * `list` has all conversations, the latest first; `path` is the branch of `conversation` that is shown
  * (see tree.js), `files` what is attached to its turns. `trouble`: {kind, text} of what keeps
- * conversations from being stored.
+ * conversations from being stored. `opened` is another number whenever another conversation is shown.
  * @type {Session}
  */
 export const session = {
@@ -24,6 +24,7 @@ export const session = {
   path: [],
   files: new Map(),
   trouble: null,
+  opened: 0,
 };
 
 /** Return a new conversation; it gets its id with its first message. @param {string} [model] @returns {Conversation} */
@@ -40,6 +41,7 @@ export function show(conversation, tree = makeTree(), files = []) {
   session.conversation = conversation;
   session.tree = tree;
   session.files = new Map(files.map((file) => [file.id, file]));
+  session.opened += 1;
   refresh();
 }
 

@@ -111,7 +111,7 @@ class PlanChoices extends View {
     const name = choice.model ?? this.model;
     if (plan.download_bytes) {
       const start = () => {
-        actions.pull(name);
+        actions.pull(plan.error ? plan.model : name); // with its quantization, which the server then takes although it does not fit
         this.dispatchEvent(new Event("download", { bubbles: true }));
       };
       return html`<button class=${plan.error ? "" : "primary"} @click=${start}>

@@ -39,7 +39,7 @@ class KeyList extends View {
       ${required
         ? nothing
         : html`<p class="muted">This server requires no key. The first one is added on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
-      ${this.editing ? keyForm(this.editing, this.problem, (event) => this.submit(event), () => this.edit(null)) : nothing}
+      ${repeat(this.editing ? [this.editing] : [], (row) => row.name, (row) => keyForm(row, this.problem, (event) => this.submit(event), () => this.edit(null)))}
       ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">There are no named keys.</p>` : nothing}
     </section>`;
   }
