@@ -32,6 +32,27 @@ In a line: \(\mathbb{R} \subset \mathcal{L}\), $E = mc^2$, and $$\int_0^\infty e
 """
 
 
+TABLE = """
+| Engine | Tokens/s | Notes | Address |
+|:---|---:|:---:|---|
+| llama.cpp | 2,431.0 | {words} | {words} |
+| vLLM | 98.1 | {words} | H~2~O, about ~5 |
+""".format(words="What one would want to know of it, in many words. " * 4)
+BROKEN_WORDS = """(table) => {
+  const broken = [];
+  const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const { 0: word, index } of texts.currentNode.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, index);
+      range.setEnd(texts.currentNode, index + word.length);
+      if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) broken.push(word);
+    }
+  }
+  return broken;
+}"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("texts")) as running:
@@ -112,6 +133,25 @@ def test_what_is_complete_stays_while_a_text_grows(show):
     show("# Two")
     expect(shown.locator("h3")).to_have_text("Two")
     expect(shown.locator("pre")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_table_scrolls_and_breaks_no_word(show, width):
+    shown = show(TABLE)
+    table = shown.get_by_role("table")
+    shown.page.set_viewport_size({"width": width, "height": 844})
+    expect(table).to_contain_text("H~2~O, about ~5")
+    assert shown.locator("del").count() == 0
+    assert table.evaluate(BROKEN_WORDS) == []
+    aligned = "cell => getComputedStyle(cell).textAlign"
+    cells = table.locator("tbody tr").first.locator("td")
+    assert [cell.evaluate(aligned) for cell in cells.all()] == ["left", "right", "center", "start"]
+    color = "cell => getComputedStyle(cell).color"
+    assert table.locator("th").first.evaluate(color) == cells.first.evaluate(color)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    if width < 800:
+        box = shown.locator(".scroll")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth")
 
 
 def test_a_definition_at_the_end_makes_a_link_above(show):

@@ -368,6 +368,8 @@ interface Stored {
 }
 /** A conversation in an exported file: pictures are data URLs. */
 type Exported = Conversation & { turns: Turn[]; answers: AnswerRecord[]; files: (StoredFile & { data?: string })[] };
+/** The records of a conversation of a file. */
+type Imported = Stored & { files: StoredFile[] };
 interface Hit {
   conversation: string;
   turn: string;

@@ -3,19 +3,20 @@
 import "./markdown-text.js";
 import { count, duration, rate } from "../format.js";
 import { findLive } from "../live/state.js";
+import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showError, showSuccess } from "../parts/notices.js";
+import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
-import { copyText } from "./code-block.js";
 import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
   stopped: "Stopped.",
-  broken: "This answer broke off: its tab was closed.",
+  broken: "This response broke off: its page was closed or reloaded.",
 };
 
 /**
@@ -33,7 +34,7 @@ export function answerTemplate(answer, { versions, isLast }) {
       message.role === "tool" ? toolResult(message) : part(message, writing && message === last),
     )}
     ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
-    ${error ? html`<p class="error" role="alert">${error}</p>` : nothing}
+    ${error ? html`<p class="error" role="alert">${error} ${logLink(model)}</p>` : nothing}
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
     ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">It ended at the limit of tokens.</p>` : nothing}
     ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
@@ -41,7 +42,7 @@ export function answerTemplate(answer, { versions, isLast }) {
     ${writing === "elsewhere"
       ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
       : nothing}
-    ${writing ? nothing : footer(answer, versions, calls)}
+    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls)}
   </article>`;
 }
 
@@ -86,6 +87,15 @@ function part({ content, thinking, tool_calls: calls = [], stats: known = {} }, 
     ${calls.map(toolCall)}
   `;
 }
+
+/** Return a link to the log of a model's engine, if it has one. @param {string} model */
+function logLink(model) {
+  const log = findLive(model)?.log;
+  return log ? html`<a href=${linkTo("logs", log)}>Open the log of the engine</a>` : nothing;
+}
+
+/** @param {Stats} [known] */
+const speedNow = (known) => (known?.tokensPerS ? html`<footer><span class="stats">${rate(known.tokensPerS)} tokens/s</span></footer>` : nothing);
 
 /** @param {string} model */
 function waiting(model) {

@@ -1,12 +1,12 @@
 /** One turn of a conversation: what the user said, which can be edited, and the answers to it. */
 
+import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { answerTemplate, attempt, versionArrows } from "./answer-view.js";
 import { pictureUrl } from "./attachments.js";
-import { copyText } from "./code-block.js";
 import { edit, isWriting, showTurn } from "./session.js";
 
 const LONG = { letters: 2000, lines: 30 }; // a message beyond it is folded

@@ -159,7 +159,7 @@ class ConversationList extends View {
   async import(event) {
     const [file] = event.target.files ?? [];
     event.target.value = "";
-    if (file) await this.attempt(importFile(file).then((number) => showSuccess(`${plural(number, "conversation")} imported.`)));
+    if (file) await this.attempt(importFile(file).then((done) => showSuccess(describeImport(done))));
   }
 
   /** @param {string[]} ids @param {string} what */
@@ -180,6 +180,13 @@ class ConversationList extends View {
       showError(error);
     }
   }
+}
+
+/** @param {{ added: number, updated: number }} done */
+function describeImport({ added, updated }) {
+  if (!added && !updated) return "Everything in the file is here already.";
+  const parts = [added && `${plural(added, "conversation")} imported`, updated && `${plural(updated, "conversation")} updated`];
+  return `${parts.filter(Boolean).join(", ")}.`;
 }
 
 /** Return the conversations, newest first, as groups with the name of their time. @param {Conversation[]} rows */

@@ -10,8 +10,8 @@ import { isWrittenElsewhere, listenToTabs } from "./tabs.js";
 
 const LOOK_MS = 5000; // at answers of other tabs, which may have crashed
 
-/** Take over what another tab has stored. @param {{ conversation: string, turns: string[], answers: string[] }} changed */
-async function takeOver({ conversation: id, turns, answers }) {
+/** Show what another tab, or an import, has stored. @param {{ conversation: string, turns: string[], answers: string[] }} changed */
+export async function takeOver({ conversation: id, turns, answers }) {
   const found = await readRecords(id, turns, answers);
   if (!found.conversation) return;
   replaceRow(found.conversation);

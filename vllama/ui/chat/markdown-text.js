@@ -20,6 +20,8 @@ const escape = (text) =>
 const marked = new Marked(mathematics, {
   gfm: true,
   breaks: true,
+  // one tilde is for H~2~O, or for "about"; false leaves the rest to marked
+  tokenizer: { del: (source) => (source.startsWith("~~") ? false : undefined) },
   renderer: {
     html: ({ text }) => (HARMLESS.test(text.trim()) ? text : escape(text)),
     image: ({ href, text }) => link(href, `image: ${escape(text || href)}`),

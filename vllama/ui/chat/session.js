@@ -12,7 +12,7 @@ import { descend, endAt, listHistory, makeTree } from "./tree.js";
 
 export { isWriting, session } from "./shown.js";
 
-const TITLE_LENGTH = 60;
+const TITLE_LENGTH = 60; // characters, of which some take two places in a string
 
 /** @type {Promise<void> | null} */
 let loading = null;
@@ -51,7 +51,7 @@ export async function say({ text, files }) {
   const { conversation } = session;
   const patch = {};
   if (!conversation.id) {
-    const title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || files[0]?.name || "Image";
+    const title = [...text.trim().split("\n")[0].slice(0, 2 * TITLE_LENGTH)].slice(0, TITLE_LENGTH).join("") || files[0]?.name || "Image";
     Object.assign(patch, conversation, { id: store.newId(), title, created: Date.now() });
     navigator.storage?.persist?.();
   }

@@ -1,6 +1,7 @@
 /** The keys of the server: made, changed, rotated and revoked by an administrator. */
 
 import { count } from "../format.js";
+import { copyFrom } from "../parts/copy.js";
 import { confirm, showDialog } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { ask, explain, storeKey } from "../server.js";
@@ -111,10 +112,12 @@ class KeyList extends View {
 
   /** @param {KeyRow} row @param {boolean} isOwn */
   async rotate(row, isOwn) {
-    const text = `Clients that use ${row.shown} are refused from then on.`;
-    if (!(await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate" }))) return;
+    const text = `Clients that use ${row.shown} are refused once it stops working.`;
+    const field = { name: "overlap", label: "The old secret works on for", hint: "not at all; or 24h" };
+    const answer = await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate", field });
+    if (!answer) return;
     try {
-      const made = await ask(`${path(row.name)}/rotate`, {});
+      const made = await ask(`${path(row.name)}/rotate`, { overlap: String(answer.get("overlap")).trim() });
       if (isOwn) storeKey(made.secret ?? ""); // the page goes on with it
       showSecret(made);
     } catch (error) {
@@ -157,7 +160,7 @@ function showSecret({ name, secret }) {
     `The key ${name}`,
     html`<p>Copy it now: it is not shown again.</p>
       <pre tabindex="0" class="secret">${secret}</pre>
-      ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret ?? "")}>Copy</button>` : nothing}`,
+      <button type="button" @click=${(event) => copyFrom(event.currentTarget, secret ?? "")}>Copy</button>`,
   );
 }
 
