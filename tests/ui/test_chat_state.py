@@ -1,4 +1,4 @@
-"""The state of the chat: what it shows is in force, stays where one leaves it, and covers nothing."""
+"""The state of the chat: what it shows is in force, and stays where one leaves it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ from tests.ui.test_chat_page import PIXEL, list_texts, open_chat, open_settings,
 pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
+SECOND_CALL = """async () => {
+  const main = document.querySelector("script[src$='main.js']").src;
+  const load = (name) => import(main.replace("main.js", name));
+  const { answerTemplate } = await load("chat/answer-view.js");
+  const { render } = await load("vendor/lit-html/lit-html.js");
+  const box = document.createElement("div");
+  const call = {role: "assistant", tool_calls: [{function: {name: "weather", arguments: {}}}]};
+  const show = (...messages) => {
+    const answer = {id: "a", model: "m", messages, state: "done", error: ""};
+    render(answerTemplate(answer, {versions: ["a"], isLast: true}), box);
+    return box.querySelector("textarea");
+  };
+  show(call).value = "It rains.";
+  return show(call, {role: "tool", tool_name: "weather", content: "It rains."}, call).value;
+}"""
 ARABIC = "مرحبا بالعالم"
 
 
@@ -54,7 +69,8 @@ def paste(page, text):
         """(area, text) => {
           const clipboardData = new DataTransfer();
           clipboardData.setData("text/plain", text);
-          area.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}));
+          const event = {clipboardData, bubbles: true, cancelable: true};
+          area.dispatchEvent(new ClipboardEvent("paste", event));
         }""",
         text,
     )
@@ -132,6 +148,7 @@ def test_the_form_of_a_second_tool_call_is_empty(server, open_page):
     answer.get_by_role("button", name="Send the results").click()
     expect(answer.get_by_text("Calls weather")).to_have_count(2)
     expect(result).to_have_value("")
+    assert page.evaluate(SECOND_CALL) == ""  # however fast it comes
 
 
 # -- "Chat" comes back where one was
@@ -204,7 +221,9 @@ def test_a_long_paste_becomes_a_file(server, open_page):
     expect(form).to_contain_text("pasted-2.txt")
     expect(page.get_by_role("textbox", name="Message")).to_have_value("")
     body = sent_by(page, lambda: say(page, "Sum it up"))
-    assert body["messages"][0]["content"].startswith("Sum it up\n\npasted.txt:\n```\nline of text\n")
+    assert body["messages"][0]["content"].startswith(
+        "Sum it up\n\npasted.txt:\n```\nline of text\n"
+    )
     wait_for_end(page)
     assert page.locator(".column").bounding_box()["height"] < 1500
 
@@ -235,9 +254,16 @@ def test_a_notice_moves_nothing_and_covers_nothing(server, open_page):
     page = open_chat(open_page, server, "plain")
     say(page, "Hello")
     wait_for_end(page)
-    for size in ({"width": 390, "height": 844}, {"width": 800, "height": 600}, {"width": 1280, "height": 800}):
+    for size in (
+        {"width": 390, "height": 844},
+        {"width": 800, "height": 600},
+        {"width": 1280, "height": 800},
+    ):
         page.set_viewport_size(size)
-        bar, copy = page.locator(".chat .bar").first, page.get_by_role("button", name="Copy the answer")
+        bar, copy = (
+            page.locator(".chat .bar").first,
+            page.get_by_role("button", name="Copy the answer"),
+        )
         before = bar.bounding_box()
         copy.click()
         notice = page.locator(".notice:visible")

@@ -179,6 +179,7 @@ interface ModelsView {
 }
 
 interface Filter {
+  sort: string;
   text: string;
   model: string;
   key: string;
@@ -188,8 +189,9 @@ interface Filter {
 interface Column {
   name: string;
   label: string;
-  number?: boolean;
-  show(row: EndedRow): Renderable;
+  /** Of numbers: as text. */
+  write?: (value: number) => string;
+  read(row: EndedRow): number | string | null;
 }
 
 type Format = (value: number) => string;

@@ -10,33 +10,57 @@ import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
 const FEW = ["started", "took", "tokens", "rate", "first", "client"];
-/** @type {Column[]} */
+/** Each shows what `read` returns, by which rows are sorted, too. @type {Column[]} */
 const COLUMNS = [
-  { name: "started", label: "Started", number: true, show: (row) => clock(row.started_at) },
-  { name: "took", label: "Took", number: true, show: (row) => duration(row.seconds) },
-  { name: "first", label: "Time to first token", number: true, show: (row) => duration(row.first_token_s) },
-  { name: "prompt", label: "Prompt", number: true, show: (row) => (row.prompt_tokens ? count(row.prompt_tokens) : "–") },
-  { name: "tokens", label: "Tokens", number: true, show: (row) => count(row.generated_tokens) },
-  { name: "rate", label: "Tokens/s", number: true, show: (row) => rate(row.tokens_per_s) },
-  { name: "route", label: "Route", show: (row) => row.path },
-  { name: "key", label: "Key", show: (row) => row.key ?? "–" },
-  { name: "client", label: "Client", show: (row) => row.client },
+  { name: "started", label: "Started", write: clock, read: (row) => Date.parse(row.started_at) / 1000 },
+  { name: "took", label: "Took", write: duration, read: (row) => row.seconds },
+  { name: "first", label: "Time to first token", write: duration, read: (row) => row.first_token_s },
+  { name: "prompt", label: "Prompt", write: count, read: (row) => row.prompt_tokens },
+  { name: "cached", label: "Cached", write: count, read: (row) => row.cached_tokens },
+  { name: "promptrate", label: "Prompt tokens/s", write: rate, read: (row) => row.prompt_tokens_per_s },
+  { name: "tokens", label: "Tokens", write: count, read: (row) => row.generated_tokens },
+  { name: "rate", label: "Tokens/s", write: rate, read: (row) => row.tokens_per_s },
+  { name: "route", label: "Route", read: (row) => row.path },
+  { name: "key", label: "Key", read: (row) => row.key },
+  { name: "client", label: "Client", read: (row) => row.client },
 ];
+/** @type {Column[]} */
+const FIXED = [
+  { name: "model", label: "Model", read: (row) => nameModel(row) || row.path },
+  { name: "outcome", label: "Outcome", read: (row) => `${row.outcome} ${row.error ?? row.status}` },
+];
+const NEWEST = "-started"; // how they come
 
 let chosen = readChosen();
 const opened = new Set();
 
-/** Return the table of `rows`; `update` draws it again. @param {EndedRow[]} rows @param {() => void} update */
-export function endedTable(rows, update) {
+/** Return rows in an order: the name of a column, with "-" before it from its largest value. @param {EndedRow[]} rows @param {string} order */
+export function sortRows(rows, order) {
+  const column = [...FIXED, ...COLUMNS].find(({ name }) => name === order.replace("-", ""));
+  if (!column || order === NEWEST) return rows;
+  const sign = order.startsWith("-") ? -1 : 1;
+  return rows.toSorted((one, other) => {
+    const [a, b] = [column.read(one), column.read(other)];
+    if (isMissing(a) || isMissing(b)) return Number(isMissing(a)) - Number(isMissing(b)); // they come last
+    return sign * (typeof a === "string" ? a.localeCompare(String(b)) : Number(a) - Number(b));
+  });
+}
+
+/** @param {unknown} value */
+const isMissing = (value) => value === null || value === undefined;
+
+/**
+ * Return the table of `rows`, which are in the order `order`; `update` draws it again.
+ * @param {EndedRow[]} rows @param {string} order @param {(order: string) => void} sort @param {() => void} update
+ */
+export function endedTable(rows, order, sort, update) {
   const columns = COLUMNS.filter(({ name }) => chosen.includes(name));
   const captured = rows.some((row) => row.capture && !isGone(row.capture));
   const width = columns.length + 2 + Number(captured);
   return html`<table class="ended">
     <thead>
       <tr>
-        <th scope="col">Model</th>
-        <th scope="col">Outcome</th>
-        ${columns.map(({ label, number }) => html`<th scope="col" class=${number ? "number" : ""}>${label}</th>`)}
+        ${[...FIXED, ...columns].map((column) => heading(column, order || NEWEST, sort))}
         ${captured ? html`<th scope="col"><span class="hidden">Capture</span></th>` : nothing}
       </tr>
     </thead>
@@ -44,6 +68,16 @@ export function endedTable(rows, update) {
       ${repeat(rows, identify, (row) => endedRow(row, { columns, captured, width, update }))}
     </tbody>
   </table>`;
+}
+
+/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {Column} column @param {string} order @param {(order: string) => void} sort */
+function heading({ name, label, write }, order, sort) {
+  const isDown = order === `-${name}`;
+  const direction = isDown ? "descending" : order === name ? "ascending" : nothing;
+  const next = isDown || (order !== name && !write) ? name : `-${name}`;
+  return html`<th scope="col" class=${write ? "number" : ""} aria-sort=${direction}>
+    <button class="quiet" @click=${() => sort(next === NEWEST ? "" : next)}>${label}</button>
+  </th>`;
 }
 
 /** Return the choice of columns. @param {() => void} update */
@@ -85,9 +119,10 @@ function endedRow(row, { columns, captured, width, update }) {
         <button class="disclosure" aria-expanded=${isOpen} @click=${toggle}>${nameModel(row) || row.path}</button>
       </th>
       <td class="outcome">${badge(row.outcome)} <span class=${row.error ? "error" : "muted"}>${why}</span></td>
-      ${columns.map(
-        ({ name, label, number, show }) => html`<td data-label=${label} class="${name} ${number ? "number" : ""}">${show(row)}</td>`,
-      )}
+      ${columns.map(({ name, label, write, read }) => {
+        const value = read(row);
+        return html`<td data-label=${label} class="${name} ${write ? "number" : ""}">${isMissing(value) ? "–" : write ? write(/** @type {number} */ (value)) : value}</td>`;
+      })}
       ${captured ? html`<td class="actions">${captureButton(row, update)}</td>` : nothing}
     </tr>
     ${isOpen ? html`<tr class="details"><td colspan=${width}>${facts(row)}</td></tr>` : nothing}`;
@@ -109,7 +144,8 @@ function facts(row) {
     ["Status", row.status || "none"],
     ["Client", row.client],
     ["Key", row.key ?? "none"],
-    ["Tokens", `${row.prompt_tokens ? count(row.prompt_tokens) : "–"} prompt, ${count(row.generated_tokens)} generated`],
+    ["Tokens", `${count(row.prompt_tokens)} prompt (${count(row.cached_tokens)} cached), ${count(row.generated_tokens)} generated`],
+    ["Tokens/s", `${rate(row.prompt_tokens_per_s)} prompt, ${rate(row.tokens_per_s)} generated`],
     ["ID", row.id],
   ];
   return html`${row.error ? html`<p class="error">${forBrowser(row.error)}</p>` : nothing}

@@ -1,5 +1,6 @@
 /** Conversations as files: JSON, which can be imported again, and the branch that is shown as Markdown. */
 
+import { download } from "../parts/download.js";
 import { encodePicture, joinTexts } from "./attachments.js";
 import { takeOver } from "./following.js";
 import { keep } from "./saving.js";
@@ -134,12 +135,3 @@ function decode({ turns, answers, files, ...fields }) {
 
 /** @param {string} id */
 const findTitle = (id) => session.list.find((row) => row.id === id)?.title ?? "conversation";
-
-/** @param {string} text @param {string} type @param {string} name */
-function download(text, type, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
-  link.download = name.replace(/[^\w.-]+/g, "-").slice(-60);
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
