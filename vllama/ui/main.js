@@ -26,6 +26,7 @@ class AppShell extends View {
   /** @type {HTMLElement | null} */ page = null;
 
   enter() {
+    this.brand = this.querySelector(".brand");
     this.replaceChildren();
     this.page = document.createElement("div");
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
@@ -59,7 +60,7 @@ class AppShell extends View {
   template() {
     return html`
       <header class="frame">
-        <a class="brand" href="#/models">vllama</a>
+        ${this.brand}
         <nav aria-label="Pages" @keydown=${this.moveFocus}>
           ${PAGES.map((page) => this.link(page))}
           <a href="docs.html">API</a>

@@ -41,7 +41,7 @@ class ApiReference extends View {
     const { version, text, groups = [] } = this.document ?? {};
     return html`
       <header class="frame">
-        <a class="brand" href="./">vllama</a>
+        <a class="brand" href="./"><img src="icon.svg" alt="" width="22" height="22">vllama</a>
         <nav aria-label="Pages">
           ${PAGES.map((name) => html`<a href="./#/${name}">${name[0].toUpperCase()}${name.slice(1)}</a>`)}
           <a href="docs.html" aria-current="page">API</a>
