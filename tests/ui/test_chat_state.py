@@ -275,6 +275,8 @@ def test_a_notice_moves_nothing_and_covers_nothing(server, open_page):
         assert size["width"] < 800 or box["x"] >= last["x"] + last["width"]
         notice.get_by_role("button", name="Dismiss").click()
         expect(notice).to_have_count(0)
+        live = page.get_by_text("Live", exact=True).bounding_box()
+        assert live["x"] + live["width"] <= size["width"]
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 

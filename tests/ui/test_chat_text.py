@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import expect
 
@@ -57,6 +59,7 @@ BROKEN_WORDS = """(table) => {
 def server(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("texts")) as running:
         running.model("plain")
+        running.model("code", "--say", json.dumps(f"```\n{'x' * 80}\n```"))
         yield running
 
 
@@ -118,6 +121,18 @@ def test_code_is_colored_and_copied(show):
     expect(shown.get_by_role("button", name="Copy the code").first).to_have_text("Copied")
     copied = shown.page.evaluate("navigator.clipboard.readText()")
     assert copied == python
+
+
+def test_eighty_columns_of_code_can_be_read(server, open_page):
+    page = open_page(server, "chat?model=code:latest", viewport={"width": 1280, "height": 800})
+    field = page.get_by_role("textbox", name="Message")
+    field.fill("Code?")
+    field.press("Enter")
+    pre = page.locator("markdown-text pre")
+    expect(pre).to_contain_text("x" * 80)
+    assert pre.evaluate("pre => pre.scrollWidth <= pre.clientWidth")
+    box, turn = pre.bounding_box(), page.locator("chat-turn").bounding_box()  # which clips it
+    assert turn["x"] <= box["x"] and box["x"] + box["width"] <= turn["x"] + turn["width"]
 
 
 def test_what_is_complete_stays_while_a_text_grows(show):
