@@ -258,7 +258,7 @@ ROWS = """[
 )  # fmt: skip
 def test_rows_are_sorted_by_any_column(server, open_page, order, expected):
     page = open_page(server, "activity")
-    module = "/ui/activity/ended-table.js"
+    module = "/ui/activity/columns.js"
     sort = f"sortRows({ROWS}, '{order}').map(row => row.id)"
     script = f"import('{module}').then(({{ sortRows }}) => {sort})"
     assert "".join(page.evaluate(script)) == expected
@@ -295,7 +295,12 @@ def test_the_slowest_request_is_found_and_all_are_exported(server, open_page):
 
 def list_ended(server):
     """Return the rows of all requests that have ended."""
-    return server.get("/api/requests/ended?limit=1000")["requests"]
+    rows, more = [], True
+    while more:
+        before = f"&before={rows[-1]['id']}" if rows else ""
+        answer = server.get(f"/api/requests/ended?limit=200{before}")
+        rows, more = rows + answer["requests"], answer["more"]
+    return rows
 
 
 def test_the_figures_are_those_of_the_last_minutes(server, open_page):

@@ -39,7 +39,8 @@ TABLE = """
 |:---|---:|:---:|---|
 | llama.cpp | 2,431.0 | {words} | {words} |
 | vLLM | 98.1 | {words} | H~2~O, about ~5 |
-""".format(words="What one would want to know of it, in many words. " * 4)
+| {long} | 1 | {words} | {words} |
+""".format(long="x" * 40, words="What one would want to know of it, in many words. " * 4)
 BROKEN_WORDS = """(table) => {
   const broken = [];
   const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);

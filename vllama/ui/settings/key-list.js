@@ -116,8 +116,9 @@ class KeyList extends View {
     const field = { name: "overlap", label: "The old secret works on for", hint: "not at all; or 24h" };
     const answer = await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate", field });
     if (!answer) return;
+    const overlap = String(answer.get("overlap")).trim();
     try {
-      const made = await ask(`${path(row.name)}/rotate`, { overlap: String(answer.get("overlap")).trim() });
+      const made = await ask(`${path(row.name)}/rotate`, overlap ? { overlap } : {});
       if (isOwn) storeKey(made.secret ?? ""); // the page goes on with it
       showSecret(made);
     } catch (error) {
