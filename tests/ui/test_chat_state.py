@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -168,6 +170,7 @@ def test_the_link_chat_comes_back_where_one_was(server, open_page):
     expect(field).to_have_value("And then")
     expect(page).to_have_url(address)
     expect(page.locator("article.assistant")).to_contain_text("tok9")  # it has gone on
+    expect(page.locator("article.assistant .stats")).to_have_text(re.compile(r"^[\d.]+ tokens/s$"))
     field.press("Enter")
     expect(page.locator("message-form")).to_contain_text("still being written")
     expect(field).to_have_value("And then")
@@ -207,6 +210,39 @@ def test_files_stay_with_the_conversation_that_they_were_attached_to(server, ope
     expect(form).to_contain_text("notes.md")
     form.get_by_role("button", name="Remove notes.md").click()
     expect(form).not_to_contain_text("notes.md")
+
+
+def test_a_draft_stays_also_where_the_browser_has_no_room(server, open_page):
+    page = open_chat(open_page, server, "plain")
+    full = "Storage.prototype.setItem = function () { throw new DOMException('full'); }"
+    page.evaluate(f"() => {{ {full}; }}")
+    field = page.get_by_role("textbox", name="Message")
+    field.fill("Words")
+    page.get_by_role("link", name="Models", exact=True).click()
+    page.get_by_role("link", name="Chat", exact=True).click()
+    expect(field).to_have_value("Words")
+
+
+def test_markdown_has_the_files_and_the_results_of_tools(server, open_page, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("It is warm.")
+    page = open_chat(open_page, server, "bare-thinks")
+    open_settings(page).get_by_label("Tools").fill(json.dumps([TOOL]))
+    page.get_by_role("button", name="Close the settings").click()
+    page.get_by_label("Attach").set_input_files(notes)
+    expect(page.locator("message-form")).to_contain_text("notes.md")
+    say(page, "Weather?")
+    answer = page.locator("article.assistant")
+    answer.get_by_label("Result of weather").fill("It rains.")
+    answer.get_by_role("button", name="Send the results").click()
+    expect(answer.get_by_text("Calls weather")).to_have_count(2)
+    page.get_by_role("button", name="Actions for").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Markdown").click()
+    text = Path(download.value.path()).read_text()
+    assert "Weather?\n\nnotes.md:\n```\nIt is warm.\n```" in text
+    assert "Calls weather:\n```\n{" in text
+    assert "Result of weather:\n```\nIt rains.\n```" in text
 
 
 # -- long texts

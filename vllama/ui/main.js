@@ -6,6 +6,7 @@ import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";
 import { askForKey } from "./parts/dialogs.js";
 import { icon } from "./parts/icon.js";
+import { keep } from "./parts/keep.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
 import { reach, setKeyPrompt, storeKey } from "./server.js";
@@ -134,13 +135,10 @@ class AppShell extends View {
 
   /** @param {string} theme */
   setTheme(theme) {
-    if (theme !== "system") {
-      document.documentElement.dataset.theme = theme;
-      localStorage.setItem("theme", theme);
-    } else {
-      delete document.documentElement.dataset.theme;
-      localStorage.removeItem("theme");
-    }
+    const chosen = theme === "system" ? "" : theme;
+    if (chosen) document.documentElement.dataset.theme = chosen;
+    else delete document.documentElement.dataset.theme;
+    keep(localStorage, "theme", chosen);
     dispatchEvent(new Event("themechange"));
     this.update();
   }

@@ -2,6 +2,7 @@
 
 import { clock, count, rate } from "../format.js";
 import { badge } from "../parts/badge.js";
+import { keep } from "../parts/keep.js";
 import { forBrowser } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -50,7 +51,7 @@ export function columnChoice(update) {
   /** @param {string} name @param {boolean} isShown */
   const set = (name, isShown) => {
     chosen = COLUMNS.map((column) => column.name).filter((one) => (one === name ? isShown : chosen.includes(one)));
-    localStorage.setItem(STORED, JSON.stringify(chosen));
+    keep(localStorage, STORED, JSON.stringify(chosen));
     update();
   };
   return html`<details class="columns">

@@ -3,6 +3,8 @@
  * loses none; their files only last as long as the page.
  */
 
+import { keep } from "../parts/keep.js";
+
 const KEY = "draft-";
 
 /** @type {Map<string, string>} */
@@ -16,12 +18,7 @@ export const readText = (id) => texts.get(id) ?? sessionStorage.getItem(KEY + id
 /** @param {string} id @param {string} text */
 export function keepText(id, text) {
   texts.set(id, text);
-  try {
-    if (text) sessionStorage.setItem(KEY + id, text);
-    else sessionStorage.removeItem(KEY + id);
-  } catch {
-    // no room: the text lasts as long as the page
-  }
+  keep(sessionStorage, KEY + id, text);
 }
 
 /** @param {string} id */

@@ -4,6 +4,7 @@
  */
 
 import { changes } from "../live/state.js";
+import { keep } from "../parts/keep.js";
 import { listPath, makeTree } from "./tree.js";
 
 const LAST_MODEL = "last-model";
@@ -34,7 +35,7 @@ export function makeConversation(model) {
 }
 
 /** Remember the model for new conversations. @param {string} model */
-export const rememberModel = (model) => localStorage.setItem(LAST_MODEL, model);
+export const rememberModel = (model) => keep(localStorage, LAST_MODEL, model);
 
 /** Show a conversation. @param {Conversation} conversation @param {Tree} tree @param {StoredFile[]} files */
 export function show(conversation, tree = makeTree(), files = []) {
