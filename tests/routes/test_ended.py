@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.dialects.test_cached_tokens import TIMINGS, USAGE, stream
+from tests.scripted import Scripted, list_models
 from tests.server_process import Server
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -51,6 +53,29 @@ def test_an_id_that_is_used_twice_does_not_lead_round_in_circles(server: Server)
     for id_ in ("before-it", "twice", "between", "twice"):
         assert chat(server, id_) == 200
     assert ended(server, "?limit=1&before=twice")[0] == ["before-it"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"usage": USAGE, "timings": TIMINGS}, (6, 3000.0)),  # 3 tokens in 1 ms
+        ({"usage": USAGE, "timings": TIMINGS | {"cache_n": 0, "prompt_n": 9}}, (0, 9000.0)),
+        ({"usage": USAGE, "timings": TIMINGS | {"prompt_ms": 0}}, (6, None)),
+        ({"usage": USAGE}, (None, None)),
+    ],
+)
+def test_a_row_has_what_the_engine_says_of_the_prompt(tmp_path, counts, told) -> None:
+    answer = (200, {"content-type": "text/event-stream"}, stream(**counts))
+    routes = {"/v1/models": list_models("m"), "/v1/chat/completions": answer}
+    with Scripted(routes) as there:
+        (tmp_path / "config.toml").write_text(
+            f'[upstreams.bee]\nurl = "{there.url}"\nmodels = {{ m = "m" }}\n'
+        )
+        with Server(tmp_path, "--config", str(tmp_path / "config.toml"), fake=False) as server:
+            assert chat(server, "counted", "m") == 200
+            row = find(server, "counted")
+            assert (row["cached_tokens"], row["prompt_tokens_per_s"]) == told
 
 
 @pytest.mark.parametrize("limit", ["0", "201", "-1", "many", ""])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -236,6 +239,68 @@ def test_columns_are_chosen_and_stay_so(server, open_page):
     page.reload()
     expect(ended.get_by_role("columnheader", name="Route")).to_be_visible()
     expect(ended.get_by_role("columnheader", name="Client")).to_have_count(0)
+
+
+ROWS = """[
+  {id: "a", model: "m", outcome: "ok", started_at: "2026-01-01T00:00:03Z", seconds: 2, client: "b", cached_tokens: null, prompt_tokens_per_s: 9},
+  {id: "b", model: "n", outcome: "ok", started_at: "2026-01-01T00:00:02Z", seconds: 30, client: "=x", cached_tokens: 4, prompt_tokens_per_s: 100},
+  {id: "c", model: "a", outcome: "error", error: 'no "m"', started_at: "2026-01-01T00:00:01Z", seconds: 0.1, client: "a", cached_tokens: 0, prompt_tokens_per_s: null},
+]"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("", "abc"), ("-started", "abc"), ("started", "cba"), ("-took", "bac"), ("took", "cab"),
+        ("-cached", "bca"), ("cached", "cba"), ("-promptrate", "bac"), ("model", "cab"),
+        ("-model", "bac"), ("client", "bca"), ("outcome", "cab"), ("nothing", "abc"),
+    ],
+)  # fmt: skip
+def test_rows_are_sorted_by_any_column(server, open_page, order, expected):
+    page = open_page(server, "activity")
+    module = "/ui/activity/columns.js"
+    sort = f"sortRows({ROWS}, '{order}').map(row => row.id)"
+    script = f"import('{module}').then(({{ sortRows }}) => {sort})"
+    assert "".join(page.evaluate(script)) == expected
+
+
+def test_the_slowest_request_is_found_and_all_are_exported(server, open_page):
+    for number in range(60):  # more than a page
+        server.request("DELETE", "/api/delete", {"model": f"sorted-{number}"})
+    server.request("POST", "/api/chat", ASK | {"model": '=sorted-"slow"'})
+    server.post("/api/chat", ASK)
+    page = open_page(server, "activity")
+    ended = page.get_by_role("region", name="Recent requests")
+    took = ended.get_by_role("columnheader", name="Took")
+    took.get_by_role("button").click()
+    expect(took).to_have_attribute("aria-sort", "descending")
+    assert page.evaluate("location.hash") == "#/activity?sort=-took"
+    seconds = sorted((row["seconds"] for row in list_ended(server)), reverse=True)
+    with page.expect_download() as download:
+        ended.get_by_role("button", name="Export as JSON").click()
+    rows = json.loads(Path(download.value.path()).read_text())
+    assert [row["seconds"] for row in rows] == seconds
+    took.get_by_role("button").click()
+    expect(took).to_have_attribute("aria-sort", "ascending")
+    ended.get_by_label("Text").fill("sorted-")
+    expect(ended).to_contain_text("of 61")
+    with page.expect_download() as download:
+        ended.get_by_role("button", name="Export as CSV").click()
+    with Path(download.value.path()).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 61
+    assert {"id", "cached_tokens", "prompt_tokens_per_s"} <= rows[0].keys()
+    assert [row["requested"] for row in rows if "slow" in row["requested"]] == ['\'=sorted-"slow"']
+
+
+def list_ended(server):
+    """Return the rows of all requests that have ended."""
+    rows, more = [], True
+    while more:
+        before = f"&before={rows[-1]['id']}" if rows else ""
+        answer = server.get(f"/api/requests/ended?limit=200{before}")
+        rows, more = rows + answer["requests"], answer["more"]
+    return rows
 
 
 def test_the_figures_are_those_of_the_last_minutes(server, open_page):

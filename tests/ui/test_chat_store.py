@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import pytest
 from playwright.sync_api import Error, expect
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
 """What the fake engine takes for the length and the pace of its answer."""
-BROKEN = "This answer broke off: its tab was closed."
+BROKEN = "This response broke off: its page was closed or reloaded."
 FULL = "no room left"
 OLD = {
     "id": "1-old",
@@ -130,7 +131,7 @@ def open_beside(page, address=None):
 def finish(page, nth=-1):
     """Wait for the end of an answer."""
     last = page.locator("article.assistant").nth(nth)
-    expect(last).to_contain_text("tokens")
+    expect(last).to_contain_text(re.compile(r"\d tokens(?!/)"))
     return last
 
 
@@ -329,3 +330,67 @@ def test_an_export_can_be_imported(server, open_page, tmp_path):
     expect(other.get_by_role("link", name="From before")).to_be_visible()
     other.locator("input[accept='.json']").set_input_files(__file__)
     expect(other.get_by_role("alert").filter(has_text="it is no export")).to_be_visible()
+
+
+def import_file(page, file):
+    """Import a file in the chat of a page."""
+    details = page.locator("conversation-list details.all")
+    if details.get_attribute("open") is None:
+        details.locator("summary").click()
+    page.locator("input[accept='.json']").set_input_files(str(file))
+
+
+def test_an_import_adds_what_is_newer(server, open_page, tmp_path):
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    page.get_by_role("button", name="Actions for").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON").click()
+    older, newer = tmp_path / "older.json", tmp_path / "newer.json"
+    download.value.save_as(older)
+    other = open_page(server, "chat")
+    import_file(other, older)
+    expect(other.get_by_text("1 conversation imported.")).to_be_visible()
+    other.get_by_role("link", name="First", exact=True).click()
+    say(other, "Second")
+    finish(other, 1)
+    other.get_by_role("button", name="Actions for").click()
+    with other.expect_download() as download:
+        other.get_by_role("button", name="JSON").click()
+    download.value.save_as(newer)
+    import_file(page, newer)
+    expect(page.get_by_text("1 conversation updated.")).to_be_visible()
+    assert list_texts(page) == ["First", "Second"]
+    import_file(page, older)
+    expect(page.get_by_text("Everything in the file is here already.")).to_be_visible()
+    page.reload()
+    finish(page, 1)
+    assert list_texts(page) == ["First", "Second"]
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        ({"format": 2, "conversations": [{"id": "x", "title": "t"}]}, "1 of 1 is damaged"),
+        ({"format": 2, "conversations": [None]}, "1 of 1 is damaged"),
+        ({"conversations": [{**OLD, "tools": "nonsense"}]}, "1 of 1 is damaged"),
+        ({"conversations": [OLD, {**OLD, "id": 7}]}, "2 of 2 is damaged"),
+        (
+            {"conversations": [{**OLD, "turns": [{**OLD["turns"][0], "images": ["data:,%"]}]}]},
+            "1 of 1 is damaged",
+        ),
+        ({"format": 3, "conversations": []}, "a newer version"),
+        ([], "it is no export"),
+    ],
+)
+def test_an_import_is_refused_as_a_whole_and_with_its_own_reason(
+    server, open_page, tmp_path, read, told
+):
+    page = open_chat(open_page, server, "plain")
+    file = tmp_path / "damaged.json"
+    file.write_text(json.dumps(read))
+    import_file(page, file)
+    refusal = page.get_by_role("alert").filter(has_text="cannot import “damaged.json”")
+    expect(refusal).to_contain_text(told)
+    expect(page.locator("conversation-list li")).to_have_count(0)

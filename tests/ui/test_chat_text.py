@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import expect
 
@@ -32,10 +34,33 @@ In a line: \(\mathbb{R} \subset \mathcal{L}\), $E = mc^2$, and $$\int_0^\infty e
 """
 
 
+TABLE = """
+| Engine | Tokens/s | Notes | Address |
+|:---|---:|:---:|---|
+| llama.cpp | 2,431.0 | {words} | {words} |
+| vLLM | 98.1 | {words} | H~2~O, about ~5 |
+| {long} | 1 | {words} | {words} |
+""".format(long="x" * 40, words="What one would want to know of it, in many words. " * 4)
+BROKEN_WORDS = """(table) => {
+  const broken = [];
+  const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const { 0: word, index } of texts.currentNode.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, index);
+      range.setEnd(texts.currentNode, index + word.length);
+      if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) broken.push(word);
+    }
+  }
+  return broken;
+}"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("texts")) as running:
         running.model("plain")
+        running.model("code", "--say", json.dumps(f"```\n{'x' * 80}\n```"))
         yield running
 
 
@@ -99,6 +124,18 @@ def test_code_is_colored_and_copied(show):
     assert copied == python
 
 
+def test_eighty_columns_of_code_can_be_read(server, open_page):
+    page = open_page(server, "chat?model=code:latest", viewport={"width": 1280, "height": 800})
+    field = page.get_by_role("textbox", name="Message")
+    field.fill("Code?")
+    field.press("Enter")
+    pre = page.locator("markdown-text pre")
+    expect(pre).to_contain_text("x" * 80)
+    assert pre.evaluate("pre => pre.scrollWidth <= pre.clientWidth")
+    box, turn = pre.bounding_box(), page.locator("chat-turn").bounding_box()  # which clips it
+    assert turn["x"] <= box["x"] and box["x"] + box["width"] <= turn["x"] + turn["width"]
+
+
 def test_what_is_complete_stays_while_a_text_grows(show):
     """So that a selection stays, and a long answer costs little."""
     shown = show("# One\n\n```js\nlet x\n```\n\nThe last …")
@@ -112,6 +149,25 @@ def test_what_is_complete_stays_while_a_text_grows(show):
     show("# Two")
     expect(shown.locator("h3")).to_have_text("Two")
     expect(shown.locator("pre")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_table_scrolls_and_breaks_no_word(show, width):
+    shown = show(TABLE)
+    table = shown.get_by_role("table")
+    shown.page.set_viewport_size({"width": width, "height": 844})
+    expect(table).to_contain_text("H~2~O, about ~5")
+    assert shown.locator("del").count() == 0
+    assert table.evaluate(BROKEN_WORDS) == []
+    aligned = "cell => getComputedStyle(cell).textAlign"
+    cells = table.locator("tbody tr").first.locator("td")
+    assert [cell.evaluate(aligned) for cell in cells.all()] == ["left", "right", "center", "start"]
+    color = "cell => getComputedStyle(cell).color"
+    assert table.locator("th").first.evaluate(color) == cells.first.evaluate(color)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    if width < 800:
+        box = shown.locator(".scroll")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth")
 
 
 def test_a_definition_at_the_end_makes_a_link_above(show):

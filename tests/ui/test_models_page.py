@@ -88,6 +88,18 @@ def test_a_model_is_loaded_pinned_and_unloaded(server, open_page):
     expect(card).to_have_count(0)
 
 
+def test_what_one_does_with_a_model_looks_like_a_button(server, open_page):
+    page = open_page(server)
+    row = find_row(page, "plain")
+    look = "({ borderColor, color, opacity }) => [borderColor, color, opacity]"
+    looks = [
+        one.evaluate(f"node => ({look})(getComputedStyle(node))")
+        for one in (row.get_by_role("button", name=LOAD), row.get_by_role("link", name="Chat"))
+    ]
+    assert looks[0] == looks[1]
+    assert "rgba" not in looks[0][0]  # its border is no transparent one
+
+
 def test_a_model_that_another_client_uses_is_seen_without_a_reload(server, open_page):
     page = open_page(server)
     expect(find_row(page, "plain")).to_be_visible()
@@ -121,7 +133,10 @@ def test_a_model_is_loaded_with_the_context_that_was_chosen(server, open_page):
     page = open_page(server)
     details = open_details(page, "long:latest")
     expect(details).to_contain_text("a context of 4,096 tokens")
-    details.get_by_label("Context").select_option("16,384 tokens")
+    choice = details.get_by_label("Context")
+    expect(choice).to_contain_text("32,768 tokens")
+    expect(choice).not_to_contain_text("65,536 tokens")  # it was trained for less
+    choice.select_option("16,384 tokens")
     expect(details).to_contain_text("a context of 16,384 tokens")
     details.get_by_role("button", name="Load with 16,384 tokens of context").click()
     expect(find_card(page, "long")).to_contain_text("ready")
@@ -209,6 +224,16 @@ def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_pa
     expect(plan.get_by_role("button", name="Download anyway")).to_be_visible()
 
 
+@pytest.mark.parametrize("name", [HUGE, "hf.co/test/Huge-GGUF", "test/Huge-GGUF"])
+def test_download_anyway_begins_the_download(server_with_hub, open_page, name):
+    page = open_page(server_with_hub)
+    show_plan(page, name).get_by_role("button", name="Download anyway").click()
+    download = page.locator(".downloads li").filter(has_text=HUGE)
+    # most disks have no room for it either, which is what the download says
+    expect(download).to_contain_text(re.compile("of 4.3 TB|it needs 4.3 TB"))
+    expect(download).not_to_contain_text("requires more memory")
+
+
 def test_another_quantization_is_planned_and_downloaded_by_a_click(
     server_with_hub, hub, open_page, tmp_path
 ):
@@ -259,7 +284,9 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("progressbar")).to_have_count(0)
     hub.fault = None
-    show_plan(page, TINY).get_by_role("button", name="Download").click()
+    stopped = page.locator(".downloads li").filter(has_text=TINY)
+    expect(stopped).to_contain_text("stopped")
+    stopped.get_by_role("button", name="Continue").click()
     expect(find_row(page, TINY)).to_be_visible()
     details = open_details(page, TINY)
     details.get_by_role("button", name="Delete").click()
@@ -393,7 +420,7 @@ def test_the_nodes_of_a_cluster(tmp_path, open_page):
         expect(rows[other]).not_to_contain_text("plain:latest")
         page.get_by_role("button", name=f"Drain {other}").click()
         expect(rows[other]).to_contain_text("draining")
-        page.get_by_role("button", name=f"Send requests to {other} again").click()
+        page.get_by_role("button", name=f"Undrain {other}").click()
         expect(rows[other]).to_contain_text("up")
         page.get_by_role("button", name="Unload plain:latest").click()
         expect(place).to_have_count(0)

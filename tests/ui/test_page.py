@@ -102,6 +102,30 @@ def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
     expect(notice).to_have_count(0)
 
 
+@pytest.mark.parametrize(
+    ("thrown", "told"),
+    [
+        ("new TypeError('x is undefined')", "the web UI failed: x is undefined"),
+        ("new SyntaxError('Unexpected token')", "the web UI failed: Unexpected token"),
+        ("new DOMException('No.', 'NotAllowedError')", "the browser refused: No."),
+        ("new Error('cannot import it: it is none')", "cannot import it: it is none"),
+        ("new DOMException('Aborted', 'AbortError')", "stopped"),
+    ],
+)
+def test_an_error_of_the_page_is_not_called_one_of_the_network(server, open_page, thrown, told):
+    page = open_page(server)
+    explain = f"import('/ui/server.js').then(({{ explain }}) => explain({thrown}))"
+    assert page.evaluate(explain).startswith(told)
+
+
+def test_a_proxy_that_answers_instead_of_the_server_is_named(server, open_page):
+    page = open_page(server)
+    wait_until_live(page)
+    page.route("**/api/config", lambda route: route.fulfill(status=200, body="<h1>Welcome</h1>"))
+    page.get_by_role("link", name="Settings").click()
+    expect(page.get_by_role("main")).to_contain_text("it is not JSON; look for a proxy")
+
+
 def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
     with Server(tmp_path, "--api-key", "key-of-the-test") as server:
         server.model("plain")
@@ -148,7 +172,10 @@ def test_a_question_for_a_key_that_is_closed(tmp_path, open_page):
             expect(page.get_by_role("alert")).to_have_text("")
             body = page.locator("body").inner_text()
             assert not TERMINAL.search(body), body
-            assert address == "settings" or "Loading" not in body
+            for wrong in ("Loading", "On this server", "0 lines", "Search"):
+                assert wrong not in body, (address, body)
+            if address not in ("chat",):
+                expect(page.get_by_role("main")).to_contain_text("shown to keys with the scope")
         page.get_by_role("button", name="Enter a key").click()
         page.get_by_role("dialog").get_by_label("Key").fill("key-of-the-test")
         page.keyboard.press("Enter")

@@ -46,6 +46,14 @@ def test_every_operation_is_there_and_is_found_by_words(server, reference):
     page.get_by_text("No route has “gibberish”").wait_for()
 
 
+def test_it_leads_to_the_other_pages(server, reference):
+    page = reference(server)
+    links = page.get_by_role("navigation", name="Pages").get_by_role("link")
+    expect(links).to_have_text(["Models", "Chat", "Activity", "Graphs", "Logs", "Settings", "API"])
+    links.nth(1).click()
+    expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_visible()
+
+
 def test_an_example_is_sent_and_its_stream_is_shown(server, reference):
     operation = open_operation(reference(server), "post_api_chat")
     names = [model["name"] for model in json.loads(server.request("GET", "/api/tags")[2])["models"]]

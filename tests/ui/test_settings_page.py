@@ -98,6 +98,10 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     dialog = page.get_by_role("dialog")
     secret = dialog.locator(".secret").inner_text()
     assert ask(server, "GET", "/api/keys", key=secret)[1]["own"]["name"] == "team"
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    dialog.get_by_role("button", name="Copy").click()
+    expect(dialog.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == secret
     page.keyboard.press("Escape")
     row = keys.get_by_role("row").filter(has_text="team")
     expect(row).to_contain_text("60 requests/min")
@@ -112,13 +116,17 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     expect(row).to_contain_text("infer, read")
     expect(row).to_contain_text("none")
 
-    row.get_by_role("button", name="Rotate team").click()
-    page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
-    expect(dialog.locator(".secret")).to_have_text(re.compile("^sk-"))
-    assert dialog.locator(".secret").inner_text() != secret
-    assert ask(server, "GET", "/api/keys", key=secret)[0] == 401
-    page.keyboard.press("Escape")
-    expect(dialog).to_have_count(0)
+    for overlap, status in (("1h", 200), ("", 401)):
+        row.get_by_role("button", name="Rotate team").click()
+        dialog.get_by_label("The old secret works on for").fill(overlap)
+        dialog.get_by_role("button", name="Rotate").click()
+        expect(dialog.locator(".secret")).to_have_text(re.compile("^sk-"))
+        made = dialog.locator(".secret").inner_text()
+        assert made != secret
+        assert ask(server, "GET", "/api/keys", key=secret)[0] == status
+        secret = made
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
 
     row.get_by_role("button", name="Revoke team").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
@@ -126,6 +134,20 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     row.get_by_role("button", name="Remove team").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
+
+
+def test_the_form_of_one_key_is_not_that_of_another(server, ann, open_settings):
+    for name in ("first", "second"):
+        ask(server, "POST", "/api/keys", {"name": name, "scopes": ["infer"]})
+    keys = open_settings(ann).get_by_role("region", name="Keys")
+    keys.get_by_role("button", name="Change first").click()
+    form = keys.get_by_role("form", name="Change first")
+    form.get_by_label("Requests", exact=True).fill("9/min")
+    form.get_by_label("admin").check()
+    keys.get_by_role("button", name="Change second").click()
+    form = keys.get_by_role("form", name="Change second")
+    expect(form.get_by_label("Requests", exact=True)).to_have_value("")
+    expect(form.get_by_label("admin")).not_to_be_checked()
 
 
 def test_the_page_goes_on_with_its_own_rotated_key(server, open_settings):

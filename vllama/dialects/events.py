@@ -82,7 +82,9 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     status: Annotated[int, says("the HTTP status; 0 if no answer was begun")]
     seconds: Annotated[float, says("from the request to the end of the answer")]
     prompt_tokens: int | None
+    cached_tokens: Annotated[int | None, says("the tokens of the prompt that needed no work")]
     generated_tokens: int
+    prompt_tokens_per_s: Annotated[float | None, says("null where the engine does not tell")]
     tokens_per_s: float | None
     first_token_s: Annotated[float | None, says("from the request to the first token")]
     resumed: Annotated[int, says("how often it has gone on after the end of its engine")]

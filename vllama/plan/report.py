@@ -202,6 +202,7 @@ def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:
     memory = plan.memory
     return {
         "context_length": plan.settings.context_length,
+        "max_context_length": plan.info.context_length,
         "memory": {
             "weights_bytes": memory.weights_bytes,
             "kv_cache_bytes": memory.kv_bytes,

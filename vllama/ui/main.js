@@ -6,16 +6,17 @@ import { refreshLibrary } from "./live/library.js";
 import { state } from "./live/state.js";
 import { askForKey } from "./parts/dialogs.js";
 import { icon } from "./parts/icon.js";
+import { keep } from "./parts/keep.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
-import { setKeyPrompt, storeKey } from "./server.js";
+import { reach, setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
 
 /** The pages: index.html has their links, so that these are there before this file is. */
 const PAGES = [.../** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('app-shell nav a[href^="#/"]'))].map((link) => {
   const name = link.hash.slice(2);
-  return { name, title: link.textContent, load: () => import(`./${name}/${name}-page.js`) };
+  return { name, title: link.textContent, load: () => reach(import(`./${name}/${name}-page.js`)) };
 });
 const THEMES = ["system", "light", "dark"];
 
@@ -26,6 +27,7 @@ class AppShell extends View {
   /** @type {HTMLElement | null} */ page = null;
 
   enter() {
+    this.brand = this.querySelector(".brand");
     this.replaceChildren();
     this.page = document.createElement("div");
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
@@ -59,16 +61,16 @@ class AppShell extends View {
   template() {
     return html`
       <header class="frame">
-        <a class="brand" href="#/models">vllama</a>
+        ${this.brand}
         <nav aria-label="Pages" @keydown=${this.moveFocus}>
           ${PAGES.map((page) => this.link(page))}
           <a href="docs.html">API</a>
         </nav>
+        ${noticeList()}
         ${this.themeButton()}
         ${this.indicator()}
       </header>
       <div role="status" class="banner-area">${this.banner()}</div>
-      ${noticeList()}
       <main id="main" tabindex="-1">${this.page}</main>
     `;
   }
@@ -133,13 +135,10 @@ class AppShell extends View {
 
   /** @param {string} theme */
   setTheme(theme) {
-    if (theme !== "system") {
-      document.documentElement.dataset.theme = theme;
-      localStorage.setItem("theme", theme);
-    } else {
-      delete document.documentElement.dataset.theme;
-      localStorage.removeItem("theme");
-    }
+    const chosen = theme === "system" ? "" : theme;
+    if (chosen) document.documentElement.dataset.theme = chosen;
+    else delete document.documentElement.dataset.theme;
+    keep(localStorage, "theme", chosen);
     dispatchEvent(new Event("themechange"));
     this.update();
   }

@@ -24,6 +24,9 @@ export class ServerError extends Error {
   }
 }
 
+/** The server could not be reached, or the connection was lost. */
+export class Unreachable extends Error {}
+
 /** Return the key that the user has given, null if there is none. */
 export const readKey = () => sessionStorage.getItem(KEY);
 
@@ -38,7 +41,7 @@ export function setKeyPrompt(prompt) {
   promptForKey = prompt;
 }
 
-/** Send a request and return the Response. Throws ServerError, or TypeError without a connection. @param {string} path @param {RequestOptions} options */
+/** Send a request and return the Response. Throws ServerError, or Unreachable without a connection. @param {string} path @param {RequestOptions} options */
 export async function send(path, options = {}) {
   if (readKey()) return exchange(path, options);
   if (!first) {
@@ -63,16 +66,27 @@ async function exchange(path, { method = "GET", body, signal } = {}) {
     const headers = {};
     if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";
-    const response = await (takeEarly(path) ?? fetch(new URL(path, BASE), {
-      method,
-      headers,
-      signal,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      cache: "no-store",
-    }));
+    const content = body === undefined ? undefined : JSON.stringify(body);
+    const init = /** @type {const} */ ({ method, headers, signal, body: content, cache: "no-store" });
+    const response = await reach(takeEarly(path) ?? fetch(new URL(path, BASE), init));
     if (response.ok) return response;
     if (response.status === 401 && (await renewKey(key))) continue;
-    throw new ServerError(readError(await response.text(), response.status), response.status);
+    throw new ServerError(readError(await reach(response.text()), response.status), response.status);
+  }
+}
+
+/**
+ * Wait for the network. The browser throws a TypeError where that fails, and scripts do where they do.
+ * @template Result @param {Promise<Result>} work @returns {Promise<Result>}
+ */
+export async function reach(work) {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof TypeError) {
+      throw new Unreachable("cannot reach the server: the connection failed; is it still running?", { cause: error });
+    }
+    throw error;
   }
 }
 
@@ -92,8 +106,12 @@ function takeEarly(path) {
 export async function ask(path, body, options = {}) {
   const method = body === undefined ? "GET" : "POST";
   const response = await send(path, { method, body, ...options });
-  const text = await response.text();
-  return JSON.parse(text || "{}");
+  const text = await reach(response.text());
+  try {
+    return JSON.parse(text || "{}");
+  } catch {
+    throw new ServerError(`cannot read the response to ${path}: it is not JSON; look for a proxy that answers instead of the server`);
+  }
 }
 
 /** Yield the lines of an answer as they arrive. @param {Response} response @returns {AsyncGenerator<string>} */
@@ -102,7 +120,7 @@ export async function* readLines(response) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reach(reader.read());
       if (done) break;
       const lines = (rest + value).split("\n");
       rest = /** @type {string} */ (lines.pop());
@@ -124,6 +142,9 @@ export async function* readObjects(response) {
   }
 }
 
+/** Tell whether an error is a mistake in the web UI: what it throws on purpose has other classes. @param {unknown} error */
+const isMistake = (error) => [TypeError, ReferenceError, RangeError, SyntaxError].some((kind) => error instanceof kind);
+
 /** Tell whether the user has given no key, though the server wants one. @param {unknown} error */
 export const isLocked = (error) => error instanceof ServerError && error.status === 401;
 
@@ -133,10 +154,10 @@ export const isForbidden = (error) => error instanceof ServerError && error.stat
 /** Return what to show of something that was thrown. @param {any} error */
 export function explain(error) {
   if (isLocked(error)) return "the server requires a key";
-  if (error instanceof ServerError) return error.message;
   if (error?.name === "AbortError") return "stopped";
-  if (error instanceof TypeError) return "cannot reach the server: the connection failed; is it still running?";
-  return error?.message ?? String(error);
+  const message = error?.message ?? String(error);
+  if (error instanceof DOMException) return `the browser refused: ${message}`;
+  return isMistake(error) ? `the web UI failed: ${message}; reload the page, and report this if it happens again` : message;
 }
 
 /** Ask for a key, together with all other requests that were refused. False: none was given. @param {string | null} refused */

@@ -179,6 +179,7 @@ interface ModelsView {
 }
 
 interface Filter {
+  sort: string;
   text: string;
   model: string;
   key: string;
@@ -188,8 +189,9 @@ interface Filter {
 interface Column {
   name: string;
   label: string;
-  number?: boolean;
-  show(row: EndedRow): Renderable;
+  /** Of numbers: as text. */
+  write?: (value: number) => string;
+  read(row: EndedRow): number | string | null;
 }
 
 type Format = (value: number) => string;
@@ -368,6 +370,8 @@ interface Stored {
 }
 /** A conversation in an exported file: pictures are data URLs. */
 type Exported = Conversation & { turns: Turn[]; answers: AnswerRecord[]; files: (StoredFile & { data?: string })[] };
+/** The records of a conversation of a file. */
+type Imported = Stored & { files: StoredFile[] };
 interface Hit {
   conversation: string;
   turn: string;
@@ -383,6 +387,7 @@ interface Session {
   path: Step[];
   files: Map<string, StoredFile>;
   trouble: Trouble | null;
+  opened: number;
 }
 /** What the page of the chat tells its form. */
 interface FormState {

@@ -26,7 +26,7 @@ MAX_OVERHEAD_BYTES = 1024 * 1024
 """Read in a row without a byte of a body: of heads, extensions of chunks, and trailers."""
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """Of an answer that is not streamed."""
-AGAIN = "try again: if the engine has ended, it is being restarted"
+AGAIN = "try again; if the engine has crashed, it is being restarted"
 AGAIN_ELSEWHERE = "try again later; if it persists, check that server"
 
 

@@ -214,6 +214,14 @@ def compute_speed(running: RunningRequest) -> float | None:
     return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
 
 
+def compute_prompt_speed(running: RunningRequest) -> float | None:
+    """Return the speed of the prompts by the engine's own numbers; None if it tells none."""
+    told = [one.tally.timings for one in running.answers]
+    tokens = sum(each.prompt_n or 0 for each in told)
+    milliseconds = sum(each.prompt_ms or 0 for each in told)
+    return tokens / milliseconds * 1000 if tokens and milliseconds else None
+
+
 def describe(running: RunningRequest, queue_place: QueuePlace | None) -> RequestRow:
     """Return a request's row in `GET /api/requests`."""
     return RequestRow(
@@ -229,6 +237,7 @@ def describe(running: RunningRequest, queue_place: QueuePlace | None) -> Request
 def describe_end(running: RunningRequest, seconds: float, outcome: Outcome) -> EndedRow:
     """Return a request's row among those that have ended, `seconds` after it came."""
     request, rate, model = running.request, compute_speed(running), running.model
+    prompt_rate = compute_prompt_speed(running)
     failure = request.failure
     named = failure.name if isinstance(failure, ModelNotFound) else log_context.requested.get()
     return EndedRow(
@@ -239,6 +248,8 @@ def describe_end(running: RunningRequest, seconds: float, outcome: Outcome) -> E
         outcome=outcome,
         status=request.status,
         seconds=round(seconds, 3),
+        cached_tokens=find_cached_tokens(running),
+        prompt_tokens_per_s=round(prompt_rate, 1) if prompt_rate else None,
         tokens_per_s=round(rate, 1) if rate else None,
         error=failure.sentence()[:MAX_ERROR] if failure else None,
         capture=request.number if running.recorder is not None else None,

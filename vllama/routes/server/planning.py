@@ -84,6 +84,7 @@ class PlanAnswer(Struct):
     error: Annotated[str | UnsetType, says("why the model cannot be served")] = UNSET
     hint: str | UnsetType | None = UNSET
     context_length: int | UnsetType = UNSET
+    max_context_length: Annotated[int | UnsetType | None, says("what it was trained for")] = UNSET
     memory: Annotated[
         dict[str, Any] | UnsetType, says("bytes by part; the total leaves out what is optional")
     ] = UNSET

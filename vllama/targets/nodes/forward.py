@@ -18,6 +18,7 @@ import msgspec
 from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, UpstreamError, VllamaError
+from vllama.chat.engine.events import Timings
 from vllama.chat.request import Usage
 from vllama.net.http.framing import FRAME_WITHIN
 from vllama.net.http.request import ClientGone, Request
@@ -56,6 +57,7 @@ class ForwardTally:
 
     streams = True
     finish_reason = None  # it would have to be looked for in the answer
+    timings = Timings()  # as would these
 
     def __init__(self) -> None:
         self.first_token_ns: int | None = None

@@ -5,8 +5,10 @@ import { mayNotRead, state } from "../live/state.js";
 import { showError } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
+import { sortRows } from "./columns.js";
 import { hasMore, listEnded, readOlder } from "./ended-list.js";
 import { columnChoice, endedTable } from "./ended-table.js";
+import { saveCsv, saveJson } from "./export.js";
 import { coversWindow, figures } from "./figures.js";
 import { filterForm, filterRows, isFiltered, readFilter, writeFilter } from "./filters.js";
 import { queues } from "./queues.js";
@@ -19,7 +21,7 @@ class ActivityPage extends View {
   static topics = ["requests", "models", "connection"];
 
   /** @type {Filter} */ filter = readFilter();
-  reading = false;
+  /** @type {Promise<void>} */ reading = Promise.resolve();
   start = 0; // of the rows that are shown
 
   enter() {
@@ -60,13 +62,16 @@ class ActivityPage extends View {
   /** @param {EndedRow[]} rows */
   ended(rows) {
     if (!rows.length && !isFiltered(this.filter)) return nothing;
-    const found = filterRows(rows, this.filter);
+    const found = sortRows(filterRows(rows, this.filter), this.filter.sort);
+    const set = (/** @type {Partial<Filter>} */ part) => this.setFilter({ ...this.filter, ...part }, true);
     const update = () => this.update();
     return html`<section aria-labelledby="ended-title">
       <h2 id="ended-title">Recent requests</h2>
-      <div class="tools">${filterForm(rows, this.filter, (part) => this.setFilter({ ...this.filter, ...part }, true))} ${columnChoice(update)}</div>
+      <div class="tools">${filterForm(rows, this.filter, set)} ${columnChoice(update)}
+        <button aria-label="Export as CSV" title="Export as CSV" @click=${() => this.export(saveCsv)}>CSV</button>
+        <button aria-label="Export as JSON" title="Export as JSON" @click=${() => this.export(saveJson)}>JSON</button></div>
       ${found.length
-        ? endedTable(found.slice(this.start, this.start + PAGE), update)
+        ? endedTable(found.slice(this.start, this.start + PAGE), this.filter.sort, (sort) => set({ sort }), update)
         : html`<p class="muted">No request matches. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}
       ${this.pages(found.length)}
     </section>`;
@@ -105,16 +110,25 @@ class ActivityPage extends View {
     if (isFiltered(this.filter)) this.readAll();
   }
 
+  /** Save all requests that the filter leaves, in their order. @param {(rows: EndedRow[]) => void} save */
+  async export(save) {
+    await this.readAll();
+    save(sortRows(filterRows(listEnded(), this.filter), this.filter.sort));
+  }
+
   /** Read all that the server keeps, which a filter is about; `few`: what the figures are about. */
-  async readAll(few = false) {
-    if (this.reading) return;
-    this.reading = true;
+  readAll(few = false) {
+    this.reading = this.reading.then(() => this.read(few));
+    return this.reading;
+  }
+
+  /** @param {boolean} few */
+  async read(few) {
     try {
       while (hasMore() && this.isConnected && !(few && coversWindow(listEnded()))) await readOlder();
     } catch {
       // the frame of the page says that the connection is lost
     }
-    this.reading = false;
     this.update();
   }
 }

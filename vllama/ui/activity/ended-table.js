@@ -1,42 +1,32 @@
 /** Requests that have ended, one line each; a line opens to all that is known of it. */
 
-import { clock, count, duration, rate } from "../format.js";
+import { clock, count, rate } from "../format.js";
 import { badge } from "../parts/badge.js";
+import { keep } from "../parts/keep.js";
 import { forBrowser } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isGone, showCapture } from "./capture.js";
+import { COLUMNS, FIXED, isMissing, NEWEST } from "./columns.js";
 import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
 const FEW = ["started", "took", "tokens", "rate", "first", "client"];
-/** @type {Column[]} */
-const COLUMNS = [
-  { name: "started", label: "Started", number: true, show: (row) => clock(row.started_at) },
-  { name: "took", label: "Took", number: true, show: (row) => duration(row.seconds) },
-  { name: "first", label: "Time to first token", number: true, show: (row) => duration(row.first_token_s) },
-  { name: "prompt", label: "Prompt", number: true, show: (row) => (row.prompt_tokens ? count(row.prompt_tokens) : "–") },
-  { name: "tokens", label: "Tokens", number: true, show: (row) => count(row.generated_tokens) },
-  { name: "rate", label: "Tokens/s", number: true, show: (row) => rate(row.tokens_per_s) },
-  { name: "route", label: "Route", show: (row) => row.path },
-  { name: "key", label: "Key", show: (row) => row.key ?? "–" },
-  { name: "client", label: "Client", show: (row) => row.client },
-];
-
 let chosen = readChosen();
 const opened = new Set();
 
-/** Return the table of `rows`; `update` draws it again. @param {EndedRow[]} rows @param {() => void} update */
-export function endedTable(rows, update) {
+/**
+ * Return the table of `rows`, which are in the order `order`; `update` draws it again.
+ * @param {EndedRow[]} rows @param {string} order @param {(order: string) => void} sort @param {() => void} update
+ */
+export function endedTable(rows, order, sort, update) {
   const columns = COLUMNS.filter(({ name }) => chosen.includes(name));
   const captured = rows.some((row) => row.capture && !isGone(row.capture));
   const width = columns.length + 2 + Number(captured);
   return html`<table class="ended">
     <thead>
       <tr>
-        <th scope="col">Model</th>
-        <th scope="col">Outcome</th>
-        ${columns.map(({ label, number }) => html`<th scope="col" class=${number ? "number" : ""}>${label}</th>`)}
+        ${[...FIXED, ...columns].map((column) => heading(column, order || NEWEST, sort))}
         ${captured ? html`<th scope="col"><span class="hidden">Capture</span></th>` : nothing}
       </tr>
     </thead>
@@ -46,12 +36,22 @@ export function endedTable(rows, update) {
   </table>`;
 }
 
+/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {Column} column @param {string} order @param {(order: string) => void} sort */
+function heading({ name, label, write }, order, sort) {
+  const isDown = order === `-${name}`;
+  const direction = isDown ? "descending" : order === name ? "ascending" : nothing;
+  const next = isDown || (order !== name && !write) ? name : `-${name}`;
+  return html`<th scope="col" class=${write ? "number" : ""} aria-sort=${direction}>
+    <button class="quiet" @click=${() => sort(next === NEWEST ? "" : next)}>${label}</button>
+  </th>`;
+}
+
 /** Return the choice of columns. @param {() => void} update */
 export function columnChoice(update) {
   /** @param {string} name @param {boolean} isShown */
   const set = (name, isShown) => {
     chosen = COLUMNS.map((column) => column.name).filter((one) => (one === name ? isShown : chosen.includes(one)));
-    localStorage.setItem(STORED, JSON.stringify(chosen));
+    keep(localStorage, STORED, JSON.stringify(chosen));
     update();
   };
   return html`<details class="columns">
@@ -85,9 +85,10 @@ function endedRow(row, { columns, captured, width, update }) {
         <button class="disclosure" aria-expanded=${isOpen} @click=${toggle}>${nameModel(row) || row.path}</button>
       </th>
       <td class="outcome">${badge(row.outcome)} <span class=${row.error ? "error" : "muted"}>${why}</span></td>
-      ${columns.map(
-        ({ name, label, number, show }) => html`<td data-label=${label} class="${name} ${number ? "number" : ""}">${show(row)}</td>`,
-      )}
+      ${columns.map(({ name, label, write, read }) => {
+        const value = read(row);
+        return html`<td data-label=${label} class="${name} ${write ? "number" : ""}">${isMissing(value) ? "–" : write ? write(/** @type {number} */ (value)) : value}</td>`;
+      })}
       ${captured ? html`<td class="actions">${captureButton(row, update)}</td>` : nothing}
     </tr>
     ${isOpen ? html`<tr class="details"><td colspan=${width}>${facts(row)}</td></tr>` : nothing}`;
@@ -109,7 +110,8 @@ function facts(row) {
     ["Status", row.status || "none"],
     ["Client", row.client],
     ["Key", row.key ?? "none"],
-    ["Tokens", `${row.prompt_tokens ? count(row.prompt_tokens) : "–"} prompt, ${count(row.generated_tokens)} generated`],
+    ["Tokens", `${count(row.prompt_tokens)} prompt (${count(row.cached_tokens)} cached), ${count(row.generated_tokens)} generated`],
+    ["Tokens/s", `${rate(row.prompt_tokens_per_s)} prompt, ${rate(row.tokens_per_s)} generated`],
     ["ID", row.id],
   ];
   return html`${row.error ? html`<p class="error">${forBrowser(row.error)}</p>` : nothing}

@@ -1,10 +1,10 @@
-/** Which of the requests are shown: by model, key, outcome and words; it stands in the address. */
+/** Which of the requests are shown, by model, key, outcome and words, and in which order; it stands in the address. */
 
 import { linkTo, readRoute } from "../route.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
 /** @type {(keyof Filter)[]} */
-const NAMES = ["text", "model", "key", "errors"];
+const NAMES = ["text", "model", "key", "errors", "sort"];
 const NO_KEY = "no key";
 
 /** Return the model of a request, also of one that is not there. @param {{ model: string, requested?: string }} row */
@@ -22,7 +22,7 @@ export function writeFilter(filter) {
   history.replaceState(null, "", linkTo("activity", undefined, query));
 }
 
-/** Tell whether a filter leaves anything out. @param {Filter} filter */
+/** Tell whether a filter is about more than the newest rows. @param {Filter} filter */
 export const isFiltered = (filter) => NAMES.some((name) => filter[name]);
 
 /** Return the rows that a filter leaves. @param {EndedRow[]} rows @param {Filter} filter */

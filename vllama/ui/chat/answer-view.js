@@ -3,18 +3,20 @@
 import "./markdown-text.js";
 import { count, duration, rate } from "../format.js";
 import { findLive } from "../live/state.js";
+import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showError, showSuccess } from "../parts/notices.js";
+import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
-import { copyText } from "./code-block.js";
 import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
   stopped: "Stopped.",
-  broken: "This answer broke off: its tab was closed.",
+  broken: "This response broke off: its page was closed or reloaded.",
 };
 
 /**
@@ -32,15 +34,15 @@ export function answerTemplate(answer, { versions, isLast }) {
       message.role === "tool" ? toolResult(message) : part(message, writing && message === last),
     )}
     ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
-    ${error ? html`<p class="error" role="alert">${error}</p>` : nothing}
+    ${error ? html`<p class="error" role="alert">${error} ${logLink(model)}</p>` : nothing}
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
     ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">Stopped: token limit reached.</p>` : nothing}
     ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
-    ${calls.length ? resultForm(calls, id) : nothing}
+    ${repeat(calls.length ? [messages.length] : [], (number) => number, () => resultForm(calls, id))}
     ${writing === "elsewhere"
       ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
       : nothing}
-    ${writing ? nothing : footer(answer, versions, calls)}
+    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls)}
   </article>`;
 }
 
@@ -86,6 +88,15 @@ function part({ content, thinking, tool_calls: calls = [], stats: known = {} }, 
   `;
 }
 
+/** Return a link to the log of a model's engine, if it has one. @param {string} model */
+function logLink(model) {
+  const log = findLive(model)?.log;
+  return log ? html`<a href=${linkTo("logs", log)}>Open the log of the engine</a>` : nothing;
+}
+
+/** @param {Stats} [known] */
+const speedNow = (known) => (known?.tokensPerS ? html`<footer><span class="stats">${rate(known.tokensPerS)} tokens/s</span></footer>` : nothing);
+
 /** @param {string} model */
 function waiting(model) {
   const load = findLive(model)?.load;
@@ -115,7 +126,7 @@ function toolCall({ function: { name, arguments: given } }) {
 function toolResult({ tool_name: name, content }) {
   return html`<details class="tool">
     <summary>Result of <code>${name}</code></summary>
-    <pre tabindex="0">${content}</pre>
+    <pre tabindex="0" dir="auto">${content}</pre>
   </details>`;
 }
 
@@ -131,7 +142,7 @@ function resultForm(calls, id) {
   return html`<form class="tool-results" @submit=${submit}>
     ${calls.map(
       (call) => html`<label
-        ><span>Result of ${call.function.name}</span><textarea name="result" rows="2" required></textarea>
+        ><span>Result of ${call.function.name}</span><textarea name="result" rows="2" dir="auto" required></textarea>
       </label>`,
     )}
     <button class="primary">Send the results</button>

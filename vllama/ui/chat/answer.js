@@ -45,10 +45,18 @@ function take(message, part, seconds) {
     message.stats.firstTokenS = seconds();
   }
   if (content && message.thinking && !message.content) message.stats.thinkingS = seconds();
+  if (content || thinking) countPart(message.stats, seconds());
   message.content += content;
   message.thinking += thinking;
   message.tool_calls.push(...calls);
   if (part.done) Object.assign(message.stats, readStats(part));
+}
+
+/** Count the pieces until the server gives its numbers at the end. @param {Stats} stats @param {number} now */
+function countPart(stats, now) {
+  const spent = now - Number(stats.firstTokenS);
+  stats.tokensPerS = stats.tokens && spent > 0 ? stats.tokens / spent : null; // those after the first, in their time
+  stats.tokens = (stats.tokens ?? 0) + 1;
 }
 
 /** @param {Partial<ChatPart>} part @returns {Stats} */

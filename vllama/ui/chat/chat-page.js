@@ -14,7 +14,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
 import { greeting, suggestions } from "./empty-chat.js";
-import { change, isWriting, openConversation, say, session, stop } from "./session.js";
+import { beginConversation, change, isWriting, openConversation, say, session, stop } from "./session.js";
 
 const NEAR_END_PX = 60;
 const narrow = matchMedia("(max-width: 799px)");
@@ -56,7 +56,7 @@ class ChatPage extends View {
     this.growing.disconnect();
   }
 
-  /** Show the conversation that the address names, or a new one. */
+  /** Show the conversation that the address names, or a new one; without either, the one that was shown last. */
   async openAddress() {
     const { page, parts, query } = readRoute();
     if (page !== "chat") return;
@@ -64,7 +64,8 @@ class ChatPage extends View {
     this.atEnd = true;
     this.opening = true; // the address is ahead of what is shown
     const at = query.get("at") ?? undefined;
-    await attempt(openConversation(parts[0] ?? null, { model: query.get("model") ?? undefined, at }));
+    if (parts[0]) await attempt(openConversation(parts[0], at));
+    else if (query.has("model") || !session.opened) beginConversation(query.get("model") ?? undefined);
     this.opening = false;
     this.chooseModel();
     this.atEnd = !at;

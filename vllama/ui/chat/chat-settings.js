@@ -5,10 +5,12 @@ import { findLive } from "../live/state.js";
 import { icon } from "../parts/icon.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
+import { makeConversation } from "./shown.js";
 
 /** @type {[string, string, number | undefined, number | undefined, number][]} */
 const SAMPLING = [
@@ -27,9 +29,9 @@ const THINKING = [["", "model default"], ["yes", "yes"], ["no", "no"], ["low", "
 class ChatSettings extends View {
   static topics = ["chat", "models"];
 
-  toolsError = ""; // why what the user has written there is not used
+  toolsError = { opened: 0, text: "" }; // why what the user has written there is not used
   /** @type {Preset[]} */ presets = [];
-  preset = ""; // the id of the one that was applied
+  applied = ""; // the id of the preset that the user has chosen or saved last
   naming = false;
   /** @type {Record<string, string>} */ defaults = {}; // of the model: option → text
   asked = "";
@@ -45,11 +47,19 @@ class ChatSettings extends View {
 
   template() {
     // fields of their own for each conversation: what was written into one, and not yet taken, stays there
-    return html`${repeat([session.conversation], ({ id }) => id, (conversation) => this.fields(conversation))}`;
+    return html`${repeat([session.conversation], () => session.opened, (conversation) => this.fields(conversation))}`;
+  }
+
+  /** The preset in force: the one whose values are those of the conversation. */
+  get preset() {
+    const values = write(session.conversation);
+    const same = this.presets.filter((one) => write(one) === values);
+    return same.find(({ id }) => id === this.applied) ?? same[0];
   }
 
   /** @param {Conversation} conversation */
   fields({ system, think, tools, options = {} }) {
+    const toolsError = this.toolsError.opened === session.opened ? this.toolsError.text : "";
     return html`
       <header class="row">
         <h2 class="grow">Settings of this conversation</h2>
@@ -57,7 +67,7 @@ class ChatSettings extends View {
       </header>
       ${this.presetRow()}
       <label><span>System prompt</span>
-        <textarea rows="3" .value=${system} @change=${(event) => this.set({ system: event.target.value })}></textarea></label>
+        <textarea rows="3" dir="auto" .value=${system} @change=${(event) => this.set({ system: event.target.value })}></textarea></label>
       <label><span>Thinking</span>
         <select @change=${(event) => this.set({ think: event.target.value })}>
           ${THINKING.map(([value, words]) => html`<option value=${value} .selected=${value === think}>${words}</option>`)}
@@ -71,9 +81,9 @@ class ChatSettings extends View {
       </fieldset>
       ${this.reloadNote(options.num_ctx)}
       <label><span>Tools (JSON). You enter their results.</span>
-        <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${Boolean(this.toolsError)} .value=${tools}
+        <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${toolsError !== ""} .value=${tools}
           @change=${(event) => this.setTools(event)}></textarea></label>
-      <p id="tools-error" class="error" role="alert">${this.toolsError}</p>
+      <p id="tools-error" class="error" role="alert">${toolsError}</p>
     `;
   }
 
@@ -85,14 +95,15 @@ class ChatSettings extends View {
         <button type="button" @click=${() => this.name(false)}>Cancel</button>
       </form>`;
     }
+    const chosen = this.preset;
     return html`<div class="row">
       <label class="grow"><span>Preset</span>
         <select @change=${(event) => this.apply(event.target.value)}>
-          <option value="" .selected=${!this.preset}>none</option>
-          ${this.presets.map(({ id, name }) => html`<option value=${id} .selected=${id === this.preset}>${name}</option>`)}
+          <option value="" .selected=${live(!chosen)}>none</option>
+          ${this.presets.map((one) => html`<option value=${one.id} .selected=${live(one === chosen)}>${one.name}</option>`)}
         </select></label>
       <button @click=${() => this.name(true)}>Save as …</button>
-      ${this.preset ? html`<button class="danger" @click=${() => this.removePreset()}>Delete</button>` : nothing}
+      ${chosen ? html`<button class="danger" @click=${() => this.removePreset(chosen.id)}>Delete</button>` : nothing}
     </div>`;
   }
 
@@ -115,7 +126,6 @@ class ChatSettings extends View {
 
   /** @param {Partial<ChatValues>} fields */
   set(fields) {
-    this.preset = "";
     attempt(change(fields));
   }
 
@@ -140,10 +150,10 @@ class ChatSettings extends View {
     const { value } = event.target;
     try {
       if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is no list");
-      this.toolsError = "";
+      this.toolsError.text = "";
       this.set({ tools: value.trim() });
     } catch (error) {
-      this.toolsError = `cannot read the tools: ${/** @type {Error} */ (error).message}`;
+      this.toolsError = { opened: session.opened, text: `cannot read the tools: ${/** @type {Error} */ (error).message}` };
       this.update();
     }
   }
@@ -165,22 +175,20 @@ class ChatSettings extends View {
     event.preventDefault();
     const name = String(new FormData(event.target).get("name")).trim();
     const values = pick(session.conversation);
-    await attempt(savePreset({ name, ...values }).then(({ id }) => (this.preset = id)));
+    await attempt(savePreset({ name, ...values }).then(({ id }) => (this.applied = id)));
     this.name(false);
   }
 
-  /** @param {string} id */
+  /** Take over the values of a preset; of none, those of a new conversation. @param {string} id */
   apply(id) {
-    const preset = this.presets.find((one) => one.id === id);
-    this.preset = id;
-    this.toolsError = "";
-    if (preset) attempt(change(pick(preset)));
-    this.update();
+    this.applied = id;
+    this.toolsError.text = "";
+    this.set(pick(this.presets.find((one) => one.id === id) ?? makeConversation()));
   }
 
-  async removePreset() {
-    await attempt(removePreset(this.preset));
-    this.preset = "";
+  /** @param {string} id */
+  async removePreset(id) {
+    await attempt(removePreset(id));
     this.update();
   }
 
@@ -203,6 +211,9 @@ class ChatSettings extends View {
 
 /** Return what a preset has of these values. @param {ChatValues} values @returns {ChatValues} */
 const pick = ({ system, think, tools, options }) => ({ system, think, tools, options });
+
+/** Return these values as a text that is the same for the same values. @param {ChatValues} values */
+const write = ({ system, think, tools, options = {} }) => JSON.stringify([system, think, tools, Object.entries(options).sort()]);
 
 /** Return the parameters of a model, which are lines of a name and a value. @returns {Record<string, string>} */
 function readParameters(text = "") {

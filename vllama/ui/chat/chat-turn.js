@@ -1,18 +1,21 @@
 /** One turn of a conversation: what the user said, which can be edited, and the answers to it. */
 
+import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { answerTemplate, attempt, versionArrows } from "./answer-view.js";
 import { pictureUrl } from "./attachments.js";
-import { copyText } from "./code-block.js";
 import { edit, isWriting, showTurn } from "./session.js";
+
+const LONG = { letters: 2000, lines: 30 }; // a message beyond it is folded
 
 class ChatTurn extends View {
   /** @type {TurnItem | null} */ #item = null;
   /** @type {(() => void) | null} */ afterwards = null; // the next rendering
   editing = false;
+  unfolded = false;
   wasWriting = false;
 
   /**
@@ -37,7 +40,7 @@ class ChatTurn extends View {
           ? this.editor(turn)
           : html`<div class="said">
                 ${files.length ? html`<div class="files">${files.map(attached)}</div>` : nothing}
-                ${turn.text ? html`<p class="text">${turn.text}</p>` : nothing}
+                ${turn.text ? this.text(turn.text) : nothing}
               </div>
               <footer>
                 ${versionArrows(siblings, turn.id, showTurn, "the message")}
@@ -51,10 +54,23 @@ class ChatTurn extends View {
     `;
   }
 
+  /** Return what the user said: as it was written, but for blocks of code; a long one is folded. @param {string} text */
+  text(text) {
+    const isLong = text.length > LONG.letters || text.split("\n").length > LONG.lines;
+    const isFolded = isLong && !this.unfolded;
+    const parts = text.split(/^```.*\n([\s\S]*?)\n```[ \t]*$/m).map((part) => part.replace(/^\n+|\n+$/g, ""));
+    const toggle = () => {
+      this.unfolded = !this.unfolded;
+      this.update();
+    };
+    return html`<div class="text ${isFolded ? "folded" : ""}" dir="auto">${parts.map((part, index) => (index % 2 ? html`<pre tabindex="0" dir="ltr">${part}</pre>` : part))}</div>
+      ${isLong ? html`<button class="quiet" aria-expanded=${!isFolded} @click=${toggle}>${isFolded ? "Show all" : "Show less"}</button>` : nothing}`;
+  }
+
   /** @param {Turn} turn */
   editor(turn) {
     return html`<form class="editor" @submit=${(/** @type {FormEvent} */ event) => this.send(event, turn)}>
-      <textarea name="text" aria-label="Edit the message" .value=${turn.text} @keydown=${this.press}></textarea>
+      <textarea name="text" aria-label="Edit the message" dir="auto" .value=${turn.text} @keydown=${this.press}></textarea>
       <div class="row">
         <small class="grow">The message before stays as an earlier version.</small>
         <button type="button" @click=${this.endEdit}>Cancel</button>

@@ -1,5 +1,7 @@
 /** Blocks of code: their language, "Copy", and colors, for which highlight.js is loaded when one comes into view. */
 
+import { copyFrom } from "../parts/copy.js";
+
 const MOST_CHARACTERS = 100_000; // more takes longer than one notices
 const NEAR_PX = 600;
 /** Languages beside highlight.js's common ones, with other names that they go by. @type {Record<string, string[]>} */
@@ -46,6 +48,7 @@ export function addBar(pre) {
   const text = pre.textContent;
   const box = document.createElement("div");
   box.className = "code";
+  box.dir = "ltr";
   const bar = document.createElement("div");
   bar.className = "bar";
   const name = document.createElement("span");
@@ -55,11 +58,7 @@ export function addBar(pre) {
   button.className = "quiet";
   button.textContent = "Copy";
   button.setAttribute("aria-label", "Copy the code");
-  button.onclick = async () => {
-    await copyText(text);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  };
+  button.onclick = () => copyFrom(button, text);
   bar.append(name, button);
   pre.tabIndex = 0; // it may have to be scrolled with the keyboard
   pre.replaceWith(box);
@@ -99,20 +98,4 @@ async function learn(highlighter, name) {
   const { default: grammar } = await import(`../vendor/highlight/languages/${further}.min.js`);
   highlighter.registerLanguage(further, grammar);
   return further;
-}
-
-/** Copy text, also where the page has no `navigator.clipboard` because it came over plain http. @param {string} text */
-export async function copyText(text) {
-  if (navigator.clipboard) {
-    await navigator.clipboard.writeText(text);
-    return;
-  }
-  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
-  const area = document.createElement("textarea");
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
-  focused?.focus();
 }

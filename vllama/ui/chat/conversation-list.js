@@ -9,7 +9,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { exportAll, exportMarkdown, exportOne, importFile } from "./export.js";
-import { find, remove, rename, session } from "./session.js";
+import { beginConversation, find, remove, rename, session } from "./session.js";
 
 const DAY_MS = 86_400_000;
 const PATIENCE_MS = 300; // until the texts are searched, too: the user may still be typing
@@ -27,10 +27,10 @@ class ConversationList extends View {
   template() {
     const shown = this.filter();
     return html`
-      <a class="button new" href=${linkTo("chat", undefined, { model: session.conversation.models[0] || undefined })}>${icon("plus")} New conversation</a>
+      <a class="button new" href=${linkTo("chat", undefined, { model: session.conversation.models[0] })} @click=${this.begin}>${icon("plus")} New conversation</a>
       ${session.list.length || this.words
         ? html`<label class="search"><span class="hidden">Search conversations</span>
-            <input type="search" placeholder="Search" .value=${this.words} @input=${this.search} /></label>`
+            <input type="search" placeholder="Search" dir="auto" .value=${this.words} @input=${this.search} /></label>`
         : html`<p class="muted">Conversations are kept in this browser, and nowhere else.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
       <div class="scrolls">
@@ -49,13 +49,13 @@ class ConversationList extends View {
     const current = id === session.conversation?.id;
     if (id === this.renaming) {
       return html`<li class="current"><form class="grow" @submit=${(/** @type {FormEvent} */ event) => this.rename(event, id)}>
-        <input name="title" aria-label="Title" maxlength="120" required .value=${title}
+        <input name="title" aria-label="Title" dir="auto" maxlength="120" required .value=${title}
           @keydown=${(event) => event.key === "Escape" && this.endRenaming(id)}
           @blur=${(event) => event.target.form?.requestSubmit()} />
       </form></li>`;
     }
     return html`<li class=${current ? "current" : ""}>
-      <a class="grow" href=${linkTo("chat", id, { at: this.found?.get(id) })} data-id=${id} title=${title} aria-current=${current ? "page" : "false"}
+      <a class="grow" dir="auto" href=${linkTo("chat", id, { at: this.found?.get(id) })} data-id=${id} title=${title} aria-current=${current ? "page" : "false"}
         @keydown=${(event) => event.key === "F2" && this.beginRenaming(id)}>${title}</a>
       <button class="quiet" aria-label="Actions for “${title}”" title="Actions" aria-expanded=${id === this.open}
         @click=${() => this.toggle(id)}>${icon("more")}</button>
@@ -86,6 +86,11 @@ class ConversationList extends View {
     const words = this.words.trim().toLowerCase();
     if (!words) return session.list;
     return session.list.filter(({ id, title }) => title.toLowerCase().includes(words) || this.found?.has(id));
+  }
+
+  /** Begin anew also where the address stays as it is: in a new conversation. @param {FieldEvent} event */
+  begin(event) {
+    if (/** @type {HTMLAnchorElement} */ (event.currentTarget).hash === location.hash) beginConversation(session.conversation.models[0]);
   }
 
   /** Filter by title at once; the texts follow when the user rests. @param {FieldEvent} event */
@@ -154,7 +159,7 @@ class ConversationList extends View {
   async import(event) {
     const [file] = event.target.files ?? [];
     event.target.value = "";
-    if (file) await this.attempt(importFile(file).then((number) => showSuccess(`${plural(number, "conversation")} imported.`)));
+    if (file) await this.attempt(importFile(file).then((done) => showSuccess(describeImport(done))));
   }
 
   /** @param {string[]} ids @param {string} what */
@@ -175,6 +180,13 @@ class ConversationList extends View {
       showError(error);
     }
   }
+}
+
+/** @param {{ added: number, updated: number }} done */
+function describeImport({ added, updated }) {
+  if (!added && !updated) return "Everything in the file is here already.";
+  const parts = [added && `${plural(added, "conversation")} imported`, updated && `${plural(updated, "conversation")} updated`];
+  return `${parts.filter(Boolean).join(", ")}.`;
 }
 
 /** Return the conversations, newest first, as groups with the name of their time. @param {Conversation[]} rows */

@@ -2,6 +2,7 @@
 
 import { changes } from "../live/state.js";
 import { showError, showSuccess } from "../parts/notices.js";
+import { readText } from "./drafts.js";
 import { watchTrouble } from "./saving.js";
 import { announce, forget, isWriting, refresh, replaceRow, running, session } from "./shown.js";
 import { markBroken, readFiles, readRecords } from "./store.js";
@@ -9,8 +10,8 @@ import { isWrittenElsewhere, listenToTabs } from "./tabs.js";
 
 const LOOK_MS = 5000; // at answers of other tabs, which may have crashed
 
-/** Take over what another tab has stored. @param {{ conversation: string, turns: string[], answers: string[] }} changed */
-async function takeOver({ conversation: id, turns, answers }) {
+/** Show what another tab, or an import, has stored. @param {{ conversation: string, turns: string[], answers: string[] }} changed */
+export async function takeOver({ conversation: id, turns, answers }) {
   const found = await readRecords(id, turns, answers);
   if (!found.conversation) return;
   replaceRow(found.conversation);
@@ -37,7 +38,7 @@ async function takeOver({ conversation: id, turns, answers }) {
 function staysHere() {
   const { id } = session.conversation;
   const isBusy = [...running.values()].some(({ answer }) => answer.conversation === id);
-  return isBusy || Boolean(sessionStorage.getItem(`draft-${id}`));
+  return isBusy || Boolean(readText(id));
 }
 
 let looking = 0;

@@ -20,6 +20,8 @@ const escape = (text) =>
 const marked = new Marked(mathematics, {
   gfm: true,
   breaks: true,
+  // one tilde is for H~2~O, or for "about"; false leaves the rest to marked
+  tokenizer: { del: (source) => (source.startsWith("~~") ? false : undefined) },
   renderer: {
     html: ({ text }) => (HARMLESS.test(text.trim()) ? text : escape(text)),
     image: ({ href, text }) => link(href, `image: ${escape(text || href)}`),
@@ -42,6 +44,7 @@ function link(href, content) {
 /** Return the elements of a block of Markdown, which hold nothing that could run. @param {import("marked").Token} token */
 function make(token) {
   const block = document.createElement("div");
+  block.dir = "auto";
   block.append(
     globalThis.DOMPurify.sanitize(marked.parser([token]), {
       RETURN_DOM_FRAGMENT: true,

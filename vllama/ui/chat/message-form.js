@@ -5,17 +5,17 @@ import { icon } from "../parts/icon.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { pictureUrl, readFile } from "./attachments.js";
+import { keepFiles, keepText, readFiles, readText } from "./drafts.js";
 
-const DRAFT = "draft-"; // in sessionStorage, by conversation: a reload loses no typed text
+const LONG_PASTE = 4000; // letters: more becomes a file, so that the message can be read
 
 class MessageForm extends View {
-  /** @type {Attachment[]} */ files = [];
-  problem = ""; // why a file is not attached
+  problem = ""; // why a file is not attached, or the message not sent
   /** @type {FormState} */ about = { conversation: null, busy: false, blind: "", used: null };
 
   enter() {
     const { signal } = this.leaving;
-    this.addEventListener("paste", (event) => this.attach(event.clipboardData?.files), { signal });
+    this.addEventListener("paste", (event) => this.paste(event), { signal });
     this.addEventListener("dragover", (event) => event.preventDefault(), { signal });
     this.addEventListener("drop", (event) => this.drop(event), { signal });
   }
@@ -42,7 +42,7 @@ class MessageForm extends View {
       <label>
         <span class="hidden">Message</span>
         <textarea name="text" rows="1" placeholder="Write a message" aria-describedby="message-keys"
-          @keydown=${this.press} @input=${this.keepDraft}></textarea>
+          dir="auto" @keydown=${this.press} @input=${this.keepDraft}></textarea>
       </label>
       <div class="tools">
         <label class="button quiet" title="Attach pictures or text files"
@@ -61,9 +61,18 @@ class MessageForm extends View {
   rendered() {
     if (!this.restoring) return;
     this.restoring = false;
-    this.area.value = sessionStorage.getItem(DRAFT + this.about.conversation) ?? "";
-    Object.assign(this, { files: [], problem: "" });
+    this.area.value = readText(this.id);
+    this.problem = "";
     this.update();
+  }
+
+  /** The id of the conversation, "" for a new one. */
+  get id() {
+    return this.about.conversation ?? "";
+  }
+
+  get files() {
+    return readFiles(this.id);
   }
 
   get area() {
@@ -88,15 +97,14 @@ class MessageForm extends View {
   }
 
   keepDraft() {
-    const { value } = this.area;
-    if (value) sessionStorage.setItem(DRAFT + this.about.conversation, value);
-    else sessionStorage.removeItem(DRAFT + this.about.conversation);
+    keepText(this.id, this.area.value);
+    this.say("");
   }
 
   /** @param {Attachment} file */
   preview(file) {
     const remove = () => {
-      this.files = this.files.filter((one) => one !== file);
+      keepFiles(this.id, this.files.filter((one) => one !== file));
       this.update();
       this.area.focus();
     };
@@ -124,17 +132,34 @@ class MessageForm extends View {
   /** @param {FormEvent} event */
   submit(event) {
     event.preventDefault();
-    if (this.about.busy || this.isEmpty) return;
+    if (this.isEmpty) return;
+    if (this.about.busy) return this.say("The response is still being written: wait for its end, or stop it (Escape).");
     const detail = { text: this.area.value, files: this.files };
     this.area.value = "";
+    keepFiles(this.id, []);
     this.keepDraft();
-    Object.assign(this, { files: [], problem: "" });
     this.update();
     this.dispatchEvent(new CustomEvent("message", { detail }));
   }
 
   stop() {
     this.dispatchEvent(new Event("stop"));
+  }
+
+  /** Tell the user something about the message. @param {string} problem */
+  say(problem) {
+    if (problem === this.problem) return;
+    this.problem = problem;
+    this.update();
+  }
+
+  /** Attach pasted files, and a long text as one. @param {ClipboardEvent} event */
+  paste(event) {
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    if (text.length <= LONG_PASTE) return this.attach(event.clipboardData?.files);
+    event.preventDefault();
+    const number = this.files.filter(({ name }) => name.startsWith("pasted")).length;
+    return this.attach([new File([text], `pasted${number ? `-${number + 1}` : ""}.txt`)]);
   }
 
   /** @param {FieldEvent} event */
@@ -149,12 +174,14 @@ class MessageForm extends View {
     this.attach(event.dataTransfer?.files);
   }
 
-  /** @param {FileList | null | undefined} files */
+  /** @param {Iterable<File> | null | undefined} files */
   async attach(files) {
+    const { id } = this; // the user may have gone to another conversation before they are read
     const problems = [];
     for (const file of [...(files ?? [])]) {
       try {
-        this.files = [...this.files, await readFile(file)];
+        const read = await readFile(file);
+        keepFiles(id, [...readFiles(id), read]);
       } catch (error) {
         problems.push(/** @type {Error} */ (error).message);
       }

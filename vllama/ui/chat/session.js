@@ -12,20 +12,23 @@ import { descend, endAt, listHistory, makeTree } from "./tree.js";
 
 export { isWriting, session } from "./shown.js";
 
-const TITLE_LENGTH = 60;
+const TITLE_LENGTH = 60; // characters, of which some take two places in a string
 
 /** @type {Promise<void> | null} */
 let loading = null;
 let opened = 0;
 
-/** Show a conversation, up to the newest branch with the turn `at`; without an id, a new one. @param {string | null} id @param {{ model?: string, at?: string }} options */
-export async function openConversation(id, { model, at } = {}) {
+/** Show a new conversation. @param {string} [model] */
+export function beginConversation(model) {
+  opened += 1;
+  loading ??= loadList();
+  show(makeConversation(model));
+}
+
+/** Show a conversation, up to the newest branch with the turn `at`. @param {string} id @param {string} [at] */
+export async function openConversation(id, at) {
   const turn = ++opened;
   loading ??= loadList();
-  if (!id) {
-    show(makeConversation(model));
-    return;
-  }
   if (id !== session.conversation.id) {
     await loading;
     const found = await store.readConversation(id);
@@ -48,7 +51,7 @@ export async function say({ text, files }) {
   const { conversation } = session;
   const patch = {};
   if (!conversation.id) {
-    const title = text.trim().split("\n")[0].slice(0, TITLE_LENGTH) || files[0]?.name || "Image";
+    const title = [...text.trim().split("\n")[0].slice(0, 2 * TITLE_LENGTH)].slice(0, TITLE_LENGTH).join("") || files[0]?.name || "Image";
     Object.assign(patch, conversation, { id: store.newId(), title, created: Date.now() });
     navigator.storage?.persist?.();
   }

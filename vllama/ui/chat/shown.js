@@ -4,6 +4,7 @@
  */
 
 import { changes } from "../live/state.js";
+import { keep } from "../parts/keep.js";
 import { listPath, makeTree } from "./tree.js";
 
 const LAST_MODEL = "last-model";
@@ -14,7 +15,7 @@ export const running = new Map();
 /**
  * `list` has all conversations, the latest first; `path` is the branch of `conversation` that is shown
  * (see tree.js), `files` what is attached to its turns. `trouble`: {kind, text} of what keeps
- * conversations from being stored.
+ * conversations from being stored. `opened` is another number whenever another conversation is shown.
  * @type {Session}
  */
 export const session = {
@@ -24,6 +25,7 @@ export const session = {
   path: [],
   files: new Map(),
   trouble: null,
+  opened: 0,
 };
 
 /** Return a new conversation; it gets its id with its first message. @param {string} [model] @returns {Conversation} */
@@ -33,13 +35,14 @@ export function makeConversation(model) {
 }
 
 /** Remember the model for new conversations. @param {string} model */
-export const rememberModel = (model) => localStorage.setItem(LAST_MODEL, model);
+export const rememberModel = (model) => keep(localStorage, LAST_MODEL, model);
 
 /** Show a conversation. @param {Conversation} conversation @param {Tree} tree @param {StoredFile[]} files */
 export function show(conversation, tree = makeTree(), files = []) {
   session.conversation = conversation;
   session.tree = tree;
   session.files = new Map(files.map((file) => [file.id, file]));
+  session.opened += 1;
   refresh();
 }
 

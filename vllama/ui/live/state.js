@@ -79,8 +79,11 @@ export function setConnection(connection) {
   announce("connection");
 }
 
+/** Tell whether the server wants a key and the user has given none. */
+export const isWithoutKey = () => state.connection.status === "locked";
+
 /** Tell whether the page may not see what the server does: its key lacks the scope `read`, or it has none. */
-export const mayNotRead = () => ["forbidden", "locked"].includes(state.connection.status);
+export const mayNotRead = () => isWithoutKey() || state.connection.status === "forbidden";
 
 /** Show a download that has ended no longer. @param {string} name */
 export function forgetPull(name) {

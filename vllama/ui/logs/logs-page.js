@@ -2,6 +2,7 @@
 
 import "../parts/windowed-list.js";
 import { clock, count, plural } from "../format.js";
+import { isWithoutKey } from "../live/state.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
 import { ask, isForbidden, readLines, send } from "../server.js";
@@ -15,6 +16,8 @@ const ERROR = /\b(error|fatal|critical|failed|traceback|exception|panic)\b/i;
 const WARNING = /\bwarn(ing)?\b/i;
 
 class LogsPage extends View {
+  static topics = ["connection"];
+
   /** @type {Answer<"api/logs">["logs"]} */ logs = [];
   /** @type {string[]} */ lines = [];
   pattern = "";
@@ -38,7 +41,7 @@ class LogsPage extends View {
   }
 
   template() {
-    if (this.forbidden) {
+    if (this.forbidden || isWithoutKey()) {
       return html`<h1>Logs</h1>
         <p class="muted">Logs are shown to keys with the scope <code>admin</code>.</p>`;
     }

@@ -64,7 +64,7 @@ export function describeFiles(disk) {
 export function mainActions({ name, disk, live }) {
   const chats = !disk?.capabilities || disk.capabilities.includes("completion");
   const chat = html`<a class="button" aria-label="Chat with ${name}" href=${linkTo("chat", undefined, { model: name })}>Chat</a>`;
-  const load = html`<button class=${chats ? "quiet" : ""} aria-label="Load ${name}" @click=${() => actions.load(name)}>Load</button>`;
+  const load = html`<button aria-label="Load ${name}" @click=${() => actions.load(name)}>Load</button>`;
   const unload = html`<button aria-label="Unload ${name}" ?disabled=${live?.state === "stopping"} @click=${() => actions.unload(name)}>Unload</button>`;
   const isLoaded = (live && live.state !== "failed") || listHolders(name).length;
   return html`${isLoaded ? unload : load} ${chats ? chat : nothing}`;

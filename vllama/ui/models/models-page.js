@@ -5,7 +5,7 @@ import "./pull-form.js";
 import { fileSize } from "../format.js";
 import { library, listLive, refreshLibrary } from "../live/library.js";
 import { listNodes, refreshNodes } from "../live/nodes.js";
-import { forgetPull, listSharing, mayNotRead, state } from "../live/state.js";
+import { forgetPull, isWithoutKey, listSharing, mayNotRead, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { showError } from "../parts/notices.js";
 import { forBrowser, isForbidden } from "../server.js";
@@ -74,7 +74,7 @@ class ModelsPage extends View {
   }
 
   downloads() {
-    const pulls = [...state.pulls.values()].filter((row) => !row.ended_at || row.error);
+    const pulls = [...state.pulls.values()].filter((row) => !row.ended_at || row.error || isStopped(row));
     if (!pulls.length) return nothing;
     return html`<h3>Downloads</h3>
       <ul class="downloads">${pulls.map((row) => this.download(row))}</ul>`;
@@ -89,6 +89,10 @@ class ModelsPage extends View {
         ? html`<span class="error">${forBrowser(error)}</span>
             <button @click=${() => pull(name)}>Try again</button>
             <button class="quiet" @click=${() => forgetPull(name)}>Dismiss</button>`
+        : isStopped(row)
+        ? html`<span class="muted">stopped${total ? ` at ${fileSize(completed)} of ${fileSize(total)}` : ""}</span>
+            <button aria-label="Continue the download of ${name}" @click=${() => pull(name)}>Continue</button>
+            <button class="quiet" aria-label="Dismiss the download of ${name}" @click=${() => forgetPull(name)}>Dismiss</button>`
         : html`<progress aria-label="Download of ${name}" value=${completed ?? 0} max=${total || 1}></progress>
             <span>${status}${total ? `: ${fileSize(completed)} of ${fileSize(total)}${describePace(row)}` : ""}</span>
             <button @click=${() => stopPull(name)}>Stop</button>`}
@@ -107,6 +111,7 @@ class ModelsPage extends View {
   list() {
     const models = this.listModels().filter((model) => !isRunning(model));
     const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter));
+    if (isWithoutKey()) return html`<p class="muted">Models are shown to keys with the scope <code>infer</code> or <code>read</code>.</p>`;
     return html`<section aria-labelledby="list-title">
       <div class="row">
         <h2 id="list-title" class="grow">${this.listTitle()} <span class="muted">${models.length}</span></h2>
@@ -132,7 +137,7 @@ class ModelsPage extends View {
     if (this.listModels().length) return html`<p class="muted">All models are loaded.</p>`;
     return library.loaded
       ? html`<p class="muted">There is no model yet. Write the name of one above, and see its plan.</p>`
-      : html`<p class="muted">${state.connection.status === "locked" ? nothing : "Loading …"}</p>`;
+      : html`<p class="muted">Loading …</p>`;
   }
 
   /** Return the models that are here: those that run or have failed first, then by name. */
@@ -165,6 +170,9 @@ class ModelsPage extends View {
     this.update();
   }
 }
+
+/** Tell whether a download was stopped; the server keeps what it has for the next time. @param {PullRow} row */
+const isStopped = ({ ended_at: end, status }) => Boolean(end) && status === "cancelled";
 
 /** Tell whether a model has a card: each engine has one, under the first of its models' names here. @param {Model} model */
 const isRunning = ({ name, live }) =>

@@ -46,8 +46,8 @@ function nodeRow(row) {
     <td data-label="RAM free" class="number">${size(row.ram_free)}</td>
     <td class="actions">
       ${isLost ? nothing : state === "draining"
-        ? html`<button aria-label="Send requests to ${name} again" @click=${() => undrain(name)}>Undrain</button>`
-        : html`<button class="quiet" aria-label="Drain ${name}" @click=${() => drain(name)}>Drain</button>`}
+        ? html`<button aria-label="Undrain ${name}" @click=${() => undrain(name)}>Undrain</button>`
+        : html`<button aria-label="Drain ${name}" @click=${() => drain(name)}>Drain</button>`}
     </td>
   </tr>`;
 }

@@ -63,10 +63,11 @@ class PlanChoices extends View {
   }
 
   /** @param {Plan} first */
-  choices({ candidates, engines, context_length: context }) {
+  choices({ candidates, engines, context_length: context = 0, max_context_length: most }) {
     const named = (candidates ?? [])
       .filter((row) => row.quantization && row.repository)
       .toSorted((a, b) => Number(a.size_bytes) - Number(b.size_bytes));
+    const contexts = CONTEXTS.filter((tokens) => tokens > context && tokens <= (most ?? tokens));
     const installed = (engines ?? []).filter((row) => row.version);
     return html`<div class="choices">
       ${named.length > 1 && !this.isHere ? this.quantizations(named) : nothing}
@@ -74,7 +75,7 @@ class PlanChoices extends View {
         <span>Context</span>
         <select @change=${(event) => this.choose("context_length", Number(event.target.value))}>
           <option value="">automatic${context ? `: ${count(context)} tokens` : ""}</option>
-          ${CONTEXTS.filter((tokens) => tokens > (context ?? 0)).map((tokens) => html`<option value=${tokens}>${count(tokens)} tokens</option>`)}
+          ${contexts.map((tokens) => html`<option value=${tokens}>${count(tokens)} tokens</option>`)}
         </select>
       </label>
       ${installed.length > 1
@@ -110,8 +111,11 @@ class PlanChoices extends View {
     const { choice } = this;
     const name = choice.model ?? this.model;
     if (plan.download_bytes) {
+      // what does not fit is pulled by the name of its quantization only, as `vllama pull` does
+      const named = plan.error ? plan.model : name;
+      if (plan.error && named.endsWith(":latest")) return nothing;
       const start = () => {
-        actions.pull(name);
+        actions.pull(named);
         this.dispatchEvent(new Event("download", { bubbles: true }));
       };
       return html`<button class=${plan.error ? "" : "primary"} @click=${start}>

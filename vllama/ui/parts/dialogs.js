@@ -2,17 +2,20 @@
 
 import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
 
-/** Ask before something that cannot be undone; return whether to do it. @param {{ title: string, text: string, action: string }} question */
-export async function confirm({ title, text, action }) {
-  const answer = await open((close) => html`
+/**
+ * Ask before something that cannot be undone, with a field if need be. Return the data if it is to be done, else null.
+ * @param {{ title: string, text: string, action: string, field?: { name: string, label: string, hint: string } }} question
+ */
+export function confirm({ title, text, action, field }) {
+  return open((close) => html`
     <h2 id="dialog-title">${title}</h2>
     <p>${text}</p>
+    ${field ? html`<label><span>${field.label}</span><input name=${field.name} placeholder=${field.hint} autocomplete="off" /></label>` : nothing}
     <menu>
       <button type="button" autofocus @click=${() => close(null)}>Cancel</button>
       <button class="danger">${action}</button>
     </menu>
   `);
-  return answer !== null;
 }
 
 /** Ask for a key of the server; return null if none is given. @param {boolean} wasRefused */

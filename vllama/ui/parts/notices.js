@@ -1,8 +1,8 @@
 /** Messages about what the user has done; each goes away by itself, and can be dismissed before. */
 
 import { changes, state } from "../live/state.js";
-import { explain, isLocked, ServerError } from "../server.js";
-import { html } from "../vendor/lit-html/lit-html.js";
+import { explain, isLocked, Unreachable } from "../server.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 const SHOWN_MS = { success: 5000, error: 15_000 };
 
@@ -17,7 +17,7 @@ export function showSuccess(text) {
 /** Say why something could not be done. What the user has stopped is no error. @param {any} error */
 export function showError(error) {
   if (error?.name === "AbortError" || isLocked(error)) return; // the banner asks for a key
-  add({ text: explain(error), kind: "error", unreachable: !(error instanceof ServerError) });
+  add({ text: explain(error), kind: "error", unreachable: error instanceof Unreachable });
 }
 
 /** Drop all errors: the user has left the page that they were about. */
@@ -29,11 +29,13 @@ changes.addEventListener("connection", () => {
   if (state.connection.status === "live") drop(({ unreachable }) => unreachable);
 });
 
-/** Return the template of all messages. */
+/** Return the template of all messages, of which the newest is shown. */
 export function noticeList() {
+  const newest = notices.at(-1);
   /** @param {Notice} notice */
-  const row = (notice) => html`<div class="notice ${notice.kind}">
+  const row = (notice) => html`<div class="notice ${notice.kind}" ?hidden=${notice !== newest}>
     <span>${notice.text}</span>
+    ${notices.length > 1 ? html`<small>+${notices.length - 1}</small>` : nothing}
     <button class="quiet" aria-label="Dismiss" @click=${() => remove(notice)}>✕</button>
   </div>`;
   /** @param {Notice["kind"]} kind */

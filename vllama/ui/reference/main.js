@@ -6,6 +6,9 @@ import { View } from "../view.js";
 import { listFields, loadDocument, matches, resolve } from "./document.js";
 import "./try-form.js";
 
+/** As in index.html. */
+const PAGES = ["models", "chat", "activity", "graphs", "logs", "settings"];
+
 class ApiReference extends View {
   search = "";
   /** @type {LocalModel[]} */ models = [];
@@ -38,7 +41,11 @@ class ApiReference extends View {
     const { version, text, groups = [] } = this.document ?? {};
     return html`
       <header class="frame">
-        <a class="brand" href="./">vllama</a>
+        <a class="brand" href="./"><img src="icon.svg" alt="" width="22" height="22">vllama</a>
+        <nav aria-label="Pages">
+          ${PAGES.map((name) => html`<a href="./#/${name}">${name[0].toUpperCase()}${name.slice(1)}</a>`)}
+          <a href="docs.html" aria-current="page">API</a>
+        </nav>
         <label>
           <span class="hidden">Search</span>
           <input

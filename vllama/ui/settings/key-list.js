@@ -1,6 +1,7 @@
 /** The keys of the server: made, changed, rotated and revoked by an administrator. */
 
 import { count } from "../format.js";
+import { copyFrom } from "../parts/copy.js";
 import { confirm, showDialog } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { ask, explain, storeKey } from "../server.js";
@@ -39,7 +40,7 @@ class KeyList extends View {
       ${required
         ? nothing
         : html`<p class="muted">This server requires no key. The first one is added on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
-      ${this.editing ? keyForm(this.editing, this.problem, (event) => this.submit(event), () => this.edit(null)) : nothing}
+      ${repeat(this.editing ? [this.editing] : [], (row) => row.name, (row) => keyForm(row, this.problem, (event) => this.submit(event), () => this.edit(null)))}
       ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">There are no named keys.</p>` : nothing}
     </section>`;
   }
@@ -111,10 +112,13 @@ class KeyList extends View {
 
   /** @param {KeyRow} row @param {boolean} isOwn */
   async rotate(row, isOwn) {
-    const text = `Clients that use ${row.shown} are refused from then on.`;
-    if (!(await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate" }))) return;
+    const text = `Clients that use ${row.shown} are refused once it stops working.`;
+    const field = { name: "overlap", label: "The old secret works on for", hint: "not at all; or 24h" };
+    const answer = await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate", field });
+    if (!answer) return;
+    const overlap = String(answer.get("overlap")).trim();
     try {
-      const made = await ask(`${path(row.name)}/rotate`, {});
+      const made = await ask(`${path(row.name)}/rotate`, overlap ? { overlap } : {});
       if (isOwn) storeKey(made.secret ?? ""); // the page goes on with it
       showSecret(made);
     } catch (error) {
@@ -157,7 +161,7 @@ function showSecret({ name, secret }) {
     `The key ${name}`,
     html`<p>Copy it now: it is shown only once.</p>
       <pre tabindex="0" class="secret">${secret}</pre>
-      ${navigator.clipboard ? html`<button type="button" @click=${() => navigator.clipboard.writeText(secret ?? "")}>Copy</button>` : nothing}`,
+      <button type="button" @click=${(event) => copyFrom(event.currentTarget, secret ?? "")}>Copy</button>`,
   );
 }
 

@@ -1,7 +1,7 @@
 /** Settings in groups: the value of each and its source; those that may be changed here are controls. */
 
 import { readSettings } from "../live/settings.js";
-import { state } from "../live/state.js";
+import { isWithoutKey, state } from "../live/state.js";
 import { showSuccess } from "../parts/notices.js";
 import { ask, explain, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -40,8 +40,9 @@ class SettingsPage extends View {
 
   template() {
     if (!this.settings) {
+      const problem = isWithoutKey() ? NEEDS_ADMIN : this.problem;
       return html`<h1>Settings</h1>
-        <p class="muted" role="status">${this.problem || "Loading …"}</p>
+        <p class="muted" role="status">${problem || "Loading …"}</p>
         ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}`;
     }
     const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter));
