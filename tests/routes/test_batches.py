@@ -288,6 +288,23 @@ def test_a_row_goes_on_from_its_text(tmp_path) -> None:
         assert text.startswith(sent[-1]["prompt"].removeprefix(sent[0]["prompt"]))
 
 
+def test_a_row_that_goes_on_keeps_what_stages_add(tmp_path) -> None:
+    """The salt of its key, without which others could share what the engine has read of it."""
+    name = "serial-replays-renders-counts-salts"
+    more = ("--cache-disk", "1GB", "--api-key", "secret")
+    with serve(tmp_path, *more, model=name, key="secret") as (server, client):
+        batch = start(client, [row(1, "@tokens=40 @delay=0.05", model=name, max_tokens=40)])
+        wait(client, batch, "in_progress")
+        time.sleep(0.5)
+        client.completions.create(model=name, prompt="live @tokens=2")
+        assert wait(client, batch).request_counts.completed == 1
+        engine = next(one for one, words in server.commands().items() if "--model" in words)
+        bodies = server.ask_process(engine, "/__stats")["bodies"]
+        calls = [body for body in bodies if "@tokens=40" in body.get("prompt", "")]
+        assert len(calls) >= 3 and 0 in [body["max_tokens"] for body in calls]
+        assert len({body["cache_salt"] for body in calls}) == 1
+
+
 SERIAL = "serial-replays-renders-counts"
 
 

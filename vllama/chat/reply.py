@@ -71,6 +71,7 @@ class Reply:
         self._deltas, self._held_ns = Deltas(), 0
         self.failure: VllamaError | None = None  # raised once all before it is sent
         self.is_done = False  # the engine has said so
+        self.resumes_text = False  # the engine is asked for what is still missing of it
         self._taken: Taken | None = None
         self._said = b""  # before that: what the engine was given to go on from
         self._is_behind = False  # what comes has come before

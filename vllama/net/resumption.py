@@ -54,10 +54,12 @@ class Resumption:
 
     async def begin(self, upstream: Upstream) -> Call:
         """Return the first call to the engine."""
-        self._upstream, call, passes = upstream, self._asked, self._reply.passes
-        if self._prepare is not None:
-            call = await self._prepare(upstream, call)
+        self._upstream, passes = upstream, self._reply.passes
+        call = await self._prepare_call(upstream, self._asked)
         return call if passes is None else passes.begin(call)
+
+    async def _prepare_call(self, upstream: Upstream, call: Call) -> Call:
+        return call if self._prepare is None else await self._prepare(upstream, call)
 
     def suspend(self) -> bool:
         """Note that it goes on later, from the text that has come; False if that cannot be."""
@@ -91,15 +93,17 @@ class Resumption:
                 call = await self.begin(upstream)
                 self._reply.begin_again()
                 return upstream, call, await upstream.connect()
+            self._reply.resumes_text = True
             try:
                 # it finds most of it in its cache, as it was computed token by token
-                both_tokens = await _read(upstream, self._rest.read_said)
+                read_said = await self._prepare_call(upstream, self._rest.read_said)
+                both_tokens = await _read(upstream, read_said)
                 connection = await upstream.connect()
             except ConnectionLost as lost:
                 error, was_sent = lost, True
                 continue
             self._asked, self._rest = self._reply.go_on(self._rest, both_tokens), None
-            return upstream, self._asked, connection
+            return upstream, await self._prepare_call(upstream, self._asked), connection
 
 
 async def _read(upstream: Upstream, call: Call) -> int | None:

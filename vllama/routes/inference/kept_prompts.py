@@ -38,7 +38,7 @@ class KeptPrompts(Stage):
             turn = self._cache.begin(reply.prompt_text, access)
             self._turns[running] = reply, turn
             reply.keep_text()
-        return await turn.prepare(lease, upstream, call)
+        return await turn.prepare(lease, upstream, call, restores=not reply.resumes_text)
 
     def released(self, running: RunningRequest) -> None:
         """Note the end of an answer."""

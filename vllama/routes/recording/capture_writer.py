@@ -103,7 +103,7 @@ class Captures(Stage):
     ) -> Call:
         """Note what the engine is asked."""
         recorder = running.recorder
-        if recorder is not None and running.answers[-1].new_prompt:
+        if recorder is not None and running.answers[-1].new_prompt and not reply.resumes_text:
             recorder.call = call  # of the first choice, whose seed is the request's
         return call
 

@@ -148,14 +148,21 @@ class CachedTurn:
         self._mark: int | None = None
         self._owner, self._key_name = (access.identity, access.name) if access else ("", "")
 
-    async def prepare(self, lease: Lease, upstream: Upstream, call: Call) -> Call:
-        """Return the call with its mark, and with the slot that has its conversation now."""
+    async def prepare(
+        self, lease: Lease, upstream: Upstream, call: Call, *, restores: bool
+    ) -> Call:
+        """Return the call with its mark, and with the slot that has its conversation now.
+
+        Without `restores` it stays in the slot that the engine chooses.
+        """
         self._leave()
         each = self._each = self._cache.find(lease)
         if each is None:
             return call
         each.running += 1
-        restored = await each.restore(upstream, call, self._text, self._owner)
+        restored = None
+        if restores:
+            restored = await each.restore(upstream, call, self._text, self._owner)
         if restored is not None:
             self._cache.count_restored(lease.instance.bundle.name)
         call, self._mark = each.mark(restored or call)
