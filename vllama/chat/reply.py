@@ -74,7 +74,7 @@ class Reply:
         self.resumes_text = False  # the engine is asked for what is still missing of it
         self._taken: Taken | None = None
         self._said = b""  # before that: what the engine was given to go on from
-        self._is_behind = False  # what comes has come before
+        self._is_behind = False  # replaying: the client has this text already
         self._on_new: Callable[[], None] = lambda: None
 
     @property
@@ -235,7 +235,7 @@ class Reply:
 
     @property
     def lacks_prompt(self) -> bool:
-        """True if the prompt is to be counted, because the response has ended and nobody told."""
+        """True if the prompt is to be counted, because the engine did not report it."""
         is_midway = not self.has_enough and (self._reader.pending or self._deltas.needs_all)
         if self.count_prompt is None or is_midway:
             return False
@@ -243,7 +243,7 @@ class Reply:
 
     @property
     def has_enough(self) -> bool:
-        """True if a stop sequence has ended the response, and the engine would go on."""
+        """True if a stop sequence has ended the response while the engine goes on."""
         return self._stops is not None and self._stops.is_over
 
     def _take(self, payload: bytes, now_ns: int, out: list[bytes]) -> Event | None:

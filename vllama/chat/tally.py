@@ -101,7 +101,7 @@ class Tally:
         return self.moved
 
     def expect(self, choices: int) -> None:
-        """Take an answer as whole only when so many choices have ended."""
+        """Expect this many choices."""
         self._choices, self.unfinished = choices, set(range(choices))
 
     def count(self, chunk: Chunk, now_ns: int) -> None:

@@ -30,7 +30,7 @@ class ReplyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer(Protocol):
-    """Writes one answer in a client's dialect. Errors and the end are told once, at the end."""
+    """Writes one answer in a client's dialect. An error or the end comes once, last."""
 
     @property
     def content_type(self) -> str:

@@ -200,7 +200,7 @@ class Library(StoredModels):
         others = (one for one in self.local.list() if one.key == bundle.key)
         ranks = {}
         for lora in {one.lora for one in (bundle, *others) if one.lora}:
-            with contextlib.suppress(BadModelFile):  # who asks for it is told
+            with contextlib.suppress(BadModelFile):  # the error appears when it is requested
                 ranks[lora] = read_rank(lora)
         return replace(info, lora_count=len(ranks), lora_rank=max(ranks.values(), default=0))
 

@@ -151,7 +151,7 @@ class Entry:
         return min([limit for limit in limits if limit is not None], default=None)
 
     def answer_as(self, asked: ModelSettings) -> Entry:
-        """Return it with what the settings of the `asked` model say of responses."""
+        """Return the entry with the response settings of the `asked` model."""
         bundle = self.bundle
         settings = replace(
             bundle.settings, defaults=asked.defaults, force=asked.force, strip=asked.strip

@@ -1,4 +1,4 @@
-"""The running server: what it is made of, and how it ends.
+"""The running server: its parts and its shutdown.
 
 On the first signal /readyz says no; after `shutdown_delay` the server accepts no connections, lets
 all requests finish, those that wait too, stops the engines and closes connections, each step with a
@@ -237,7 +237,7 @@ class Daemon:
             return_when=asyncio.FIRST_COMPLETED,
         )
         if gateway.running.list_requests():
-            self._reporter.note("ending the answers that are still running")
+            self._reporter.note("stopping unfinished responses")
         drained.cancel()
         hurried.cancel()
 
@@ -277,7 +277,7 @@ class Daemon:
             return "stopping"
         limit_s = self._in_use.config.drain_timeout_s
         answers = f"{running} answer{'s' if running > 1 else ''}"
-        return f"stopping: {answers} may take up to {limit_s:g} s; Ctrl-C again ends them at once"
+        return f"waiting up to {limit_s:g} s for {answers}; press Ctrl-C again to stop now"
 
     def _describe_start(self, address: str) -> list[str]:
         """Return the first report: the address, the machine, and the engine."""
@@ -319,7 +319,7 @@ def open_batches(config: Config) -> BatchStore:
     """Return the store of batches; those of the server before this one go on."""
     store = BatchStore(config.data_dir / "batches", config.batch_files_bytes)
     if not store.open():
-        log.warning("files and batches are answered with 503: %s", store.obstacle)
+        log.warning("files and batches return 503: %s", store.obstacle)
     return store
 
 
@@ -344,6 +344,6 @@ def open_slot_cache(
 
 
 def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
-    """Return the counter of requests, which goes on where the server before this one ended."""
+    """Return the request counter, restored from the last run."""
     limits = KeyLimits(clock)
     return Meter(limits, UsageRecorder(data_dir / "usage", limits.restore), metrics, clock)

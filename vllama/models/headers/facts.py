@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.base.errors import BadModelFile
-from vllama.models.lookup import rest_on
+from vllama.models.lookup import rest_on, sign
 from vllama.models.names.variants import GgufFacts, Look
 
 _TO_MODEL = ("mm.", "resampler.", "adapter.")
@@ -21,14 +21,13 @@ def look_below(folder: Path) -> Look:
 def _look(path: Path) -> GgufFacts | None:
     rest_on(path)
     try:
-        status = path.stat()
-        return _read_facts(path, status.st_mtime_ns, status.st_size)
+        return _read_facts(path, sign(path))
     except (OSError, BadModelFile):  # its name is all that is known
         return None
 
 
 @lru_cache(maxsize=1024)
-def _read_facts(path: Path, mtime_ns: int, size_bytes: int) -> GgufFacts:
+def _read_facts(path: Path, _: object) -> GgufFacts:
     """Read a header once for each state of the file. Raises BadModelFile."""
     from vllama.models.headers.gguf.header import read_header  # most folders need none
 

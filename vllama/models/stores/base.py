@@ -17,7 +17,7 @@ from vllama.models.lookup import Watch, current, rest_on
 from vllama.models.names.ref import ModelRef
 from vllama.models.types import Bundle, Skipped
 
-MAX_PATHS = 100_000  # of a list that is used again; to look at so many takes 0.2 s
+MAX_LIST_PATHS = 100_000  # of a list that is used again; to look at so many takes 0.2 s
 
 
 class Store(ABC):
@@ -42,7 +42,7 @@ class Store(ABC):
             return tuple(self._read_safely())
         watch, found = self._last or (None, ())
         if watch is None or not watch.holds():
-            with Watch(MAX_PATHS) as watch:
+            with Watch(MAX_LIST_PATHS) as watch:
                 found = tuple(self._read_safely())
                 for each in found:
                     rest_on(*(each.files if isinstance(each, Bundle) else ()))

@@ -73,8 +73,8 @@ def with_lease(
     `size` returns the most tokens that the request can take (`inference.demand`), which its key
     has to have left. `streams`: the client is shown that it waits (`routes.sign_of_life`).
 
-    An answer whose engine dies is asked for again where the engine gives it again
-    (`_Resumer.resume`); the client gets the rest. Until a byte of an answer has been sent, a
+    A response is replayed after a crash of its engine if that is deterministic (`_Resumer.resume`);
+    the client gets the rest. Until a byte of an answer has been sent, a
     failure may also be made good in three ways:
 
     1. An engine that could not be reached at all (it has just ended and its supervisor is about to
@@ -278,7 +278,7 @@ class _Work:
 
 
 class _Resumer:
-    """Finds what an answer goes on with after the end of its engine, or after a pause of a row."""
+    """Finds an engine that can resume a response after a crash, or a row after a pause."""
 
     def __init__(self, work: _Work) -> None:
         self._work = work
@@ -388,7 +388,7 @@ def _learn(lease: Lease, refusal: BadRequest, name: str) -> None:
     learnt = learn_from_refusal(lease.traits, refusal.message)
     if learnt is None:
         raise refusal
-    log.info("%s: %s; it is asked differently from now on", name, refusal.message)
+    log.info("%s: %s; requests to this engine are adapted", name, refusal.message)
     own = lease.instance.traits
     if own is not None:
         lease.instance.traits = learn_from_refusal(own, refusal.message) or own

@@ -50,7 +50,7 @@ async def run_relay(
     end_stage()
     tally, resumer = relay.reply.tally, running.resumer
     if (collect := relay.reply.collect) is not None:
-        # it tells as much as the prompt, and is of no use to those who read captures
+        # its contents are as private as the prompt, and it is of no use to those who read captures
         running.recorder = request.recorder = None
         before_finish = collect if before_finish is None else _both(before_finish, collect)
     if (check := relay.reply.check) is not None:

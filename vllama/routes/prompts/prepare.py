@@ -108,7 +108,7 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
         raise CapabilityMissing(f'"{asked.model}" does not support {what}')
     if asked.suffix and not inserts:
         raise CapabilityMissing(f"{entry.full_name} does not support insert")
-    # what must be called can be had of any model, by a schema
+    # any model can make a forced call, through a schema
     if leaves_choice(asked) and Capability.TOOLS not in capabilities:
         raise CapabilityMissing(f"{entry.full_name} does not support tools")
     if asked.tools:  # Ollama takes tools without a name, which nobody can call
@@ -184,8 +184,8 @@ class Turn:
 
     `limit` bounds the tokens of the answer, None: the end of the engine's context does. `is_text`:
     the answer goes on a text, so that nothing in it is thinking. `keeps_thinking_end`: as Ollama's
-    answers to prompts made with a Go template do. `source`: see `compose_filters`. `generate`: what
-    another Ollama is asked with. `inspection`: what is collected, and how the model is steered.
+    answers to prompts made with a Go template do. `source`: see `compose_filters`. `generate`: the
+    body for an upstream Ollama. `inspection`: what is collected, and how the model is steered.
     `special_tokens`: those that the engine leaves in the text, and that are taken out of it.
     """
 

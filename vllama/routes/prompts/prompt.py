@@ -158,7 +158,7 @@ class PromptMaker:
         counts = always or not traits.usage_in_stream or self._may_be_long(messages, tools, media)
         # whoever splits thinking off must know whether the template has opened it
         splits = not traits.splits_reasoning and marks_thinking(source)
-        # a refusal has to be known before the engine answers it with an error of its own
+        # a template's refusal is found before the engine fails on it
         wanted = counts or text_wanted or splits or "raise_exception" in source
         if not finished and not (source and wanted):
             return messages, prompt

@@ -1,4 +1,4 @@
-"""Stages: what takes part in requests without answering them, such as limits, captures and traces.
+"""Stages: parts of the handling of requests that make no response: limits, captures, traces …
 
 A server has one list of them, made at its start from its settings (`server/daemon.py`). Each stage
 overrides the steps that concern it. A step that no stage overrides costs nothing.
