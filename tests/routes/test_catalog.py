@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import operator
 import os
 import shutil
@@ -304,6 +305,46 @@ MISSING = {
 }
 
 
+def split_folder(place: Place) -> None:
+    """Write a model in two shards, of whose index nothing is there yet."""
+    folder = write_folder(place, "shards")
+    for number in (1, 2):
+        shutil.copy(folder / "model.safetensors", folder / f"part-{number}.safetensors")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+def write_index(place: Place) -> None:
+    names = {f"x{number}": f"part-{number}.safetensors" for number in (1, 2)}
+    text = json.dumps({"weight_map": names})
+    (place.own / "shards" / "model.safetensors.index.json").write_text(text)
+
+
+def link_to_drive(path: str, name: str) -> Callable[[Place], object]:
+    def prepare(place: Place) -> None:
+        (place.home / path).parent.mkdir(parents=True, exist_ok=True)
+        (place.home / path).symlink_to(place.home / "drive" / name)
+
+    return prepare
+
+
+LATER = {
+    "the drive of a file": (
+        link_to_drive("own/x.gguf", "y.gguf"),
+        lambda place: place.gguf("drive/y.gguf"),
+    ),
+    "the drive of a folder": (
+        link_to_drive("own/inner", "inner"),
+        lambda place: shutil.copytree(write_folder(place, "made"), place.home / "drive/inner"),
+    ),
+    "the drive of LM Studio's publisher": (
+        link_to_drive("studio/p", "p"),
+        lambda place: place.gguf("drive/p/r/m-Q8_0.gguf"),
+    ),
+    "an index is written in place": (split_folder, write_index),
+}
+
+
 def describe(library: Library) -> object:
     """Return all that a list tells, and what it leaves out."""
     return library.list(), library.list_skipped()
@@ -311,7 +352,7 @@ def describe(library: Library) -> object:
 
 def test_the_next_list_sees_each_change(tmp_path: Path) -> None:
     orders = {title: (order.prepare, order.change) for title, order in ORDERS.items()}
-    orders |= {title: (missing.hide, missing.show) for title, missing in MISSING.items()}
+    orders |= LATER | {title: (missing.hide, missing.show) for title, missing in MISSING.items()}
     places = {title: Place(tmp_path / str(n)) for n, title in enumerate(orders)}
     for title, (prepare, _) in orders.items():
         prepare(places[title])
