@@ -79,8 +79,8 @@ class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[str | None, says("the name of the API key")]
     started_at: str
     outcome: Annotated[Outcome, says("how it ended")]
-    status: Annotated[int, says("the HTTP status; 0 if no answer was begun")]
-    seconds: Annotated[float, says("from the request to the end of the answer")]
+    status: Annotated[int, says("the HTTP status; 0 if no response was begun")]
+    seconds: Annotated[float, says("from the request to the end of the response")]
     prompt_tokens: int | None
     cached_tokens: Annotated[int | None, says("the tokens of the prompt that needed no work")]
     generated_tokens: int
@@ -134,7 +134,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float
     first_token_s: Annotated[
         float | None,
-        says("the mean time to the first token since the sample before; null without an answer"),
+        says("the mean time to the first token since the sample before; null without a response"),
     ]
     requests: Annotated[int, says("requests that are running")]
     queued: Annotated[int, says("requests that are waiting")]

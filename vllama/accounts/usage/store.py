@@ -95,7 +95,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: Annotated[int, says("tokens of the prompts that needed no work")]
     generated_tokens: int
-    seconds: Annotated[float, says("the times from each request to the end of its answer")]
+    seconds: Annotated[float, says("the times from each request to the end of its response")]
 
 
 Recent: TypeAlias = tuple[dict[str, int], list[tuple[float, int]]]

@@ -30,11 +30,11 @@ Examples:
   vllama batch rows.jsonl
   vllama batch rows.jsonl -o answers.jsonl --model smollm2:135m
   vllama batch                                             all batches
-  vllama batch batch_1a2b -o answers.jsonl                 wait for one, and get its answers
+  vllama batch batch_1a2b -o answers.jsonl                 wait for one, and get its responses
   vllama batch batch_1a2b --cancel
 
 Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
-the batch to the server. The exit code is 0 if every request has an answer, else 1; see
+the batch to the server. The exit code is 0 if every request has a response, else 1; see
 docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'

@@ -74,7 +74,7 @@ class Message(Struct, kw_only=True):
 class MessageStart(Struct, tag="message_start"):
     """The first event."""
 
-    message: Annotated[Message, says("the answer, still without content")]
+    message: Annotated[Message, says("the response, still without content")]
 
 
 class BlockStart(Struct, tag="content_block_start"):
@@ -133,7 +133,7 @@ class EndOfMessage(Struct):
 class MessageDelta(Struct, tag="message_delta"):
     """The end of the answer, and what it took."""
 
-    delta: Annotated[EndOfMessage, says("why the answer ends")]
+    delta: Annotated[EndOfMessage, says("why the response ends")]
     usage: MessageUsage
 
 

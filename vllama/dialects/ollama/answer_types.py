@@ -73,7 +73,7 @@ class Generated(Struct, kw_only=True):
     done: Annotated[bool, says("whether this is the last object")]
     done_reason: Annotated[
         Literal["stop", "length", "content_filter", "load", "unload"] | UnsetType,
-        says("why the answer ends"),
+        says("why the response ends"),
     ] = UNSET
     total_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
     load_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET

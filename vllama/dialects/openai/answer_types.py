@@ -26,7 +26,7 @@ class Usage(Struct):
 
     prompt_tokens: int
     total_tokens: int
-    completion_tokens: Annotated[int | UnsetType, says("the tokens of the answer")] = UNSET
+    completion_tokens: Annotated[int | UnsetType, says("the tokens of the response")] = UNSET
     prompt_tokens_details: Annotated[
         dict[str, Any] | UnsetType | None, says("how many tokens of the prompt needed no work")
     ] = UNSET
@@ -57,7 +57,7 @@ class ChatMessage(Struct):
 
     role: str
     content: str | None
-    reasoning: Annotated[str | UnsetType, says("what the model thought before its answer")] = UNSET
+    reasoning: Annotated[str | UnsetType, says("the thinking before the response")] = UNSET
     refusal: Annotated[str | UnsetType, says("why the model refuses")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
 
@@ -66,7 +66,7 @@ class ChatChoice(Struct):
     """One of several answers."""
 
     index: int
-    message: Annotated[ChatMessage, says("the answer")]
+    message: Annotated[ChatMessage, says("the response")]
     finish_reason: Reason | None
     logprobs: Logprobs = UNSET
 
@@ -78,7 +78,7 @@ class ChatCompletion(Struct):
     object: Literal["chat.completion"]
     created: Annotated[int, says("in Unix seconds")]
     model: str
-    choices: Annotated[list[ChatChoice], says("the answers")]
+    choices: Annotated[list[ChatChoice], says("the responses")]
     usage: Usage
     system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
@@ -110,7 +110,7 @@ class ChatChunk(Struct):
     object: Literal["chat.completion.chunk"]
     created: Annotated[int, says("in Unix seconds")]
     model: str
-    choices: Annotated[list[ChatChunkChoice], says("the answers that it adds to")]
+    choices: Annotated[list[ChatChunkChoice], says("the responses that it adds to")]
     usage: Usage | UnsetType | None = UNSET
     timings: Annotated[dict[str, Any] | UnsetType, says("llama-server's own measurements")] = UNSET
     system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET

@@ -119,7 +119,7 @@ class RequestCounts(Struct, kw_only=True):
     """Numbers of a batch's rows: all, and those that have ended."""
 
     total: Annotated[int, says("how many rows there are")] = 0
-    completed: Annotated[int, says("how many have an answer")] = 0
+    completed: Annotated[int, says("how many have a response")] = 0
     failed: Annotated[int, says("how many have an error")] = 0
 
 
@@ -133,7 +133,7 @@ class Batch(Struct, kw_only=True):
     input_file_id: Annotated[str, says("the file with the rows")]
     completion_window: Annotated[str, says("how long it may take: `24h`")]
     status: Annotated[BatchStatus, says("how far it is")] = "validating"
-    output_file_id: Annotated[str | None, says("the file with the answers, at the end")] = None
+    output_file_id: Annotated[str | None, says("the file with the responses, at the end")] = None
     error_file_id: Annotated[str | None, says("the file with the errors, at the end")] = None
     created_at: int
     in_progress_at: Annotated[int | None, says("when its rows began")] = None

@@ -35,8 +35,8 @@ Examples:
   vllama replay bug.json --engine llama-server      by a server of its own
   vllama replay bug.json --set kv_cache_type=q8_0 --json
 
-The exit code is 0 if the answers are the same, or differ no more than engines do by chance; 1 if
-they are different; 3 if there is no answer to compare, or one that was sampled. See
+The exit code is 0 if the responses are the same, or differ no more than engines do by chance; 1 if
+they are different; 3 if there is no response to compare, or one that was sampled. See
 docs/guide/measure.md.
 """
 NOTHING = "-"

@@ -26,9 +26,9 @@ EXAMPLES = """\
 Examples:
   vllama serve --capture 100         keep the last 100 requests from now on
   vllama requests                    list them, the newest last
-  vllama requests 1a20602c680-4      show one: messages, answer, times
+  vllama requests 1a20602c680-4      show one: messages, response, times
   vllama requests 1a20602c680-4 --curl
-  vllama requests ./bug.json --raw   the answer's bytes, as the client got them
+  vllama requests ./bug.json --raw   the response's bytes, as the client got them
 
 Captures are files (docs/reference/captures.md); no server has to run. 'vllama ps
 --requests' lists the running requests.

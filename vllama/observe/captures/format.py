@@ -74,7 +74,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     """A piece of an answer's body, and when it came: seconds after the request."""
 
     at_s: Annotated[float, says("seconds after the request")]
-    data: Annotated[str, says("the piece, in the answer's encoding")]
+    data: Annotated[str, says("the piece, in the response's encoding")]
 
 
 class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
@@ -131,16 +131,16 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     queued_s: Annotated[float, says("the wait for a slot, in seconds")] = 0.0
     load_s: Annotated[float, says("the part of the wait in which a model loaded")] = 0.0
     first_token_s: Annotated[float | None, says("from the request to the first token")] = None
-    total_s: Annotated[float, says("from the request to the end of the answer, in seconds")] = 0.0
+    total_s: Annotated[float, says("from the request to the end of the response, in seconds")] = 0.0
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of a request."""
 
     prompt: Annotated[int, says("the tokens of the prompt")]
-    generated: Annotated[int, says("the tokens of the answer")]
+    generated: Annotated[int, says("the tokens of the response")]
     cached: Annotated[int | None, says("the tokens of the prompt that needed no work")] = None
-    estimated: Annotated[bool, says("whether the answer's were counted by pieces of text")] = False
+    estimated: Annotated[bool, says("the response's were counted by pieces of text")] = False
     per_s: Annotated[float | None, says("generated tokens per second")] = None
 
 
@@ -165,12 +165,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[Model | None, says("the model that answered")]
     engine: Annotated[Engine | None, says("the engine that answered")]
     settings: Annotated[
-        Mapping[str, str], says("settings of the server that were given and may change answers")
+        Mapping[str, str], says("settings of the server that were given and may change responses")
     ]
     times: Annotated[Times, says("how long it took")]
-    answer: Annotated[AnswerHead, says("what was answered")]
+    answer: Annotated[AnswerHead, says("the response")]
     outcome: Annotated[Outcome, says("how it ended")]
-    error: Annotated[Failure | None, says("the error that the answer ended with")]
+    error: Annotated[Failure | None, says("the error that the response ended with")]
     tokens: Annotated[Tokens | None, says("the counts of tokens")]
 
 
@@ -178,7 +178,7 @@ class Capture(Summary, frozen=True, kw_only=True):
     """A capture with its bodies."""
 
     request: Annotated[CapturedRequest, says("what was asked")]
-    answer: Annotated[CapturedAnswer, says("what was answered")]
+    answer: Annotated[CapturedAnswer, says("the response")]
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class AnswerText(msgspec.Struct, frozen=True, kw_only=True):
 class ReadCapture(Capture, frozen=True, kw_only=True):
     """A capture with its bodies, and with what the answer says."""
 
-    texts: Annotated[list[AnswerText], says("what the answer says")]
+    texts: Annotated[list[AnswerText], says("what the response says")]
 
 
 T = TypeVar("T", bound=Summary)

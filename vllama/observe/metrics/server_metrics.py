@@ -127,7 +127,7 @@ class Metrics:
         self.queue_refusals.add(("",), 0)
         self.latency = Histogram(
             "vllama_e2e_request_latency_seconds",
-            "Time from the arrival of a request to the end of its answer.",
+            "Time from the arrival of a request to the end of its response.",
             ("model", "route"),
             bounds=LATENCIES_S,
         )
@@ -139,13 +139,13 @@ class Metrics:
         )
         self.first_token = Histogram(
             "vllama_time_to_first_token_seconds",
-            "Time from the arrival of a request to the first token of its answer.",
+            "Time from the arrival of a request to the first token of its response.",
             by_model,
             bounds=LATENCIES_S,
         )
         self.token_time = Histogram(
             "vllama_request_time_per_output_token_seconds",
-            "Mean time between the tokens of an answer, after the first.",
+            "Mean time between the tokens of a response, after the first.",
             by_model,
             bounds=TOKEN_TIMES_S,
         )

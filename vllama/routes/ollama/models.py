@@ -245,7 +245,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model.
 
     Clients share a download. It stops when the last one leaves, and the next goes on from there.
-    With `background` it needs no client, and the answer comes at once.
+    With `background` it needs no client, and the response comes at once.
     """
     body = decode_request(await request.body(), PullBody)
     name = body.model or body.name

@@ -69,7 +69,7 @@ Comparison = tuple[str, Sequence[Any]]
 async def rerank(gateway: Gateway, request: Request) -> None:
     """Order documents by how well they fit a query.
 
-    With `texts` in place of `documents` the answer is a bare array.
+    With `texts` in place of `documents` the response is a bare array.
     """
     body, extras = take_extras(parse_openai(await request.body(), RerankBody))
     entry = await find_v1_model(gateway, body.get("model"))

@@ -69,7 +69,7 @@ async def list_logs(gateway: Gateway, request: Request) -> None:
 async def get_log(gateway: Gateway, request: Request) -> None:
     """Show a log.
 
-    With `?follow=1` the answer goes on with what is added, and has no end.
+    With `?follow=1` the response goes on with what is added, and has no end.
     """
     query = request.read_query()
     attempt, follow = read_number_in(query, "attempt"), query.get("follow", "") in ("1", "true")

@@ -91,7 +91,7 @@ def describe_node(node: Node) -> NodeRow:
 
 
 async def drain(gateway: Gateway, request: Request) -> None:
-    """Send a node no more requests; its running answers go on."""
+    """Send a node no more requests; its running responses go on."""
     await _set_drained(gateway, request, is_drained=True)
 
 

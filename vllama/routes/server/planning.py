@@ -111,7 +111,7 @@ class Preview(Struct):
     chosen: Annotated[bool, says("whether this engine would be used")]
     memory_bytes: Annotated[int | None, says("the memory that it needs")]
     error: Annotated[str | None, says("why the model cannot be served")]
-    plan: Annotated[PlanAnswer, says("the answer of `/api/plan`")]
+    plan: Annotated[PlanAnswer, says("the response of `/api/plan`")]
 
 
 class Previews(Struct):

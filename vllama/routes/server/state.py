@@ -127,7 +127,7 @@ async def end_request(gateway: Gateway, request: Request) -> None:
 async def list_captures(gateway: Gateway, request: Request) -> None:
     """List the newest captures without their bodies, the newest first.
 
-    A capture is a request to a model with its answer; `--capture N` keeps them.
+    A capture is a request to a model with its response; `--capture N` keeps them.
     """
     captures = gateway.captures
     if captures is None:
@@ -139,7 +139,7 @@ async def list_captures(gateway: Gateway, request: Request) -> None:
 
 
 async def get_capture(gateway: Gateway, request: Request) -> None:
-    """Show one capture with its bodies and the texts of its answer.
+    """Show one capture with its bodies and the texts of its response.
 
     It is found by its own id, or by the client's id of the request.
     """
