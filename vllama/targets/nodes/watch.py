@@ -80,6 +80,8 @@ class Nodes:
             try:
                 await node.follow(self._upstreams)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
+                if self.nodes.get(node.name) is not node:  # the reason is another one
+                    return
                 reason = error.sentence() if isinstance(error, VllamaError) else str(error)
                 reason = reason or "it does not answer"
                 self._lose(node, reason, stops=isinstance(error, NodeStops))
