@@ -89,7 +89,7 @@ def test_a_change_holds_at_once_and_comments_stay(server: Configured) -> None:
     text = server.file.read_text()
     assert '# ours: how long models stay\nkeep_alive = "10m"  # decided by Ann\n' in text
     assert text.index("threads = 3") < text.index("[models")  # else it would be one of the table
-    assert text.endswith('[models."other"]\ncontext = 1024\n')
+    assert text.endswith('[models."other"]\ncontext_length = 1024\n')
     server.wait_for("settings changed from 127.0.0.1: keep_alive .7m → 10m., threads .auto → 3.")
     status, told = server.change(threads=None, keep_alive="7m")
     assert status == 200 and "threads" not in server.file.read_text()
