@@ -96,12 +96,12 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["engines", "install"], 2, "cannot install: no engine is named"),
+        (["engines", "install"], 2, "Missing argument 'ENGINES'"),
         (["engines", "mend", "painter"], 2, "choose one of list, install, remove, doctor"),
         (["engines", "install", "nothing"], 2, "no such engine"),
-        (["engines", "check"], 2, "cannot check: no engine is named"),
+        (["engines", "check"], 2, "Missing argument 'ADAPTERS'"),
         (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
-        (["engines", "list", "painter"], 2, "it is about all engines"),
+        (["engines", "list", "painter"], 2, "unexpected extra argument"),
         (["engines", "install", "painter"], 2, "agree with --yes"),
         (["engines", "install", "external"], 3, "no package of it is known"),
         (["engines", "remove", "llama.cpp"], 3, "not installed"),
