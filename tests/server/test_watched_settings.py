@@ -32,7 +32,7 @@ def test_a_watched_file_is_taken_over_or_refused_as_a_whole(tmp_path) -> None:
         replace("max_queue = 9\n[models.plain]\ncontxt = 1\n")
         until(lambda: server.get("/api/config")["refused"])
         refused = server.get("/api/config")["refused"]
-        assert "line 3: no such field; did you mean context?" in refused
+        assert "line 3: no such field; did you mean context_length?" in refused
         assert show("max_queue") == "7"
         output = server.wait_for("the settings stay as they were")
         assert output.count("the settings stay as they were") == 1

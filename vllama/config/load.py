@@ -17,7 +17,14 @@ from vllama.base.spelling import find_similar
 from vllama.base.toml_lines import find_line, write_keys
 from vllama.config.address import Address, parse_address
 from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
-from vllama.config.removed import ELSEWHERE, is_removed, list_removed, renew, suggest_setting
+from vllama.config.removed import (
+    ELSEWHERE,
+    find_present,
+    is_removed,
+    list_removed,
+    renew,
+    suggest_setting,
+)
 from vllama.config.secrets import explain_unsendable, open_to_others, read_keys
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 from vllama.models.settings import UpstreamSettings
@@ -313,8 +320,9 @@ class _Loader:
             return kind.read(value)
         except TableError as error:
             where = f"{write_keys(error.path)} from {source.place(error.path)}"
-            other = ELSEWHERE.get(error.path[-1])
-            hint = f"did you mean {other}?" if other else error.hint
+            other = find_present(error.path[-1])
+            is_far = error.hint is None or not error.hint.startswith("did you mean")
+            hint = f"did you mean {other}?" if other and is_far else error.hint
             raise ConfigError(f"cannot use {where}: {error.reason}", hint=hint) from None
         except ValueError as error:
             words = value if isinstance(value, list | tuple) else [write_value(value)]

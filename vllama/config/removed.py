@@ -129,6 +129,13 @@ def suggest_setting(name: str, known: Collection[str], otherwise: str | None = N
     return suggest(others.get(near[0], near[0]) if near else name, known, otherwise)
 
 
+def find_present(name: str) -> str | None:
+    """Return the present name of what other tools, or earlier versions, call nearly so."""
+    others = {**RENAMED_FIELDS, **ELSEWHERE}
+    near = find_similar(name, others, most=1)
+    return others[near[0]] if near else None
+
+
 def renew(kind: str, tables: Any, place: Place) -> Iterator[str]:
     """Bring tables of models or upstreams up to date, and yield a notice for each old field.
 

@@ -6,6 +6,8 @@ Each start of an engine is an attempt with its own log; the newest five of each 
 from __future__ import annotations
 
 import json
+import os
+import re
 import select
 import sys
 import time
@@ -173,13 +175,31 @@ class _Engine:
 
 
 def _find_port(settings: Config) -> int:
-    """Return the port of the server that runs on the data folder: the usual one, or another."""
+    """Return the port of the server that runs on the data folder: the usual one, or another.
+
+    If none runs, it is that of the last one.
+    """
     from urllib.parse import urlsplit
 
     from vllama.base.servers import find_servers
 
     running = {urlsplit(each.url).port or 0 for each in find_servers(settings.data_dir)}
-    return min(running) if running and settings.port not in running else settings.port
+    if not running:
+        return _read_last_port(settings.log_dir) or settings.port
+    return settings.port if settings.port in running else min(running)
+
+
+def _read_last_port(log_dir: Path) -> int | None:
+    """Return the port of the server that logged last; None if no line tells one."""
+    from vllama.supervise.logs import OWN_LOG
+
+    try:
+        with (log_dir / OWN_LOG).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - OWN_LINE_BYTES))
+            ports = re.findall(rb'"port": (\d+),', log.read())  # unescaped: of no text
+    except OSError:
+        return None
+    return int(ports[-1]) if ports else None
 
 
 def _show_own(
