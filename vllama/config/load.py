@@ -320,10 +320,10 @@ class _Loader:
             return kind.read(value)
         except TableError as error:
             where = f"{write_keys(error.path)} from {source.place(error.path)}"
-            other = find_present(error.path[-1])
-            is_far = error.hint is None or not error.hint.startswith("did you mean")
-            hint = f"did you mean {other}?" if other and is_far else error.hint
-            raise ConfigError(f"cannot use {where}: {error.reason}", hint=hint) from None
+            hint = error.hint or ""
+            if hint.startswith("choose one of ") and (other := find_present(error.path[-1])):
+                hint = f"did you mean {other}?"
+            raise ConfigError(f"cannot use {where}: {error.reason}", hint=hint or None) from None
         except ValueError as error:
             words = value if isinstance(value, list | tuple) else [write_value(value)]
             shown = "…" if setting.secret else " ".join(map(str, words))
