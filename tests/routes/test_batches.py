@@ -561,7 +561,7 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
             assert done.returncode == 1 and "another server runs those" in done.stderr
             live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
             assert second.post("/api/generate", live)[0] == 200
-        assert "answered with 503: another server runs those" in second.output
+        assert "return 503: another server runs those" in second.output
         kill(first)
         deadline_s = time.monotonic() + LIMIT_S
         while second.request("GET", "/v1/batches")[0] == 503:

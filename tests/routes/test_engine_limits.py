@@ -33,8 +33,8 @@ def test_a_request_that_takes_too_much_memory_is_told_so_and_others_go_on(tmp_pa
         assert "".join(line["message"]["content"] for line in lines) == WHOLE
         # the log names all requests that may have been the cause
         server.wait_for(r"supervise: .*more than its limit")
-        server.wait_for(r"the answer goes on after .* \[(\w+)-1\]\n")
-        server.wait_for(r"the answer goes on after .* \[(\w+)-2\]\n")
+        server.wait_for(r"engine crashed; response resumed after .* \[(\w+)-1\]\n")
+        server.wait_for(r"engine crashed; response resumed after .* \[(\w+)-2\]\n")
         server.wait_for(r" access: .* 500 .*more than its limit of .* \[(\w+)-2\]\n")
         assert server.post("/api/chat", ask(name, "@tokens=1") | {"stream": False})[0] == 200
 
