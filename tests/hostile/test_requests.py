@@ -16,13 +16,19 @@ from tests.hostile.counting import TooMany, steps
 from tests.hostile.test_model_files import MB, memory
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base.clock import RealClock
-from vllama.base.errors import MAX_MESSAGE, BadRequest, InvalidModelRef, VllamaError
+from vllama.base.errors import (
+    MAX_MESSAGE,
+    BadRequest,
+    ContextOverflow,
+    InvalidModelRef,
+    VllamaError,
+)
 from vllama.chat import bodies as bodies_module
 from vllama.chat.bodies import MAX_TEXT, MAX_VALUES, decode_json, decode_object
 from vllama.chat.engine.traits import Tokenizer, Traits
 from vllama.chat.grammar_schema import CONVERTER, FRAGILE, SchemaWriter
 from vllama.chat.prepare import make_call_schema
-from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS, Message
+from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS, Fitting, Message
 from vllama.chat.schema import MOST_BYTES, check_schema
 from vllama.chat.templates.go.parse import MAX_LENGTH
 from vllama.chat.templates.go_template_prompt import MAX_KEPT_LENGTH, _kept, parse_go_template
@@ -44,7 +50,7 @@ from vllama.routes.context import Starting
 from vllama.routes.guards import Guards
 from vllama.routes.in_use import InUse, Setup
 from vllama.routes.prompts import tokenizer
-from vllama.routes.prompts.prompt import PromptMaker
+from vllama.routes.prompts.prompt import Prompt, PromptMaker
 from vllama.routes.route import Route
 
 STEPS = 300_000
@@ -321,6 +327,20 @@ def test_nor_is_it_rendered() -> None:
     half = Message(role="user", content="a" * (tokenizer.MAX_TEXT // 2 + 1))
     with memory(MB), pytest.raises(BadRequest, match="too long"):
         asyncio.run(maker.from_chat((half, half), (), think=None))
+
+
+@pytest.mark.parametrize(("tokens", "held"), [(99, True), (100, False), (101, False)])
+def test_what_the_context_holds_is_never_cut(tokens: int, held: bool) -> None:
+    """A prompt that counts as held is one that `shorten` leaves alone."""
+    traits = Traits(context_length=100)
+    maker = PromptMaker(INFO, None, None, traits, fitting=Fitting(truncate=False))  # type: ignore[arg-type]
+    prompt = Prompt(engine=traits, may_be_cut=False, tokens=tokens)
+    assert maker._holds(prompt, ()) is held
+    if held:
+        assert asyncio.run(maker.shorten(prompt)) is prompt
+    else:
+        with pytest.raises(ContextOverflow):
+            asyncio.run(maker.shorten(prompt))
 
 
 # -- what stays of a request ---------------------------------------------------------------------

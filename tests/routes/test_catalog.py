@@ -368,6 +368,10 @@ def test_the_next_list_sees_each_change(tmp_path: Path) -> None:
         assert after != before, title
 
 
+def test_a_watch_that_never_ran_holds_nothing() -> None:
+    assert not Watch().holds()
+
+
 def test_changes_within_a_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
     place = Place(tmp_path)
     file = place.gguf("own/quick.gguf")
