@@ -36,7 +36,7 @@ class Store(ABC):
     def read_all(self) -> Iterable[Bundle | Skipped]:
         """Yield all models; one that cannot be served is `Skipped`, and costs no other."""
 
-    def _read_once(self) -> Sequence[Bundle | Skipped]:
+    def _read_if_changed(self) -> Sequence[Bundle | Skipped]:
         """Return all models, read again only if something changed that they rest on."""
         if not self.is_watched:
             return tuple(self._read_safely())
@@ -62,7 +62,7 @@ class Store(ABC):
     def list(self) -> list[Bundle]:
         """Return all complete models, of equal names the first; log once what is left out."""
         found: dict[str, Bundle] = {}
-        for each in self._read_once():
+        for each in self._read_if_changed():
             if isinstance(each, Bundle):
                 found.setdefault(each.name, each)
             else:  # no warning: many are another program's business
@@ -96,7 +96,7 @@ class Store(ABC):
 
     def list_skipped(self) -> tuple[Skipped, ...]:
         """Return the models that cannot be served and are not listed, with the reasons."""
-        return tuple(each for each in self._read_once() if isinstance(each, Skipped))
+        return tuple(each for each in self._read_if_changed() if isinstance(each, Skipped))
 
     def keeps(self, bundle: Bundle) -> tuple[str, str] | None:
         """Return (why vllama does not delete a model, what the user can do); None if it does."""
