@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllama.routes.first_token import ServerDown, TooSlow, first_token_in_time
+from vllama.routes.first_token import ServerDown, TooSlow, compute_limit, first_token_in_time
 
 
 @pytest.mark.parametrize(("goes_down", "error"), [(True, ServerDown), (False, TooSlow)])
@@ -56,3 +56,21 @@ def test_the_time_begins_anew_while_the_engine_is_at_work_for_others() -> None:
     with pytest.raises(TooSlow):
         asyncio.run(wait())
     assert next(tokens, None) is None
+
+
+@pytest.mark.parametrize(
+    ("context_length", "tokens_per_s", "limit_s"),
+    [
+        (4096, None, 600),
+        (8192, None, 600),
+        (131_072, None, 9600),
+        (131_072, 1000, 600),  # four times 131 s
+        (131_072, 100, 5243),
+        (131_072, 10, 9600),  # no longer than without a measurement
+        (4096, 1, 600),
+    ],
+)
+def test_a_long_context_has_the_time_that_its_prompt_needs(
+    context_length: int, tokens_per_s: float | None, limit_s: int
+) -> None:
+    assert round(compute_limit(600, context_length, tokens_per_s)) == limit_s

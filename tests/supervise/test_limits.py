@@ -188,6 +188,82 @@ def test_other_programs_of_the_user_cannot_read_one_that_is_closed() -> None:
             process.communicate(b"\n")
 
 
+GUARDED = """
+import sys
+there = {"__name__": ""}
+exec(open(sys.argv[1]).read(), there)
+there.update(GROUPS=sys.argv[2], OWN_GROUP=sys.argv[2] + "/own")
+there["main"](["--status-fd", "1", "--grace", "1", "--memory", "1048576000", "--", *sys.argv[3:]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "is_made"),
+    [
+        ("0::/system.slice/vllama.service/server\n", True),
+        ("1:name=systemd:/\n0::/system.slice/vllama.service/server\n", True),
+        ("0::/system.slice/vllama.service\n", False),  # not divided
+        ("0::/user.slice/session-1.scope\n", False),
+        ("0::/elsewhere/server\n", False),  # cannot be divided
+        ("4:memory:/server\n", False),
+    ],
+)
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_service_has_the_kernel_hold_the_limit(
+    tmp_path: Path, own: str, is_made: bool, kills: int
+) -> None:
+    """On folders that look like control groups: version 2 is not everywhere."""
+    unit = tmp_path / "system.slice/vllama.service"
+    unit.mkdir(parents=True)
+    (tmp_path / "own").write_text(own)
+    engine = (
+        "import pathlib, sys; made = list(pathlib.Path(sys.argv[1]).glob('engine-*'))\n"
+        f"for each in made: (each / 'memory.events').write_text('oom 9\\noom_kill {kills}\\n')"
+    )
+    stdin, supervisor = os.pipe()  # its closing would end the guard
+    found = subprocess.run(
+        (
+            *(sys.executable, "-I", "-S", "-c", GUARDED, shim.__file__, str(tmp_path)),
+            *(sys.executable, "-I", "-S", "-c", engine, str(unit)),
+        ),
+        env={shim.ENV_VARIABLE: ""},
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    os.close(stdin)
+    os.close(supervisor)
+    told = [line for line in found.stdout.splitlines() if not line.startswith("pid ")]
+    assert told == ["memory 0", "exit 0"][0 if kills and is_made else 1 :]
+    groups = {
+        file.name: file.read_text()
+        for folder in unit.glob("engine-*")
+        for file in folder.iterdir()
+        if file.name != "memory.events"
+    }
+    limits = {"memory.max": "1048576000", "memory.oom.group": "1", "cgroup.procs": "0"}
+    assert groups == (limits if is_made else {})
+    divided = unit / "cgroup.subtree_control"
+    assert divided.exists() is is_made and (not is_made or divided.read_text() == "+memory")
+
+
+@pytest.mark.parametrize(("mark", "moves"), [(b"1", True), (b"0", False), (None, False)])
+def test_a_server_divides_only_a_group_that_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes | None, moves: bool
+) -> None:
+    unit = tmp_path / "vllama.service"
+    unit.mkdir()
+    (tmp_path / "own").write_text("0::/vllama.service\n")
+    if mark is not None:
+        os.setxattr(unit, "user.delegate", mark)
+    monkeypatch.setattr(shim, "GROUPS", str(tmp_path))
+    monkeypatch.setattr(shim, "OWN_GROUP", str(tmp_path / "own"))
+    guard.divide_control_group()
+    moved = unit / "server/cgroup.procs"
+    assert (moved.read_text() if moved.exists() else None) == ("0" if moves else None)
+
+
 @pytest.mark.parametrize("own", [0, 300, 700])
 def test_a_score_is_never_lowered(own: int) -> None:
     code = (
@@ -206,4 +282,6 @@ def test_a_score_is_never_lowered(own: int) -> None:
 def test_the_cause_is_the_limit_whatever_the_exit() -> None:
     launch = Lab(Path("/nowhere")).spec(spec.Endpoint(port=1), memory_limit_bytes=LIMIT)
     assert "its limit of 200 MiB" in launch.explain(Exit(code=-9, excess_bytes=2 * LIMIT)).cause
+    by_kernel = launch.explain(Exit(code=-9, excess_bytes=0)).cause
+    assert by_kernel == "it took more memory than its limit of 200 MiB"
     assert launch.explain(Exit(code=-9)).cause == "ended by signal 9"

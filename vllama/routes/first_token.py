@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from vllama.base.errors import UpstreamError
 from vllama.net.http.request import ClientGone
 from vllama.net.upstream.pool import Upstream
-from vllama.routes.recording.running import RunningRequest
+from vllama.routes.recording.running import RunningRequest, compute_prompt_speed
 from vllama.supervise.probe import http_status
 
 TIMED_CONTEXT = 8192  # tokens, for which `first_token_timeout` holds
+PROMPT_MARGIN = 4  # as long as the longest prompt took at the slowest speed so far
+MEASURED_PROMPT = 100  # tokens; shorter ones tell little of the speed
 YIELD_S = 5.0  # for which an engine may go on with a request that has ended
 LOOK_S = 1.0
 """How often a request that waits for a token looks whether its server is up, or at work."""
@@ -89,6 +91,18 @@ async def first_token_in_time(
         raise error from None
 
 
+def compute_limit(each_s: float, context_length: int, tokens_per_s: float | None) -> float:
+    """Return how many seconds a prompt of any length may take.
+
+    These are `each_s` for each `TIMED_CONTEXT` of the context. Once the speed of prompts is
+    known, a long context gets no more than `PROMPT_MARGIN` times what it should take, and `each_s`.
+    """
+    limit_s = each_s * max(1.0, context_length / TIMED_CONTEXT)
+    if tokens_per_s is None:
+        return limit_s
+    return min(limit_s, max(each_s, PROMPT_MARGIN * context_length / tokens_per_s))
+
+
 async def use_until_late(running: RunningRequest, limit_s: float, using: Awaitable[None]) -> None:
     """Use the lease of a request, but raise TooSlow if no token comes in `limit_s`."""
     async with first_token_in_time(running) as begin:
@@ -105,10 +119,11 @@ async def use_unless_stuck(
 ) -> None:
     """Use the lease of a request unless it keeps the engine from giving any token.
 
-    `each_s` is the limit for `TIMED_CONTEXT`. Raises TooSlow.
+    `each_s`: see `compute_limit`. Raises TooSlow.
     """
     assert running.lease is not None
-    limit_s = each_s * max(1.0, running.lease.traits.context_length / TIMED_CONTEXT)
+    context_length = running.lease.traits.context_length
+    limit_s = compute_limit(each_s, context_length, upstream.prompt_tokens_per_s)
 
     def count_tokens() -> object:
         """Return a value that changes while the engine gives tokens, or is waited for."""
@@ -122,6 +137,8 @@ async def use_unless_stuck(
         async with first_token_in_time(running, progress=count_tokens) as begin:
             begin(limit_s)
             await using
+        if (speed := compute_prompt_speed(running, MEASURED_PROMPT)) is not None:
+            upstream.prompt_tokens_per_s = min(speed, upstream.prompt_tokens_per_s or speed)
     except TooSlow as slow:
         slow.hint = "ask for less, or raise --first-token-timeout"
         cause = f"no token for {limit_s:g} s, and it does not stop"

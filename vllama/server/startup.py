@@ -56,7 +56,7 @@ from vllama.server.preflight import (
 )
 from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop, handled_signals
-from vllama.supervise.guard import raise_file_limit
+from vllama.supervise.guard import divide_control_group, raise_file_limit
 from vllama.supervise.leftovers import sweep
 from vllama.supervise.shim import PR_SET_DUMPABLE, prctl
 
@@ -75,6 +75,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     if loading the first model finds that out.
     """
     raise_file_limit()
+    divide_control_group()
     prctl(PR_SET_DUMPABLE, 0)  # engines belong to the same user
     sys.set_int_max_str_digits(MOST_DIGITS)
     keep_heap_small()

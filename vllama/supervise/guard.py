@@ -34,6 +34,21 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(FILES, min(_HARD, MOST_FILES)), _HARD))
 
 
+def divide_control_group() -> None:
+    """Move this process into a part of its control group if systemd lets it divide that.
+
+    Only a group without processes of its own has parts with limits (the kernel's
+    Documentation/admin-guide/cgroup-v2.rst); systemd marks the groups of `Delegate=` since 251 (its
+    CGROUP_DELEGATION).
+    """
+    if shim.LINUX:
+        with contextlib.suppress(OSError):
+            group = f"{shim.GROUPS}{shim.read_own_group()}"
+            if os.getxattr(group, "user.delegate") == b"1":
+                Path(group, shim.SERVER_GROUP).mkdir(exist_ok=True)
+                shim.write(f"{group}/{shim.SERVER_GROUP}/cgroup.procs", "0")
+
+
 class GuardFailed(Exception):
     """The guarded program could not be executed; the text is the cause."""
 

@@ -15,7 +15,8 @@ Python (LD_PRELOAD, PYTHONPATH), nor the guard's Python the environment (PEP 538
 3. Report ``pid N`` to the supervisor on the status fd, or ``error TEXT`` and exit with 127.
 4. Wait for signals and for stdin. When the engine ends, report ``exit CODE`` on the status fd. A
    tree with more than ``--memory`` of its own (Linux) is stopped, as by Ctrl-Z, and reported as
-   ``memory BYTES``: the supervisor ends it, after it has learned why.
+   ``memory BYTES``: the supervisor ends it, after it has learned why. Where systemd lets the
+   service divide its control group, the kernel holds the limit, too: ``memory 0``, then the exit.
 5. After the end of stdin, SIGTERM, SIGINT, SIGHUP or the engine's end, send SIGTERM to its group
    and every descendant, again after the second-term time (default: half of the grace), and SIGKILL
    after the grace (at once on SIGUSR1), repeated every 50 ms until no process is left.
@@ -44,6 +45,9 @@ FASTEST = 8 * 1024**3  # bytes in a second that no tree can take
 SCAN_S, SCAN_SHARE = 1.0, 0.0005  # how often new processes are looked for, and what that may cost
 ROUGH = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
 EXACT = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+GROUPS = "/sys/fs/cgroup"  # where cgroup v2 is mounted
+OWN_GROUP = "/proc/self/cgroup"
+SERVER_GROUP = "server"  # the part of the service's group that has the server
 STDIN = 0
 
 
@@ -75,6 +79,46 @@ def raise_oom_score(least: int) -> None:
                 file.write(str(least))
     except OSError:
         pass
+
+
+def read_own_group() -> str:
+    """Return the path of this process's control group of version 2, "" without one."""
+    with open(OWN_GROUP) as file:
+        return next((line[3:-1] for line in file if line.startswith("0::")), "")
+
+
+def make_group(limit: int) -> str:
+    """Make a control group with a limit of memory; return its folder, "" where none can be made.
+
+    The server has moved to a part of its own, see `guard.divide_control_group`.
+    """
+    try:
+        parent, _, name = read_own_group().rpartition("/")
+        if name != SERVER_GROUP:
+            return ""
+        folder = f"{GROUPS}{parent}/engine-{os.getpid()}"
+        write(f"{GROUPS}{parent}/cgroup.subtree_control", "+memory")
+        os.mkdir(folder)
+        write(f"{folder}/memory.max", str(limit))
+        write(f"{folder}/memory.oom.group", "1")
+    except OSError:
+        return ""
+    return folder
+
+
+def write(path: str, text: str) -> None:
+    """Write to a file of a control group. Raises OSError."""
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def was_killed_at_limit(group: str) -> bool:
+    """Return whether the kernel has killed the processes of a control group at its limit."""
+    try:
+        with open(f"{group}/memory.events") as file:
+            return any(line.startswith("oom_kill ") and int(line.split()[1]) for line in file)
+    except OSError:
+        return False
 
 
 def list_processes() -> list[tuple[int, int, int]]:
@@ -169,8 +213,11 @@ def send(pid: int, number: int) -> None:
         pass
 
 
-def start(argv: list[str], env: dict[bytes, bytes]) -> int:
-    """Fork and exec the engine; return its pid. Raises OSError if it cannot be executed."""
+def start(argv: list[str], env: dict[bytes, bytes], group: str) -> int:
+    """Fork and exec the engine; return its pid. Raises OSError if it cannot be executed.
+
+    `group` is the folder of its control group, or "".
+    """
     guard = os.getpid()
     error_r, error_w = os.pipe()
     pid = os.fork()
@@ -184,6 +231,8 @@ def start(argv: list[str], env: dict[bytes, bytes]) -> int:
                 if signal.getsignal(number) not in (signal.SIG_DFL, None):
                     signal.signal(number, signal.SIG_DFL)
             os.dup2(os.open(os.devnull, os.O_RDONLY), STDIN)
+            if group:
+                write(f"{group}/cgroup.procs", "0")  # 0: who writes it
             os.execvpe(argv[0], argv, env)
         except OSError as error:
             os.write(error_w, b"%d" % (error.errno or 0))
@@ -249,7 +298,9 @@ class TreeGuard:
         grace_s: float,
         term_s: float,
         memory: MemoryWatch | None,
+        group: str,
     ) -> None:
+        self.group = group
         self.subreaper = subreaper
         self.known: set[tuple[int, int]] = set()  # including orphans that cannot be found again
         self.shared: set[str] = set()
@@ -290,6 +341,8 @@ class TreeGuard:
                 return False
             if pid == self.engine:
                 self.code = os.waitstatus_to_exitcode(status)
+                if self.group and was_killed_at_limit(self.group):
+                    report(self.status_fd, "memory 0")
                 report(self.status_fd, f"exit {self.code}")
         if self.subreaper:
             return True
@@ -395,8 +448,10 @@ def main(args: list[str]) -> None:
         signal.signal(getattr(signal, name), lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     subreaper = prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    limit = int(options.get("--memory", 0)) if LINUX else 0
+    group = make_group(limit) if limit else ""
     try:
-        engine = start(argv, env)
+        engine = start(argv, env, group)
     except OSError as error:
         report(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
         os._exit(EXEC_FAILED)
@@ -408,12 +463,18 @@ def main(args: list[str]) -> None:
         wake_fd=wake_r,
         grace_s=grace_s,
         term_s=float(options.get("--second-term", grace_s / 2)),
-        memory=MemoryWatch(int(options["--memory"])) if LINUX and "--memory" in options else None,
+        memory=MemoryWatch(limit) if limit else None,
+        group=group,
     )
     code = guard.run()
     remove_shared_memory(guard.shared)
     if scratch := options.get("--scratch"):
         remove_folder(scratch)
+    if group:
+        try:
+            os.rmdir(group)
+        except OSError:
+            pass
     exit_like(code)
 
 

@@ -215,7 +215,8 @@ class LaunchSpec:
         if exit_.excess_bytes is None:
             return self.diagnose(exit_)
         took, limit = format_amounts(exit_.excess_bytes, self.memory_limit_bytes or 0)
-        return Diagnosis(cause=f"it took {took} of memory, more than its limit of {limit}")
+        took = f"{took} of memory, more" if exit_.excess_bytes else "more memory"
+        return Diagnosis(cause=f"it took {took} than its limit of {limit}")
 
     def place(self, scratch: Path) -> LaunchSpec:
         """Return the start with that folder for its sockets and temporary files."""

@@ -67,6 +67,8 @@ ExecStart={command}
 ExecReload=kill -HUP $MAINPID
 # an engine that the kernel ends for lack of memory is restarted; the server goes on
 OOMPolicy=continue
+# engines get control groups with limits of memory, beside the server's own
+Delegate=memory
 # vllama ends its engines itself, and needs the time for it
 KillMode=mixed
 TimeoutStopSec={stop_timeout_s}
@@ -106,7 +108,6 @@ ProtectHostname=yes
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectKernelLogs=yes
-ProtectControlGroups=yes
 CapabilityBoundingSet=
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM

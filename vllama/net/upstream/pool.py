@@ -114,6 +114,7 @@ class Upstream(Pool):
         self.grammars: Any = None  # of `routes.inference.engine_log`
         self.adapters: dict[Path, str] = {}  # those that the engine has loaded, by its names
         self.tells_counts = True  # False once an answer had none
+        self.prompt_tokens_per_s: float | None = None  # the slowest so far
         self._heads: dict[str, bytes] = {}  # the heads of JSON requests, by path
         self.users = 0  # requests that have or will have an answer from it
         self.check: asyncio.Task[None] | None = None  # whether it still works for nobody

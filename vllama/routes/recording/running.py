@@ -214,12 +214,15 @@ def compute_speed(running: RunningRequest) -> float | None:
     return later_tokens / total_ns * 1e9 if total_ns > 0 and later_tokens > 0 else None
 
 
-def compute_prompt_speed(running: RunningRequest) -> float | None:
-    """Return the speed of the prompts by the engine's own numbers; None if it tells none."""
+def compute_prompt_speed(running: RunningRequest, least_tokens: int = 1) -> float | None:
+    """Return the tokens per second of the prompts by the engine's own numbers.
+
+    None if it tells none, or has read fewer than `least_tokens`.
+    """
     told = [one.tally.timings for one in running.answers]
     tokens = sum(each.prompt_n or 0 for each in told)
     milliseconds = sum(each.prompt_ms or 0 for each in told)
-    return tokens / milliseconds * 1000 if tokens and milliseconds else None
+    return tokens / milliseconds * 1000 if tokens >= least_tokens and milliseconds else None
 
 
 def describe(running: RunningRequest, queue_place: QueuePlace | None) -> RequestRow:
