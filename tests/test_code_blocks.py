@@ -42,7 +42,7 @@ OTHERS = (
 """Programs of examples that are not ours; the options of `vllama` behind them are checked."""
 PATHS = {word for route in ROUTES for word in route.spelling.split() if word.startswith("/")}
 SHOWN = {
-    "30 x 5 x 576 float32": "an output",
+    "30 x 5 x 576 bfloat16": "an output",
     "               CAPTURED": "an output",
     "location / {": "nginx's; tests/deploy has one that runs",
     "POST /v1/messages 200": "lines of the log",
