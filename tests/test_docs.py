@@ -157,6 +157,14 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package():
     assert named == {room.name for room in rooms} - hidden
 
 
+def test_the_executors_of_the_architecture_are_those_of_the_program():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("| Executor |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `(\w+)` \| (\d+)", table, re.MULTILINE)
+    source = (ROOT / "vllama" / "base" / "executors.py").read_text()
+    assert named == re.findall(r'= Executor\("(\w+)", threads=(\d+)', source)
+
+
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|md|toml))[`:]")
 INTERNAL = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "decisions").glob("0*.md"))]
 

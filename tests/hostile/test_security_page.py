@@ -22,35 +22,35 @@ PROMISES = {
         "hostile/test_http_forms.py::test_refusals_are_counted_and_some_are_logged",
         "net/relay/test_rogue_engine.py::test_what_is_no_part_of_an_answer_has_a_limit",
     ],
-    "A server without keys answers one list of routes": [
+    "A server without keys serves one list of routes": [
         "hostile/test_open_server.py::test_each_route_stands_in_one_list",
         "hostile/test_open_server.py::test_what_an_open_server_answers",
         "hostile/test_open_server.py::test_what_a_page_may_ask_of_the_same_machine",
         "hostile/test_open_server.py::test_a_server_that_must_not_be_open",
     ],
-    "A slow or silent server holds nobody up.": [
+    "A slow or silent server blocks nobody.": [
         "net/web/test_connections.py::test_silence_ends_and_reads_can_be_ended",
     ],
     "A model file cannot stop the server.": [
         "hostile/test_model_files.py::test_a_header_ends_somewhere",
         "hostile/test_requests.py::test_a_template_is_refused_before_it_is_read",
     ],
-    "An engine has limits of its own": [
+    "Engines have limits": [
         "supervise/test_limits.py::test_a_tree_beyond_its_limit_is_frozen_and_reported",
         "supervise/test_limits.py::test_what_the_kernel_ends_first",
         "supervise/test_limits.py::test_a_guard_has_no_secrets_of_the_server",
         "supervise/test_limits.py::test_other_programs_of_the_user_cannot_read_one_that_is_closed",
     ],
-    "A request brings no code.": [
+    "Requests cannot carry code.": [
         "routes/test_code_fields.py::test_each_field",
         "routes/test_code_fields.py::test_with_the_flag_an_administrator_may",
     ],
-    "A request names no files.": [
+    "Requests cannot name files.": [
         "hostile/test_paths.py::test_from_afar_nothing_tells_a_file_from_none",
         "hostile/test_paths.py::test_no_route_tells_a_file_from_none",
         "routes/test_access.py::test_a_path_names_a_model_for_an_admin_only",
     ],
-    "Web pages of strangers get nothing.": [
+    "Untrusted web pages get nothing.": [
         "routes/test_guards.py::test_hosts_of_a_server_for_this_machine",
         "routes/test_guards.py::test_pages_on_a_server_for_all",
         "hostile/test_open_server.py::test_what_an_open_server_answers",
@@ -65,32 +65,32 @@ PROMISES = {
         "routes/test_keys.py::test_every_handler_needs_a_scope_that_was_chosen_for_it",
         "hostile/test_open_server.py::test_a_route_without_a_kind_is_for_keys",
     ],
-    "Addresses of upstreams are for administrators.": [
+    "Only administrators see the addresses of upstreams.": [
         "routes/test_addresses.py::test_only_administrators_see_addresses",
         "routes/test_addresses.py::test_without_keys_clients_of_this_machine_see_them",
     ],
-    "Over HTTP only harmless settings change": [
+    "Only harmless settings can change over HTTP": [
         "routes/test_settings_over_http.py::test_paths_commands_addresses_and_keys_cannot_be_changed",
         "routes/test_settings_over_http.py::test_an_open_server_without_keys_changes_nothing",
         "routes/test_keys_over_http.py::test_no_first_key_is_made_over_http",
     ],
     "No error quotes a key.": ["routes/test_captures.py::test_secrets_are_not_kept"],
-    "Engines serve vllama alone.": [
+    "Engines serve only vllama.": [
         "routes/test_engine_sockets.py::test_all_that_is_asked_of_an_engine_goes_through_its_socket",
     ],
-    "Files of vllama are readable only by their owner": [
+    "Only their owner can read vllama's files": [
         "hostile/test_modes.py::test_all_that_a_server_writes",
     ],
-    "A model does not steer the terminal": [
+    "A model cannot control the terminal": [
         "cli/test_output.py::test_a_model_cannot_steer_the_terminal",
         "cli/test_output.py::test_what_a_program_reads_is_the_models_text",
     ],
-    "A running server is found by a file": [
+    "Commands find a running server by a file": [
         "test_servers.py::test_servers_are_found_as_long_as_they_run",
         "server/test_changes.py::test_a_server_of_another_folder_has_no_say",
         "server/test_changes.py::test_a_server_by_tls",
     ],
-    "Images install what the lock names": [
+    "Images install locked packages": [
         "deploy/test_containers.py::test_what_an_image_installs_is_in_the_lock",
         "deploy/test_lock.py::test_all_files_have_hashes_and_come_from_the_public_index",
         "engines/test_release.py::test_an_archive_that_has_changed_since_it_was_tested",
