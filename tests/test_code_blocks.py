@@ -144,6 +144,20 @@ def test_commands_exist_and_take_their_options(block: Block) -> None:
             assert re.sub(r"https?://[^/]+|\?.*", "", url) in PATHS
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_commands_in_sentences_exist_and_take_their_options(page: Path) -> None:
+    for text in re.findall(r"`vllama ([a-z][^`]*)`", FENCE.sub("", page.read_text())):
+        words = shlex.split(re.sub(r"[][…]", "", text))
+        if words == ["export"]:  # of earlier versions
+            continue
+        try:
+            parse(words)
+        except typer.Exit:  # the help of a command with actions
+            pass
+        except typer.TyperException as error:  # the name of a command alone
+            assert str(error).startswith("Missing parameter"), text
+
+
 @pytest.mark.parametrize("line", ["serve --nope", "keys nope", "nope", "ps --requests=1"])
 def test_a_wrong_command_would_be_found(line: str) -> None:
     with pytest.raises((ConfigError, typer.TyperException)):
