@@ -414,3 +414,14 @@ def test_a_context_that_cannot_be_is_told(server):
         body = user(model="counts", stream=False, options={"num_ctx": asked})
         status, headers, _ = server.request("POST", "/api/chat", body)
         assert (status, int(headers.get("x-vllama-num-ctx", 0)) >= 4096) == (200, told)
+
+
+def test_other_layers_than_those_that_run_are_told_and_reload_nothing(server):
+    seen = set()
+    for asked, told in ((5, "0"), (None, None)):
+        body = user(model="counts", stream=False, options={"num_gpu": asked} if asked else {})
+        status, headers, _ = server.request("POST", "/api/chat", body)
+        assert (status, headers.get("x-vllama-num-gpu")) == (200, told)
+        rows = server.get("/api/ps")["models"]
+        seen |= {row["pid"] for row in rows if row["name"].startswith("counts")}
+    assert len(seen) == 1
