@@ -57,6 +57,7 @@ class Facts:
     gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
     slot_dir: Path | None = None  # where conversations are kept, None: nowhere
+    share_dir: Path | None = None  # where slots are saved that requests share
     ours: Mapping[str, int] = field(default_factory=dict)  # bytes of each pool in our engines
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
