@@ -55,7 +55,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     if (kind := meta.get("general.type", usual)) != "model":
         raise BadModelFile(
             f"cannot use '{bundle.path}' as a model: its type is {kind}",
-            hint="name the model's file; a Modelfile names its adapter by ADAPTER, a projector by FROM",
+            hint="name the model's file; Modelfiles take adapters by ADAPTER, projectors by FROM",
         )
     _check_parts([path for path in bundle.files if path not in others], headers)
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
