@@ -3,7 +3,8 @@
 The wrong reasoning parser takes a model's whole response for thinking, and the wrong tool parser
 lets calls through as text. So a parser is named only where the marks in the chat template, and for
 marks of several families the model's type, fit one row, and only if the installed vLLM has it. For
-all other models vllama splits thinking and calls itself: it asks for the special tokens, which vLLM
+all other models vllama splits thinking and calls itself, also where vLLM's parser loses calls in
+streams (phi4_mini_json, gigachat3): it asks for the special tokens, which vLLM
 strips by default. The names are those of vLLM's registries (`vllm/tool_parsers`, `vllm/reasoning`,
 0.32 and 0.33).
 """
@@ -52,7 +53,6 @@ TOOLS = (
     Row("hy_v3", "hy_v3", ("<tool_calls", "<tool_sep")),
     Row("apertus", "", ("<|tools_prefix|>",)),
     Row("deepseek_v41", "", ("<｜DSML｜ calls>",)),
-    Row("gigachat3", "", ("function call<|role_sep|>",)),
     Row("inkling", "", ("<|content_invoke_tool_json|>",)),
     Row("k2_horizon", "", ("<ifm|tool_calls>",)),
     Row("kimi_k3", "", ("<|open|>", "<|sep|>", "tools")),
@@ -60,7 +60,6 @@ TOOLS = (
     Row("minimax_m3", "", ("]<]minimax[>[",)),
     Row("muse", "", ("<atem:invoke",)),
     Row("muse_glimmer", "", ("<atem:invoke",)),
-    Row("phi4_mini_json", "", ("functools[",)),
     Row("plamo3", "", ("<|plamo:begin_tool_requests:plamo|>",)),
     Row("step3", "", ("<｜tool_calls_begin｜>",)),
 )
