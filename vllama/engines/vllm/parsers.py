@@ -23,12 +23,16 @@ _REGISTERED = re.compile(r'^    "([\w.-]+)": \(', re.MULTILINE)
 
 
 class Row(NamedTuple):
-    """A parser for models of these types (none: any) whose template has all `marks`, no `other`."""
+    """A parser for models of these types (none: any) whose template has all `marks`, no `other`.
+
+    Without the `token` among the model's own, the parser ends vLLM at its start.
+    """
 
     parser: str
     types: str
     marks: tuple[str, ...]
     other: tuple[str, ...] = ()
+    token: str = ""
 
 
 _HERMES = "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe llama"
@@ -39,7 +43,12 @@ _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 TOOLS = (
     Row("hermes", _HERMES, ("<tool_call>", '"arguments'), ("<function=", "<arg_key>")),
     Row("qwen3_coder", _QWEN3_XML, ("<tool_call>", "<function=", "<parameter=")),
-    Row("llama3_json", "llama", ("ipython", '"parameters"', "<|start_header_id|>")),
+    Row(
+        "llama3_json",
+        "llama",
+        ("ipython", '"parameters"', "<|start_header_id|>"),
+        token="<|python_tag|>",
+    ),
     Row("mistral", "mistral mixtral mistral3", ("[TOOL_CALLS]", "[AVAILABLE_TOOLS]")),
     Row("openai", "gpt_oss", ("<|channel|>", "<|call|>")),
     Row("deepseek_v3", "deepseek_v3", (_DEEPSEEK, "```json")),
@@ -126,5 +135,8 @@ def _find(rows: tuple[Row, ...], info: ModelInfo) -> Iterable[str]:
     for row in rows:
         is_type = not row.types or info.architecture in row.types.split()
         has_marks = all(mark in template for mark in row.marks)
-        if is_type and has_marks and not any(mark in template for mark in row.other):
+        has_token = not (row.token and info.special_tokens) or row.token in info.special_tokens
+        if not (is_type and has_marks and has_token):
+            continue
+        if not any(mark in template for mark in row.other):
             yield row.parser
