@@ -70,6 +70,7 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
     again = vllama("show", "again", "--modelfile").stdout
     assert again.splitlines()[3:] == text.splitlines()[3:]
+    assert "cannot copy 'TERSE' to itself" in vllama("cp", "TERSE", "TERSE").stderr
     done = vllama("cp", "TERSE", "team/other:v1")
     assert (done.returncode, done.stdout) == (0, "copied 'TERSE' to 'team/other:v1'\n")
     models = json.loads(vllama("list", "--json").stdout)["models"]

@@ -12,6 +12,7 @@ import pty
 import random
 import struct
 import termios
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from rich.console import Console
 from vllama.cli.chat.answer_view import AnswerPrinter, WordWrap
 from vllama.cli.command_index import GROUPS, help_page
 from vllama.cli.model_view import format_sections, make_sections
-from vllama.cli.output import show_error, wrap_words
+from vllama.cli.output import say, show_error, show_table, wrap_words
 from vllama.cli.progress import _Lines, label_event, read_event
 from vllama.cli.progress_bar import FittingProgress
 from vllama.cli.reporter import TerminalReporter
@@ -129,20 +130,39 @@ def test_a_model_cannot_steer_the_terminal(
     text: str, shown: str, size: int, wrap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However its text is cut into pieces."""
+
+    def write() -> None:
+        printer = AnswerPrinter(wrap=wrap, hide_thinking=False)
+        for place in range(0, len(text), size):
+            printer.content(text[place : place + size])
+        printer.end()
+
+    assert see(write, monkeypatch) == shown + "\n" + (PLAIN if "\x1b" in shown else "")
+
+
+def see(write: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a terminal is sent."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
     found = b""
     with os.fdopen(slave, "w") as stdout:
         monkeypatch.setattr("sys.stdout", stdout)
-        printer = AnswerPrinter(wrap=wrap, hide_thinking=False)
-        for place in range(0, len(text), size):
-            printer.content(text[place : place + size])
-        printer.end()
+        write()
     with contextlib.suppress(OSError):  # the end: nobody has the other side open
         while piece := os.read(master, 10_000):
             found += piece
     os.close(master)
-    assert found.decode().replace("\r\n", "\n") == shown + "\n" + (PLAIN if "\x1b" in shown else "")
+    return found.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("case", ["clipboard", "clear the screen", "title", "eight bits", "color"])
+def test_its_license_and_a_name_of_another_server_cannot_either(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, shown = STEERING[case]
+    assert see(lambda: say(text), monkeypatch) == shown + "\n"
+    table = see(lambda: show_table(("NAME",), [(text,)]), monkeypatch)
+    assert table.partition("\n")[2] == shown + "\n"
 
 
 def test_what_a_program_reads_is_the_models_text(capsys: Capture) -> None:

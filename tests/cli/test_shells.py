@@ -72,6 +72,8 @@ def shell(env: dict[str, str], tmp_path: Path, stub: StubServer) -> Iterator[Ope
     [
         ("vllama create mine -f Model\t", "Modelfile"),
         ("vllama run smoll\t", "smollm2:135m"),
+        ("vllama run smollm2:1\t", "smollm2:135m"),
+        ("vllama show --verbose smollm2:\t", "smollm2:135m"),
         ("vllama engines install vl\t", "vllm"),
         ("vllama serve --log-format js\t", "json"),
     ],
@@ -94,3 +96,10 @@ def test_the_files_of_the_wheel_complete_from_the_first_tab_on(
     terminal = shell(name, INSTALLED[name].format(file if name == "bash" else file.parent))
     terminal.type("vllama engines install vl\t")
     terminal.expect("vllm")
+
+
+@pytest.mark.slow
+def test_bash_divides_the_words_of_other_commands_as_before(shell: Open) -> None:
+    terminal = shell("bash", "before=$COMP_WORDBREAKS; " + SHELLS["bash"][1])
+    terminal.type("[[ $COMP_WORDBREAKS = \"$before\" ]] && echo it is 't'he same\r")
+    terminal.expect("it is the same")

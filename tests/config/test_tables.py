@@ -18,7 +18,7 @@ HOME = {"HOME": "/nowhere"}
 def load(tmp_path: Path, text: str, **environ: str) -> config.Config:
     file = tmp_path / "c.toml"
     file.write_text(text)
-    return config.load({}, {**HOME, **environ}, file)
+    return config.load({}, {**HOME, **environ}, file, serves=True)
 
 
 @pytest.mark.parametrize("field", MODEL_FIELDS, ids=lambda field: field.key)
@@ -78,6 +78,16 @@ def test_what_is_wrong_is_refused_with_its_line(tmp_path, text, words, hint) -> 
     with pytest.raises(ConfigError, match=words) as error:
         load(tmp_path, text)
     assert hint in (error.value.hint or "")
+
+
+def test_only_a_server_needs_the_keys_of_its_upstreams(tmp_path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[upstreams.gpu]\nurl = "http://h"\nkey_env = "NONE"\n')
+    settings = config.load({}, HOME, file)
+    assert settings.notes == (
+        "cannot find the key of the upstream gpu: the variable NONE is not set",
+    )
+    assert [(each.name, each.key) for each in settings.upstreams] == [("gpu", None)]
 
 
 def test_examples_of_the_schema_have_the_type_of_their_setting() -> None:

@@ -511,6 +511,20 @@ THINKS = "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}"
 
 
 @pytest.mark.parametrize(
+    ("tokens", "parser"),
+    [
+        ((), "llama3_json"),  # they are not known
+        (("<|eot_id|>", "<|python_tag|>"), "llama3_json"),
+        (("<|eot_id|>",), None),  # a fine-tune without it: vLLM would end at its start
+    ],
+)
+def test_a_parser_only_where_the_model_has_its_token(tokens, parser):
+    template = '{% if tools %}<|start_header_id|>ipython{"name": 1, "parameters": 2}'
+    info = replace(INFO, architecture="llama", chat_template=template, special_tokens=tokens)
+    assert choose_tool_parser(info) == parser
+
+
+@pytest.mark.parametrize(
     ("architecture", "template", "tools", "thinking"),
     [
         ("llama", None, None, None),

@@ -157,10 +157,10 @@ class FakeEngine(Engine):
             request_id_header="x-request-id",
             inspector=Lens() if settings.inspect else None,
             replays="replays" in bundle.name,
-            slots=SLOTS if settings.slot_dir else None,
+            slots=SLOTS if settings.keeps_conversations or "shares" in bundle.name else None,
             salt_field="cache_salt" if "salts" in bundle.name else None,
             chats_by_completion="renders" in bundle.name
-            or (settings.slot_dir is not None and "replays" in bundle.name),
+            or (settings.keeps_conversations and "replays" in bundle.name),
             metrics_path="/metrics" if "shows" in bundle.name else None,
             rerank_path="/v1/rerank" if "ranks" in bundle.name else None,
             transcription_path="/v1/audio/transcriptions" if "writes" in bundle.name else None,
@@ -182,7 +182,7 @@ def describe_start(settings, draft):
             "parallel": settings.parallel,
             "stall_timeout_s": settings.stall_timeout_s,
             "draft": draft and draft.stem,
-            "slots": settings.slot_dir is not None,
+            "slots": settings.keeps_conversations,
             **{word: True for word in settings.extra_args if word.startswith("--")},
         }
     )

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.server_process import Server
+from vllama.accounts.keys.store import read_keys
+from vllama.base.errors import ConfigError
+from vllama.observe.captures.folder import open_capture
 from vllama.routes.route_table import ROUTES
+from vllama.scheduler.slot_cache.store import read_records
+from vllama.supervise.leftovers import read_record
 
 SOURCES = Path(__file__).parents[2] / "vllama"
 BODIES = {
@@ -38,8 +43,10 @@ READERS = sorted(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("bodies"), "--api-key", "root") as running:
+    captured = ("--api-key", "root", "--capture", "9")
+    with Server(tmp_path_factory.mktemp("bodies"), *captured) as running:
         yield running
+    assert "Traceback" not in running.output and "unexpected error" not in running.output
 
 
 @pytest.mark.slow
@@ -49,7 +56,17 @@ def test_a_body_that_cannot_be_read_is_the_clients_fault(name: str, server: Serv
     for method, path in READERS:
         status, _, body = server.request(method, path, BODIES[name], headers)
         assert status < 500 or b"internal error" not in body, (method, path, status, body)
-    assert "Traceback" not in server.output and "unexpected error" not in server.output
+
+
+@pytest.mark.parametrize("content", [b'{"x": ' + b"[" * 9999, b"\xff", b"", b"1"])
+def test_a_file_of_ours_that_cannot_be_read_stops_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    for read in (read_keys, open_capture):
+        with pytest.raises(ConfigError):
+            read(path)
+    assert read_record(path) is None
+    assert read_records(tmp_path) == []
 
 
 def test_no_reader_forgets_what_is_no_utf8() -> None:

@@ -25,6 +25,7 @@ GIB = 1024**3
         (["512MB"], [("NVIDIA GPU", 0.5)]),
         (["AMD Radeon RX 7900 XTX"], [("RX 7900 XTX", 24)]),
         (["Apple M4 Max 128GB"], [("M4 Max", 128)]),
+        (["RTX 4090 Laptop", "3070 Ti"], [("RTX 4090 Laptop", 16), ("RTX 3070 Ti", 8)]),
         (["ryzen ai max+ 395"], [("Ryzen AI Max+ 395", 128)]),
         ([], []),
     ],
@@ -66,8 +67,9 @@ def test_what_of_the_ram_is_the_gpus(name: str, ram: int, share: float) -> None:
 
 def test_memory_is_sold_in_gib() -> None:
     assert [read_size(text) for text in ("32GB", "32 gib", "32G", "34359738368")] == [32 * GIB] * 4
-    with pytest.raises(ConfigError):
-        read_size("much")
+    for text in ("much", "0GB", "0"):
+        with pytest.raises(ConfigError):
+            read_size(text)
 
 
 @pytest.mark.parametrize("text", ["32", "32GB", "32 GiB", "32G"])

@@ -385,6 +385,17 @@ def write_parts(folder: Path, *parts: tuple[str, int | None, int | None]) -> Pat
 A, B = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
 
 
+@pytest.mark.parametrize("kind", ["mmproj", "adapter", "imatrix", ""])
+def test_a_file_that_is_no_model_by_its_header(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "eyes.gguf"
+    if kind:
+        write_tiny_gguf(path, extra=lambda writer: writer.add_string("general.type", kind))
+    else:
+        write_projector(path, 64)
+    with pytest.raises(BadModelFile, match=f"its type is {kind or 'mmproj'}"):
+        read_info(at(path))
+
+
 @pytest.mark.parametrize(
     ("parts", "says"),
     [

@@ -136,7 +136,11 @@ def test_two_segments_may_be_local_or_hub() -> None:
     [
         ("/x/A.Q4_K_M.GGUF", "a.q4_k_m"),
         ("/x/.hidden.gguf", "hidden"),
-        ("/x/日本.gguf", "model"),
+        ("/x/日本.gguf", "model-4cb764"),
+        ("/x/田中.gguf", "model-7b5c66"),
+        ("/x/日本-v1.gguf", "v1-234383"),
+        ("/x/ünï-Q4_1.gguf", "uni-q4_1"),
+        ("/x/a b!.gguf", "a-b"),
         ("/", "root"),
         ("/x/" + "y" * 200 + ".gguf", "y" * 80),
     ],

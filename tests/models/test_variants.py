@@ -238,6 +238,9 @@ WIDE, PART = GgufFacts(width=4096), GgufFacts(is_part=True)
         ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": TEXT, "mmproj-F16.gguf": EYES}, 0),
         ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": WIDE, "mmproj-F16.gguf": EYES}, None),
         ("m-Q8_0.gguf", ["mmproj-F16.gguf"], {"m-Q8_0.gguf": WIDE}, 0),  # the file does not tell
+        ("m-Q8_0.gguf", ["mmproj-m-F16.gguf"], {"m-Q8_0.gguf": TEXT, "mmproj-m-F16.gguf": EYES}, 0),
+        # of another size, though called the same
+        ("m-Q8_0.gguf", ["mmproj-m.gguf"], {"m-Q8_0.gguf": WIDE, "mmproj-m.gguf": EYES}, None),
         # by the name, as publishers write it
         ("Qwen2.5-VL-7B-Instruct-Q4_K_M.gguf", ["mmproj-Qwen2.5-VL-7B-Instruct-Q8_0.gguf"], {}, 0),
         ("google_gemma-3-4b-it-Q8_0.gguf", ["mmproj-google_gemma-3-4b-it-f16.gguf"], {}, 0),

@@ -341,7 +341,9 @@ def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
     plan = make_first_plan(here(), BIG, BIG_INFO, Need(), lambda: SOME)
     assert (plan.bundle.path.name, plan.bundle.name) == ("s.gguf", "m:latest")
     assert plan.instead.startswith("second plan: the form in Q2_K, which is here, because the")
-    assert plan.instead.endswith("first failed: it takes 40.3 GiB, and 15.5 GiB are usable")
+    assert plan.instead.endswith(
+        "first failed: it takes 40.3 GiB of system memory, 15.5 GiB usable"
+    )
     assert plan.reasons[0] == plan.instead
     assert plan.settings.context_length == 4096
 

@@ -8,11 +8,13 @@ import pytest
 
 from tests.facts import LLAMA_SERVER_HERE, MIB, bundle, facts
 from tests.plan.machines import MACHINES, MODELS, Box
+from vllama.base.errors import NotEnoughMemory
 from vllama.engines.devices import Device
 from vllama.models.types import ModelInfo
-from vllama.plan.choose import draft_plan
+from vllama.plan.choose import draft_plan, make_plan
 from vllama.plan.distribution import list_needs, list_usable, measure_sizes
 from vllama.plan.fit import list_kv_bytes
+from vllama.plan.report import make_device_rows
 from vllama.plan.types import Estimate, Need, Plan
 
 GPU_BUILD = replace(LLAMA_SERVER_HERE, offloads=True, backend="CUDA")
@@ -116,6 +118,7 @@ BOXES = {box.name: box for box in MACHINES}
         ("RTX 3060, 32 GiB", "30B-A3B", -1, 17, 4096, "48 of 48 layers on the 12 GB, the experts"),
         ("RTX 3090, 64 GiB", "70B", 48, 0, 4096, "47 of 80 layers on the 24 GB, 33 in RAM"),
         ("RTX 3090, 128 GiB", "235B-A22B", -1, 80, 4096, "the experts of 80 layers in RAM"),
+        ("RTX 3090, 64 GiB", "70B", 48, 0, 4096, "context of 4096 tokens, not 32768"),
         ("RTX 4090 + RTX 3060", "32B", -1, 0, 32_768, "GPU 0 ("),
         ("RTX 4090, taken by others, 64 GiB", "8B", 9, 0, 4096, "2.0 GiB free there"),
         ("GB10", "8B", -1, 0, 131_072, "all layers on the GPU"),
@@ -177,6 +180,43 @@ def test_a_card_without_room_does_not_take_the_others_along() -> None:
     machine = replace(box.platform, accelerators=(replace(full, free_bytes=300 * MIB), free))
     plan = draft_plan(facts(machine, (GPU_BUILD,)), bundle(), MODELS["8B"], Need())[0]
     assert plan.settings.gpus == (1,) and plan.settings.gpu_layers > 10
+
+
+@pytest.mark.parametrize("box", MACHINES, ids=lambda box: box.name)
+def test_what_is_told_to_be_needed_is_more_than_is_usable_where_it_does_not_fit(box: Box) -> None:
+    for model in MODELS.values():
+        for asked in ({}, {"gpu_layers": 20}, {"gpu_layers": 99}, {"strict": True}):
+            _, estimate = decide(box, model, **asked)
+            needed, usable = estimate.sums
+            assert (needed <= usable) is estimate.fits, (model.architecture, asked, estimate.kind)
+
+
+@pytest.mark.parametrize(
+    ("box", "asked", "says"),
+    [
+        ("GTX 1650, 16 GiB", {"gpu_layers": 30}, "more GPU memory (4.2 GiB of 4.9 GiB: weights"),
+        ("GTX 1650, 16 GiB", {"strict": True}, "more GPU memory (4.6 GiB of 4.9 GiB: weights"),
+        ("no GPU, 4 GiB", {}, "more system memory (4.9 GiB: weights"),
+    ],
+)
+def test_a_refusal_tells_which_memory_is_too_small(box: str, asked: dict, says: str) -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        make_plan(facts(BOXES[box].platform, (GPU_BUILD,), **asked), bundle(), MODELS["8B"], Need())
+    assert says in caught.value.message
+
+
+def test_memory_that_is_shared_is_counted_once_in_the_devices() -> None:
+    for box in MACHINES:
+        for model in MODELS.values() if box.shares_ram else ():
+            known = facts(box.platform, (GPU_BUILD,))
+            plan, estimate = decide(box, model)
+            rows = {row["pool"]: row for row in make_device_rows(known, plan)}
+            if plan.memory.on_gpu:
+                assert "shares the RAM" in rows["gpu0"]["device"]
+                held = rows["gpu0"]["takes_bytes"] + rows["ram"]["usable_bytes"]
+                assert held == box.platform.ram_total_bytes - known.system_bytes
+            fits = all(row["takes_bytes"] <= row["usable_bytes"] for row in rows.values())
+            assert fits is estimate.fits, box.name
 
 
 @pytest.mark.parametrize("box", [box for box in MACHINES if box.shares_ram], ids=lambda b: b.name)

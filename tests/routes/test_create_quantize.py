@@ -154,3 +154,11 @@ def test_a_draft_model_is_quantized(server, client, tmp_path):
     status, reply = server.post("/api/create", body | {"draft_quantize": "x", "stream": False})
     assert status == 400 and reply["error"].startswith('unsupported quantization "x"')
     client.delete("drafts")
+
+
+def test_a_path_is_the_file_there_and_no_model_made_of_it(server, tmp_path):
+    path = str(write_tiny_gguf(tmp_path / "own.gguf", seed=11))
+    body = {"model": "terse", "from": path, "system": "Say little.", "stream": False}
+    assert server.post("/api/create", body) == (200, {"status": "success"})
+    assert server.post("/api/show", {"model": "terse"})[1]["system"] == "Say little."
+    assert "system" not in server.post("/api/show", {"model": path})[1]

@@ -15,6 +15,8 @@ def bodies(schema):
     yield "/api/generate", {"prompt": "hi", "format": schema, "stream": False}
     yield "/api/generate", {"prompt": "hi", "format": schema, "raw": True, "stream": False}
     yield "/v1/chat/completions", {"messages": messages, "response_format": wanted}
+    unnamed = wanted | {"json_schema": {"schema": schema}}
+    yield "/v1/chat/completions", {"messages": messages, "response_format": unnamed}
     yield "/v1/completions", {"prompt": "hi", "response_format": wanted}
     yield "/v1/completions", {"prompt": "hi", "response_format": wanted, "raw": True}
     text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}

@@ -186,6 +186,13 @@ def test_a_request_that_kills_its_engine_ends_alone(server, poison) -> None:
     assert server.output.count("restarting") - before <= 3
 
 
+def test_requests_that_kill_their_engine_do_not_use_up_its_restarts(server) -> None:
+    load(server)
+    for _ in range(5):
+        assert ask(server, CHATS[0], "@dies=0")[1].error
+        assert not ask(server, CHATS[0], "@tokens=1")[1].error
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", [*CHATS, *TEXTS], ids=lambda one: one.path)
 def test_a_replay_that_departs(server, dialect, stream) -> None:

@@ -101,7 +101,7 @@ def test_a_gpu_that_is_in_use() -> None:
     told = report_plan(ours, bundle(), LARGE, {}, files=[])
     assert free["gpu0"] == 5 * GIB - known.reserve_of("gpu0")
     now = add_room(told, Room(free=free))["now"]
-    assert not now["fits"] and "GPU0 memory must be free" in now["summary"]
+    assert not now["fits"] and "more memory on GPU 0 must be free" in now["summary"]
     others = report_plan(known, bundle(), LARGE, {}, files=[])
     assert add_room(others, Room(free=free))["now"]["fits"]
 

@@ -118,7 +118,7 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
 
     for overlap, status in (("1h", 200), ("", 401)):
         row.get_by_role("button", name="Rotate team").click()
-        dialog.get_by_label("The old secret works on for").fill(overlap)
+        dialog.get_by_label("Keep the old secret valid for").fill(overlap)
         dialog.get_by_role("button", name="Rotate").click()
         expect(dialog.locator(".secret")).to_have_text(re.compile("^sk-"))
         made = dialog.locator(".secret").inner_text()
@@ -167,7 +167,7 @@ def test_the_page_goes_on_with_its_own_rotated_key(server, open_settings):
 def test_a_key_that_is_no_administrators_sees_its_own_row_only(server, open_settings):
     body = {"name": "reader", "scopes": ["read"]}
     page = open_settings(ask(server, "POST", "/api/keys", body)[1]["secret"])
-    expect(page.get_by_text("Settings are shown to keys with the scope admin.")).to_be_visible()
+    expect(page.get_by_text("Only keys with the admin scope can see the settings.")).to_be_visible()
     keys = page.get_by_role("region", name="Keys")
     expect(keys.get_by_role("row")).to_have_count(2)  # with the head
     expect(keys.get_by_role("button")).to_have_count(0)

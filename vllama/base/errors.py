@@ -108,6 +108,10 @@ class TemplateRefused(BadRequest):
     """A model's chat template refuses the conversation, with words of its own."""
 
 
+class TemplateTooDeep(BadRequest):
+    """A model's chat template is nested, or recurses, deeper than its renderer can follow."""
+
+
 class TemplateTooCostly(BadRequest):
     """A model's chat template took more time or memory than any prompt should need."""
 

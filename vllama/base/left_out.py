@@ -13,8 +13,8 @@ from vllama.base.errors import VllamaError
 
 T = TypeVar("T")
 log = logging.getLogger("vllama.files")
-FAULTS = (OSError, ValueError, VllamaError)
-"""The errors of reading one item; those of JSON and of UTF-8 are ValueErrors."""
+FAULTS = (OSError, ValueError, RecursionError, VllamaError)
+"""The errors of reading one item; those of JSON and of UTF-8 are among them."""
 
 
 def read_each(paths: Iterable[Path], read: Callable[[Path], T]) -> Iterator[T]:

@@ -52,7 +52,10 @@ def find_servers(data_dir: Path) -> list[RunningServer]:
     """Return the running servers of a data folder; remove the files of killed ones."""
     found = []
     for path in sorted((data_dir / "servers").glob("*.json")):
-        with contextlib.suppress(OSError, ValueError), private.open_file(path) as file:
+        with (
+            contextlib.suppress(OSError, ValueError, RecursionError),
+            private.open_file(path) as file,
+        ):
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -32,6 +32,7 @@ class Tally:
         self.first_token_ns: int | None = None
         self.finish_reason: str | None = None
         self.timings = Timings()
+        self.read: Timings | None = None  # of the prompt, by a call before the one that responds
         self.moved = 0  # tokens of the answer that the engine counts with the prompt
         self.collected: dict[str, Any] = {}  # vllama's own fields, at the answer's end
         self._template = template  # counts the events that are not decoded
@@ -70,7 +71,9 @@ class Tally:
         return Usage(
             prompt_tokens=prompt or 0,
             completion_tokens=tokens,
-            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n),
+            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n)
+            if self.read is None
+            else self.read.cache_n,
             estimated=completion is None,
         )
 
@@ -85,7 +88,7 @@ class Tally:
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
         value: dict[str, Any] = counts | known | counts
-        if usage.cached_tokens is not None and find_cached_tokens(known) is None:
+        if usage.cached_tokens not in (None, find_cached_tokens(known)):
             details = known.get("prompt_tokens_details") or {}
             value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
         return value
@@ -120,8 +123,12 @@ class Tally:
         """
         if chunk.usage is not None:
             self._usage = chunk.usage
-        if chunk.timings is not None:
-            self.timings = chunk.timings
+        if (said := chunk.timings) is not None:
+            if (read := self.read) is not None:
+                said.prompt_n = (said.prompt_n or 0) + (read.prompt_n or 0)
+                said.prompt_ms = (said.prompt_ms or 0) + (read.prompt_ms or 0)
+                said.cache_n = read.cache_n
+            self.timings = said
         for choice in chunk.choices or ():
             self._choices = max(self._choices, choice.index + 1)
             self.unfinished.add(choice.index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_CONTROL = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What steers a terminal or turns text, but colors, tabs, line feeds; a sequence's rest is text."""
 LEAST_COLUMN = 16
 """Characters of a narrow column that is still readable."""
 
@@ -32,9 +35,18 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
+def strip_control(text: str) -> str:
+    """Return text without what steers a terminal; colors stay."""
+    return _CONTROL.sub(lambda found: found[1] or "", text)
+
+
 def say(text: str = "") -> None:
-    """Print a line of a command's result, as UTF-8 even if a file's name in it is not."""
-    print(text.encode(errors="replace").decode(), flush=True)
+    """Print a line of a command's result, as UTF-8 even if a file's name in it is not.
+
+    It may be a stranger's, such as a model's license.
+    """
+    text = text.encode(errors="replace").decode()
+    print(strip_control(text) if is_terminal(sys.stdout) else text, flush=True)
 
 
 def say_prose(text: str) -> None:
@@ -44,6 +56,7 @@ def say_prose(text: str) -> None:
 
 def say_aside(text: str) -> None:
     """Print a line that is no result, on stderr."""
+    text = strip_control(text) if is_terminal(sys.stderr) else text
     print(wrap_words(text, sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -110,7 +123,7 @@ def show_table(
     header, *lines = fit_cells(columns, rows, out.width, optional)
     out.print(header, style="bold")
     for line in lines:
-        out.print(line)
+        out.print(strip_control(line))
 
 
 def show_json(value: object) -> None:

@@ -45,9 +45,15 @@ def find_config_file(environ: Mapping[str, str]) -> Path:
 
 
 def load(
-    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None = None,
+    *,
+    serves: bool = False,
 ) -> Config:
     """Put the settings together; `flags` by field name, None where one was not given.
+
+    Only a server needs the keys of its upstreams (`serves`); for others, a missing one is a note.
 
     1. Read the file: the one given, else `VLLAMA_CONFIG`, else the default one if it exists.
     2. For each setting take the value of the highest source that has it.
@@ -67,7 +73,7 @@ def load(
         else:
             loader.take(setting, given)
     loader.fill_in()
-    loader.read_secrets()
+    loader.read_secrets(serves=serves)
     loader.notes.extend(_unknown_variables(environ, known))
     loader.notes.extend(loader.list_missing())
     return Config(
@@ -247,7 +253,7 @@ class _Loader:
             self.notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
         return None, ""
 
-    def read_secrets(self) -> None:
+    def read_secrets(self, *, serves: bool) -> None:
         """Read the file of keys, and warn of secrets that others can read."""
         values = self.values
         certificate, key, keys = (values.get(n) for n in ("tls_cert", "tls_key", "api_key_file"))
@@ -261,7 +267,15 @@ class _Loader:
         if keys:
             values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
             self.sources.setdefault("api_key", str(keys))
-        upstreams = [self._with_key(each) for each in values.get("upstreams", ())]
+        upstreams = list[UpstreamSettings]()
+        for each in values.get("upstreams", ()):
+            try:
+                upstreams.append(self._with_key(each))
+            except ConfigError as error:
+                if serves:
+                    raise
+                upstreams.append(each)
+                self.notes.append(error.message)
         values["upstreams"] = tuple(upstreams)
         key_files = [each.key_file for each in upstreams]
         key_files.append(values.get("node_key_file"))

@@ -103,8 +103,8 @@ class Settings:
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
     `gpu_shares` the layers that each holds; `devices` are the engine's names of them where it has
     to be told (`engines.devices.name_devices`). `slot_dir` is where the engine saves
-    slots (`Engine.saves_slots`). `inspect`: requests may look inside the model
-    (`Engine.inspects`). `version` is the engine's. `tuned_args`
+    slots (`Engine.saves_slots`), with `keeps_conversations` for longer than it runs. `inspect`:
+    requests may look inside the model (`Engine.inspects`). `version` is the engine's. `tuned_args`
     are what the engine's own `tune` decided; `extra_args` are the user's and come last, so that
     they win.
     """
@@ -130,6 +130,7 @@ class Settings:
     turn_end: tuple[str, int] | None = None
     prompt_cache_bytes: int = 0
     slot_dir: Path | None = None
+    keeps_conversations: bool = False
     gpus: tuple[int, ...] = ()
     gpu_shares: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()

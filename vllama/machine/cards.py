@@ -17,15 +17,16 @@ GIB = 1024**3
 
 # the vendor and NVIDIA's compute capability, then name and GB by the vendors' specifications
 _TABLE = """
-nvidia 6.1: GTX 1060 6, GTX 1070 8, GTX 1080 8, GTX 1080 Ti 11, Tesla P40 24
+nvidia 6.1: GTX 1050 Ti 4, GTX 1060 6, GTX 1070 8, GTX 1080 8, GTX 1080 Ti 11, Tesla P40 24
 nvidia 7.0: Tesla V100 32
 nvidia 7.5: GTX 1650 4, GTX 1660 6, GTX 1660 SUPER 6, RTX 2060 6, RTX 2070 8
 nvidia 7.5: RTX 2080 8, RTX 2080 Ti 11, Tesla T4 16
 nvidia 8.0: A100 80, A30 24
 nvidia 8.6: RTX 3050 8, RTX 3060 12, RTX 3060 Ti 8, RTX 3070 8, RTX 3080 10
-nvidia 8.6: RTX 3080 Ti 12, RTX 3090 24, RTX A4000 16, RTX A6000 48, A10 24
+nvidia 8.6: RTX 3070 Ti 8, RTX 3080 Ti 12, RTX 3090 24, RTX A4000 16, RTX A6000 48, A10 24
 nvidia 8.9: RTX 4060 8, RTX 4060 Ti 8, RTX 4070 12, RTX 4070 Ti SUPER 16, L4 24
 nvidia 8.9: RTX 4070 SUPER 12, RTX 4070 Ti 12, RTX 4080 SUPER 16
+nvidia 8.9: RTX 4060 Laptop 8, RTX 4070 Laptop 8, RTX 4080 Laptop 12, RTX 4090 Laptop 16
 nvidia 8.9: RTX 4080 16, RTX 4090 24, RTX 6000 Ada 48, L40S 48
 nvidia 9.0: H100 80, H200 141
 nvidia 10.0: B200 180
@@ -81,7 +82,9 @@ def read_size(text: str) -> int:
     try:
         number = re.sub(r"(?<=[MGT])B$", "", text.strip(), flags=re.I)
         is_short = re.fullmatch(r"\d{1,4}(\.\d+)?", number)
-        return parse_bytes(f"{number}G" if is_short else number)
+        if size := parse_bytes(f"{number}G" if is_short else number):
+            return size
+        raise ValueError("it is none")
     except ValueError as error:
         raise ConfigError(f"cannot plan for memory of '{text}': {error}") from None
 

@@ -151,6 +151,8 @@ def describe(machine: Platform) -> str:
     kinds: dict[tuple[str, int, str], int] = {}
     for gpu in machine.accelerators:
         facts = [f"{format_bytes_binary(gpu.total_bytes)}"]
+        if gpu.shares_ram:
+            facts[0] += " shared with RAM"
         if gpu.compute_capability:
             facts.append("compute {}.{}".format(*gpu.compute_capability))
         if gpu.driver:

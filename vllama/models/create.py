@@ -235,13 +235,9 @@ def choose_quant(
 
 def _info(library: Library, base: Bundle) -> ModelInfo:
     try:
-        info = library.info(base)
+        return library.info(base)
     except BadModelFile as error:
         raise BadRequest(error.message, hint=error.hint) from error
-    if (kind := info.metadata.get("general.type")) in ("adapter", "mmproj"):
-        hint = "name the model with FROM, then its adapter with ADAPTER or its projector with FROM"
-        raise BadRequest(f"cannot use '{base.name}' as a model: its type is {kind}", hint=hint)
-    return info
 
 
 def _base_name(library: Library, bundle: Bundle) -> str | None:

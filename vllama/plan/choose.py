@@ -342,6 +342,7 @@ def draft_plan(
             turn_end=info.turn_end,
             prompt_cache_bytes=kept.cache_bytes,
             slot_dir=kept.slot_dir,
+            keeps_conversations=kept.stays,
             devices=devices,
         ),
         memory=memory,

@@ -60,14 +60,14 @@ class Sizes:
 class Placement:
     """A launch with its GPUs, what it takes, and why these GPUs, "" without a choice.
 
-    `usable_bytes` are those of the pools that it takes part of, and `lacking` the pools without
-    room for their part; None where only the sum is known.
+    `usable_bytes` are those of the pools that it takes part of, and `lacking` those of the pools
+    without room for their part; None where only the sum is known.
     """
 
     settings: Settings
     memory: Memory
     usable_bytes: int
-    lacking: frozenset[str] | None = None
+    lacking: Mapping[str, int] | None = None
     reason: str = ""
 
 
@@ -159,6 +159,11 @@ def find_rooms(
     }
 
 
+def count_ram_beside(facts: Facts, room: int, gpu_parts: Mapping[str, int]) -> int:
+    """Return how much of the `room` in RAM is left beside the parts of GPUs that share it."""
+    return room + facts.reserve_of() - facts.system_bytes - sum(gpu_parts.values())
+
+
 def list_needs(plan: Plan, gpus: Sequence[Accelerator]) -> dict[str, int]:
     """Return a plan's estimate by pool; of an engine that does not tell, GPUs hold equal parts."""
     memory = plan.memory
@@ -186,8 +191,8 @@ def place(
     if not gpus:
         if engine.overhead.repacks:
             memory = replace(memory, copied_bytes=count_second_copy(info, facts.platform))
-        lacking = frozenset({RAM} if memory.total_bytes > rooms[RAM] else ())
         usable = rooms[RAM]
+        lacking = {RAM: usable} if memory.total_bytes > usable else {}
         return Placement(settings=settings, memory=memory, usable_bytes=usable, lacking=lacking)
     sizes, context, overhead = measure_sizes(info), settings.context_length, engine.overhead
     caches = list_kv_bytes(info, context, overhead, settings.kv_cache_type)
@@ -205,14 +210,13 @@ def place(
         room = {pool: rooms[pool] for pool in parts}
         usable = sum(room[pool] for pool in parts if divided or pool != RAM)
         if group[0].shares_ram:
-            whole = room[RAM] + facts.reserve_of() - facts.system_bytes
-            usable = whole if divided else usable
-            room[RAM] = whole - sum(takes.gpu_parts.values())
+            room[RAM] = count_ram_beside(facts, room[RAM], takes.gpu_parts)
+            usable = room[RAM] + sum(takes.gpu_parts.values()) if divided else usable
         return Placement(
             settings=launch,
             memory=takes,
             usable_bytes=usable,
-            lacking=frozenset(pool for pool, size in parts.items() if size > room[pool]),
+            lacking={pool: room[pool] for pool, size in parts.items() if size > room[pool]},
             reason=describe_gpus(group, launch.gpu_shares, why) if why else "",
         )
 
@@ -231,7 +235,7 @@ def place(
     if divided:
         for count in range(len(order), 0, -1):
             placed = attempt(order[:count], rooms, "")
-            if not (placed.lacking or set()) - {RAM}:
+            if not (placed.lacking or {}).keys() - {RAM}:
                 break
         return placed
     return attempt(order, rooms, "all of them" if several else "")

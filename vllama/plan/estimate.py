@@ -139,8 +139,9 @@ def make_rung_estimate(
         reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
     sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
     least = min(tokens for tokens in sensible if tokens)
-    if rung.divided and not asked:
-        wanted = min(wanted, least)
+    if rung.divided and not asked and wanted > least:
+        reasons.append(f"context of {least} tokens, not {wanted}: the GPU has no room for all")
+        wanted = least
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     if given.replicas > 1 and format_ is not Format.REMOTE:
         reasons.append(f"{given.replicas} replicas share the cores and the memory")

@@ -27,7 +27,6 @@ from itertools import pairwise
 from msgspec.structs import replace as replace_fields
 
 from vllama.base.errors import BadModelFile, EngineStartFailed, NoPlan, NotEnoughMemory
-from vllama.base.units import format_amounts
 from vllama.engines.contract import AdapterFailed
 from vllama.models.types import Bundle, ModelInfo
 from vllama.plan.choose import draft_plan, make_plan, rank_engines, write_advice
@@ -92,8 +91,7 @@ def make_first_plan(
         return make_first_plan(replace(facts, relief=relief), bundle, info, need, forms)
     except NotEnoughMemory as error:
         plan, _, estimate = draft_plan(facts, bundle, info, need)
-        total, usable = format_amounts(estimate.memory.total_bytes, estimate.usable_bytes)
-        cause = f"it takes {total}, and {usable} are usable"
+        cause = f"it takes {estimate.needed} of {estimate.kind}, {estimate.usable} usable"
         diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
         refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)
         others = forms()

@@ -15,11 +15,11 @@ from vllama.config.secrets import mask
 from vllama.engines.base import Engine, Mode
 from vllama.engines.registry import ask_preference
 from vllama.machine.detect import describe
-from vllama.machine.types import name_pool
+from vllama.machine.types import Accelerator, name_pool
 from vllama.models.modelfile import format_parameters, list_parameters
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import choose_engine, draft_plan, find_lack, rank_engines, write_advice
-from vllama.plan.distribution import find_rooms, list_needs, list_usable
+from vllama.plan.distribution import count_ram_beside, find_rooms, list_needs, list_usable
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import find_refusal
@@ -97,9 +97,13 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
     Of the devices only those that hold a part of the model.
     """
     gpus, replicas = list_usable(facts.platform), facts.settings.replicas
-    needs, usable = list_needs(plan, gpus), find_rooms(facts, gpus)
+    needs, usable = list_needs(plan, gpus), dict(find_rooms(facts, gpus))
+    shares = any(gpu.shares_ram for gpu in gpus) and len(needs) > 1
+    if shares:
+        held = {pool: size for pool, size in needs.items() if pool != RAM}
+        usable[RAM] = count_ram_beside(facts, usable[RAM], held)
     totals = {RAM: ("RAM", facts.platform.ram_total_bytes)} | {
-        name_pool(gpu.index): (f"GPU {gpu.index} ({gpu.name})", gpu.total_bytes) for gpu in gpus
+        name_pool(gpu.index): (_name_device(gpu), gpu.total_bytes) for gpu in gpus
     }
     return [
         {
@@ -111,6 +115,10 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
         }
         for pool, size in needs.items()
     ]
+
+
+def _name_device(gpu: Accelerator) -> str:
+    return f"GPU {gpu.index} ({gpu.name}{', shares the RAM' if gpu.shares_ram else ''})"
 
 
 def shorten(plan: Plan) -> list[str]:

@@ -109,11 +109,15 @@ BLOCKS = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Folder of saved conversations, the bytes for them in RAM, a sentence for the plan."""
+    """The folder where slots are saved, the bytes for them in RAM, a sentence for the plan.
+
+    `stays`: what is saved there outlives the engine; else it is what requests share for a while.
+    """
 
     slot_dir: Path | None
     cache_bytes: int
     reason: str = ""
+    stays: bool = False
 
 
 def keep_conversations(
@@ -124,10 +128,14 @@ def keep_conversations(
     most_bytes = _size_prompt_cache(facts, need, memory, estimate.settings.parallel)
     cache_bytes = most_bytes if engine.caches_prompts else 0
     keeps = engine.saves_slots or (engine.offloads_blocks and memory.on_gpu)
+    # what is restored of these was measured to answer differently, or to help nothing
+    restores = not (
+        info.sliding_window or any(word in name for name in info.metadata for word in RECURRENT)
+    )
     if facts.slot_dir is None or not keeps or need.mode is not Mode.CHAT:
-        return Kept(None, cache_bytes)
-    if info.sliding_window or any(word in name for name in info.metadata for word in RECURRENT):
-        # what is restored of these was measured to answer differently, or to help nothing
+        shares = engine.saves_slots and restores and need.mode is Mode.CHAT
+        return Kept(facts.share_dir if shares else None, cache_bytes)
+    if not restores:
         why = "it has sliding windows or a state"
         return Kept(None, cache_bytes, f"its conversations are not kept on disk: {why}")
     size = format_bytes_decimal(facts.settings.cache_disk_bytes)
@@ -135,14 +143,15 @@ def keep_conversations(
     if (own := bundle.settings.cache_disk) is not None and not isinstance(own, bool):
         words += f", {format_bytes_decimal(own)} for this one"
     if engine.saves_slots:
-        return Kept(facts.slot_dir, cache_bytes, words)
+        return Kept(facts.slot_dir, cache_bytes, words, stays=True)
     if not most_bytes or facts.platform.shared_memory_bytes < most_bytes:
         why = f"{engine.title} needs RAM for that, in /dev/shm"
         return Kept(None, 0, f"its conversations are not kept on disk: {why}")
     # its files tell the model by its path only
     name = f"{bundle.digest[:16]}-{choice.installation.version}"
     folder = facts.slot_dir / BLOCKS / quote(bundle.name, safe="") / name
-    return Kept(folder, most_bytes, f"{words}, through {format_bytes_decimal(most_bytes)} of RAM")
+    words += f", through {format_bytes_decimal(most_bytes)} of RAM"
+    return Kept(folder, most_bytes, words, stays=True)
 
 
 def _size_prompt_cache(facts: Facts, need: Need, memory: Memory, slots: int | None) -> int:

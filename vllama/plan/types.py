@@ -57,6 +57,7 @@ class Facts:
     gpus: tuple[int, ...] | str | None = None
     relief: Concessions = field(default_factory=Concessions)
     slot_dir: Path | None = None  # where conversations are kept, None: nowhere
+    share_dir: Path | None = None  # where slots are saved that requests share
     ours: Mapping[str, int] = field(default_factory=dict)  # bytes of each pool in our engines
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
@@ -118,8 +119,8 @@ class Estimate:
     settings: Settings  # of the launch, as far as its memory depends on them
     memory: Memory
     usable_bytes: int  # of the same kinds of memory
-    # the pools whose part does not fit; None: it is one part
-    lacking: frozenset[str] | None = None
+    # usable bytes of the pools whose part does not fit; None: it is one part
+    lacking: Mapping[str, int] | None = None
     is_whole: bool = True  # no part is in RAM that a GPU could take
     least_context: int = 0  # tokens that one can work with
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
@@ -133,8 +134,9 @@ class Estimate:
 
     @property
     def needed_bytes(self) -> int:
-        """Required bytes."""
-        return self.memory.total_bytes
+        """Required bytes of the memory that `usable_bytes` are of."""
+        parts = self.memory.gpu_parts
+        return sum(parts.values()) if parts and self.is_whole else self.memory.total_bytes
 
     @property
     def fits(self) -> bool:
@@ -142,9 +144,22 @@ class Estimate:
         return self.needed_bytes <= self.usable_bytes if self.lacking is None else not self.lacking
 
     @property
+    def short(self) -> Mapping[str, int]:
+        """Usable bytes of the pools without room for their part, where all would be enough."""
+        return (self.lacking or {}) if self.needed_bytes <= self.usable_bytes else {}
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """Required and usable bytes to tell people: of the `short` pools if there are any."""
+        if not self.short:
+            return self.needed_bytes, self.usable_bytes
+        parts = {RAM: self.memory.ram_bytes, **self.memory.gpu_parts}
+        return sum(parts[pool] for pool in self.short), sum(self.short.values())
+
+    @property
     def fits_gpus(self) -> bool:
         """True if the GPUs have room for their parts."""
-        return not (self.lacking or set()) - {RAM}
+        return not (self.lacking or {}).keys() - {RAM}
 
     @property
     def ram_share(self) -> float:
@@ -157,10 +172,11 @@ class Estimate:
 
     @property
     def kind(self) -> str:
-        """Kind of its memory, for people."""
-        if not self.memory.on_gpu:
+        """Kind of the memory in `sums`, for people."""
+        if not self.memory.on_gpu or self.short.keys() == {RAM}:
             return "system memory"
-        return "GPU memory" if self.is_whole else "GPU memory and RAM"
+        is_gpu = RAM not in self.short if self.short else self.is_whole
+        return "GPU memory" if is_gpu else "GPU memory and RAM"
 
     @property
     def roomy(self) -> bool:
@@ -170,19 +186,21 @@ class Estimate:
     @property
     def needed(self) -> str:
         """Required memory, for people."""
-        return format_amounts(self.needed_bytes, self.usable_bytes)[0]
+        return format_amounts(*self.sums)[0]
 
     @property
     def usable(self) -> str:
         """Usable memory, for people."""
-        return format_amounts(self.needed_bytes, self.usable_bytes)[1]
+        return format_amounts(*self.sums)[1]
 
     @property
     def numbers(self) -> str:
         """The estimate and its parts, for people."""
         memory = self.memory
+        total = format_amount(memory.total_bytes)
+        part = "" if self.needed == total else f" of {total}"
         return (
-            f"{self.needed}: weights {format_amount(memory.weights_bytes)}, "
+            f"{self.needed}{part}: weights {format_amount(memory.weights_bytes)}, "
             f"context of {self.context_length} tokens {format_amount(memory.kv_bytes)}, "
             f"buffers {format_amount(memory.compute_bytes + memory.fixed_bytes)}"
         )

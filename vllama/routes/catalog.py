@@ -22,6 +22,7 @@ from vllama.config.parse import holds_model
 from vllama.models.library import Library
 from vllama.models.lookup import Entry, InspectRules, Watch, rest_on
 from vllama.models.names.ref import INVALID_NAME, ModelRef, is_path
+from vllama.models.stores.local import LocalStore
 from vllama.models.types import Bundle, ModelInfo
 from vllama.routes.in_use import InUse
 
@@ -167,8 +168,8 @@ class Catalog:
             raise InvalidModelRef(INVALID_NAME)
         whole = Path(os.path.normpath(path))  # follows no links
         for bundle in self.library.list():
-            # a model that was created from another one lies at the same path
-            if bundle.base is None and whole in (bundle.path, bundle.path.resolve()):
+            # a model that was created from another one, or a file, lies at the same path
+            if bundle.store != LocalStore.name and whole in (bundle.path, bundle.path.resolve()):
                 with Watch() as watch:  # it does not rest on all
                     rest_on(whole.parent)
                     return self.library.make_entry(bundle, watch)

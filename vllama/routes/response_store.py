@@ -111,7 +111,7 @@ class ResponseStore:
         self._touch(identity)
         try:
             record = _decode(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             log.warning("cannot read response %s: its file is damaged", identity)
             raise not_found from None
         if record.owner != owner:

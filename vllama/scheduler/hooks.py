@@ -145,6 +145,9 @@ class Part(Protocol):
     async def check_health(self, endpoint: Endpoint, limit_s: float) -> bool:
         """Probe its health; return whether it answered well within `limit_s` seconds."""
 
+    def note_success(self) -> None:
+        """Note a whole response: its crashes before are no reason to give it up."""
+
     def report_unreachable(self, endpoint: Endpoint) -> None:
         """Report that `endpoint` could not be reached."""
 

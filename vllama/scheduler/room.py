@@ -131,7 +131,7 @@ def _describe(
     names = f"{', '.join(unloads)} {'is' if len(unloads) == 1 else 'are'} unloaded"
     if missing:
         amounts = (
-            f"{format_amount(size)} more {'' if pool == 'ram' else f'{pool.upper()} '}memory"
+            f"{format_amount(size)} more memory{'' if pool == RAM else f' on {_name(pool)}'}"
             for pool, size in missing.items()
         )
         after = f", even after {names}" if unloads else ""
@@ -141,11 +141,15 @@ def _describe(
     if decision.action is Action.WAIT:
         return f"Fits this machine; it is loaded when requests have ended and {names}"
     rows = [
-        f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {pool.upper()}'}, "
+        f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {_name(pool)}'}, "
         f"{format_amount(free[pool])} free{' there' if len(needs) > 1 else ''}"
         for pool, size in needs.items()
     ]
     return f"Fits now: needs {'; '.join(rows)}"
+
+
+def _name(pool: str) -> str:
+    return f"GPU {pool.removeprefix('gpu')}"
 
 
 def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:

@@ -44,6 +44,7 @@ from vllama.routes.in_use import InUse
 from vllama.routes.inference.adapters import keep_names
 from vllama.routes.inference.kept_prompts import KeptPrompts
 from vllama.routes.inference.served_by import ServedBy
+from vllama.routes.inference.shared_prefixes import SharedPrefixes
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
 from vllama.routes.recording.draft_speeds import DraftTimer
@@ -144,6 +145,7 @@ class Daemon:
                 meter,
                 captures,
                 KeptPrompts(slot_cache) if slot_cache is not None else None,
+                SharedPrefixes(config.run_dir / "slots"),
                 ServedBy(),
                 DraftTimer(draft_records),
                 activity,

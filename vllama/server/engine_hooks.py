@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vllama.base import executors
+from vllama.base import executors, private
 from vllama.base.clock import Clock, RealClock
 from vllama.base.errors import EngineError
 from vllama.base.units import format_amount, format_load
@@ -221,6 +221,8 @@ class EngineHooks:
         engine = self._engine(plan)
         if self._slot_cache is not None:
             self._slot_cache.set_share(plan.bundle)
+        if (folder := plan.settings.slot_dir) is not None:
+            private.make_folder(folder)  # llama-server does not start without it
         if engine.attaches:
             endpoints, _ = engine.attach(plan.bundle)
             return AttachedProcess(endpoints, self._watch)

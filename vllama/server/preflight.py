@@ -45,6 +45,7 @@ def gather_facts(config: Config) -> Facts:
         found=engines,
         settings=config,
         slot_dir=config.slot_dir if config.cache_disk_bytes else None,
+        share_dir=config.run_dir / "slots",
         draft_speeds=open_draft_records(config.data_dir).read(),
     )
 

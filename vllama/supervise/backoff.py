@@ -14,8 +14,8 @@ class RestartPolicy:
 
     `delays_s[n]` is the pause before restart n+1; after the last restart the process is `failed`.
     The count is reset if a process was ready for longer than it took to start, and for at least
-    `healthy_after_s`. `start_retries` is how often a failed start is retried if its diagnosis says
-    that this can help (a taken port).
+    `healthy_after_s`, or has given a whole response. `start_retries` is how often a failed start is
+    retried if its diagnosis says that this can help (a taken port).
     """
 
     delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)

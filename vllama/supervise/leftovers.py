@@ -111,7 +111,7 @@ def read_record(path: Path) -> RunRecord | None:
     """Return the record in `path`; None if it is invalid or has just been removed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunRecord)
-    except (OSError, ValueError):  # an error of msgspec is one
+    except (OSError, ValueError, RecursionError):  # an error of msgspec is one of the last two
         return None
 
 

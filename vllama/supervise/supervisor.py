@@ -73,6 +73,10 @@ class SupervisedProcess(Status):
 
     # --- for callers ---------------------------------------------------------------------
 
+    def note_success(self) -> None:
+        """Count its crashes anew: it serves, so that requests have caused them."""
+        self._restarts.crashes = 0
+
     def report_unreachable(self, endpoint: Endpoint) -> None:
         """Do nothing: the exit of the process is awaited anyway, and says more."""
 

@@ -76,6 +76,9 @@ class AttachedProcess:
             raise self._monitor.find_outage(self._all)
         return self._up[0]
 
+    def note_success(self) -> None:
+        """Do nothing: it is never started."""
+
     def report_unreachable(self, endpoint: Endpoint) -> None:
         """Do not use `endpoint` until it answers a check again."""
         self._set_up([each for each in self._up if each != endpoint])

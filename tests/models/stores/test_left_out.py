@@ -169,3 +169,9 @@ def test_a_folder_of_ggufs(tmp_path: Path, names: list[str], chosen: str | None)
     with pytest.raises(BadRequest, match="several") as caught:
         library.find(str(tmp_path))
     assert all(name in (caught.value.hint or "") for name in names if "mmproj" not in name)
+
+
+def test_a_folder_with_a_part_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "one-00001-of-00003.gguf").write_bytes(b"x")
+    with pytest.raises(BadModelFile, match="2 of 3 parts are missing, such as one-00002-of-00003"):
+        opened(tmp_path / "home").find(str(tmp_path))

@@ -69,7 +69,7 @@ def read_file(path: Path) -> KeyFile:
             f"cannot read the keys in '{path}': {error.strerror or error}",
             hint="run the command as the user of the server",
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read the keys in '{path}': {error}",
             hint="restore the file, or remove it and add the keys again",

@@ -157,10 +157,8 @@ def make_response_format(
         schema, left_out = writer.finish(written), tuple(writer.left_out)
     spelled = spell_format(schema, traits)
     if named is not None and "json_schema" in spelled:
-        spelled = {
-            **wanted,
-            "json_schema": {**named, **spelled["json_schema"], "name": named["name"]},
-        }
+        own = {**spelled["json_schema"], **named, "schema": spelled["json_schema"]["schema"]}
+        spelled = {**wanted, "json_schema": own}
     return spelled, left_out
 
 

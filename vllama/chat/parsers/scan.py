@@ -54,6 +54,11 @@ def _wrapper(text: str, at: int, tools: Toolset) -> Found | None:
     return [], at
 
 
+def _read_list(text: str, at: int, tools: Toolset) -> Found | None:
+    """Read the list that a tag opens."""
+    return read_values(text, at - 1, tools)
+
+
 _READERS: Mapping[str, Reader] = {
     **dict.fromkeys(
         ("<tool_call>", "<|tool_call|>", "<tool_calls>", "<|tool_calls|>", "<TOOLCALL>",
@@ -66,7 +71,10 @@ _READERS: Mapping[str, Reader] = {
          "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"), _wrapper,
     ),
     "[TOOL_CALLS]": read_mistral,
-    "<|plugin|>": read_values,
+    **dict.fromkeys(
+        ("<|plugin|>", "<|function_call|>", "function call<|role_sep|>"), read_values
+    ),
+    "functools[": _read_list,
     "<function=": read_function,
     "<invoke name=": read_invoke,
     "<｜DSML｜invoke name=": read_invoke,
@@ -89,6 +97,7 @@ _CLOSING = (
     "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>",
     "<｜tool▁sep｜>", "<|tool_calls_section_end|>", "<|tool_call_argument_begin|>", "<|call|>",
     "<end_function_call>", "<tool_call|>", "<|eom_id|>", "<|eot_id|>", "[ARGS]", "[CALL_ID]",
+    "<|message_sep|>", "<|end|>",
 )  # fmt: skip
 MARKS = (*_READERS, *_CLOSING)
 # what follows a tag in a sentence: punctuation, or the next word
@@ -242,7 +251,8 @@ def markers_of(tools: Toolset) -> Markers:
 
 def find_markers(template: str) -> frozenset[str]:
     """Return the markers that a chat template writes."""
-    return frozenset(marker for marker in _READERS if marker.split(" ")[0] in template)
+    words = {marker: marker.split(" ")[0] if marker[0] == "<" else marker for marker in _READERS}
+    return frozenset(marker for marker, word in words.items() if word in template)
 
 
 def begins_bare(start: str, tools: Toolset) -> bool | None:

@@ -25,6 +25,7 @@ PAIRS: Mapping[str, str] = {
     "<|channel>thought": "<channel|>",  # Gemma 4
     "<|inner_prefix|>": "<|inner_suffix|>",  # Apertus
     "Here is my thought process:": "Here is my response:",  # Granite 3.2
+    "Here's my thought process:": "Here's my response:",  # the same
 }
 """What opens the thinking, and what closes it: as the models' chat templates on the hub have it."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vllama.base.threads import begin
 from vllama.base.units import format_go_duration
-from vllama.cli.output import console, is_terminal, say_aside
+from vllama.cli.output import console, is_terminal, say_aside, strip_control
 from vllama.cli.table import count_columns
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-_CONTROL = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What steers a terminal or turns text, but colors, tabs, line feeds; a sequence's rest is text."""
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 LOOK_S = 0.5
 THINKING, DONE_THINKING = "Thinking...", "...done thinking."
@@ -79,7 +77,7 @@ class AnswerPrinter:
             text, self._held = self._held + text, ""
             if unfinished := _UNFINISHED.search(text):
                 text, self._held = text[: unfinished.start()], unfinished[0]
-            text = _CONTROL.sub(lambda found: found[1] or "", text)
+            text = strip_control(text)
             self._colored |= "\x1b" in text
             if not text:
                 return

@@ -19,8 +19,19 @@ Examples:
 """
 
 SHELLS = ("bash", "zsh", "fish")
-NO_COLON = 'COMP_WORDBREAKS="${COMP_WORDBREAKS//:/}"'
-"""bash would take the name of a model for two words."""
+BASH = """\
+_vllama_completion() {{
+    local line="${{COMP_LINE:0:COMP_POINT}}" IFS=$' \\t\\n'
+    local words=($line) typed="${{line##* }}"
+    local place=$(( ${{#words[@]}} - (${{#typed}} > 0) ))
+    IFS=$'\\n'
+    COMPREPLY=( $( COMP_WORDS="$line" COMP_CWORD=$place {variable}=complete_bash "$1" ) )
+    [[ $COMP_WORDBREAKS != *:* ]] || COMPREPLY=( "${{COMPREPLY[@]#"${{typed%"${{typed##*:}}"}}"}}" )
+}}
+
+complete -o default -F _vllama_completion vllama
+"""
+"""Typer's takes a model's name for two words, since bash divides words at colons."""
 
 
 def completion(
@@ -33,6 +44,7 @@ def completion(
         raise ConfigError(
             f'cannot complete commands in "{shell}"', hint=f"use one of {', '.join(SHELLS)}"
         )
-    shell_complete(root(), {}, "vllama", COMPLETION_VARIABLE, f"source_{shell}")
     if shell == "bash":
-        say(NO_COLON)
+        say(BASH.format(variable=COMPLETION_VARIABLE))
+    else:
+        shell_complete(root(), {}, "vllama", COMPLETION_VARIABLE, f"source_{shell}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vllama.base.errors import ModelNotFound
+from vllama.base.errors import BadRequest, ModelNotFound
 from vllama.cli.context import change_models, load_settings, local_library
 from vllama.cli.options import argument, model_argument
 from vllama.cli.output import say
@@ -25,6 +25,8 @@ def cp(
     from vllama.models.create import check_copy_name, copy, make_no_source_error
 
     name, settings = check_copy_name(destination), load_settings()
+    if source == destination:
+        raise BadRequest(f"cannot copy '{source}' to itself")
     library = local_library(settings)
     try:
         bundle = library.find(whole_path(source), may_pull=False).bundle

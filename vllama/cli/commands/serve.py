@@ -55,7 +55,7 @@ def serve(
     environ = config.environ()
 
     def load() -> config.Config:
-        return replace(config.load(given, environ, config_file), **moved)
+        return replace(config.load(given, environ, config_file, serves=True), **moved)
 
     moved: dict[str, Any] = {}
     moved, warning = move_unwritable(load())

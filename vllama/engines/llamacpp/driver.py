@@ -234,7 +234,7 @@ class LlamaCpp(Engine):
             rerank_path=self.rerank_path if embeds else None,
             slots=self.base_traits.slots
             if settings.slot_dir is not None
-            and not has_flag(settings.extra_args, "--dry-multiplier")
+            and not has_flag(settings.extra_args, "--dry-multiplier", "--slot-save-path")
             else None,
             splits_reasoning=self.base_traits.splits_reasoning
             and not self.leaves_thinking(settings.chat_template),

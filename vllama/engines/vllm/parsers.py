@@ -3,7 +3,8 @@
 The wrong reasoning parser takes a model's whole response for thinking, and the wrong tool parser
 lets calls through as text. So a parser is named only where the marks in the chat template, and for
 marks of several families the model's type, fit one row, and only if the installed vLLM has it. For
-all other models vllama splits thinking and calls itself: it asks for the special tokens, which vLLM
+all other models vllama splits thinking and calls itself, also where vLLM's parser loses calls in
+streams (phi4_mini_json, gigachat3): it asks for the special tokens, which vLLM
 strips by default. The names are those of vLLM's registries (`vllm/tool_parsers`, `vllm/reasoning`,
 0.32 and 0.33).
 """
@@ -22,12 +23,16 @@ _REGISTERED = re.compile(r'^    "([\w.-]+)": \(', re.MULTILINE)
 
 
 class Row(NamedTuple):
-    """A parser for models of these types (none: any) whose template has all `marks`, no `other`."""
+    """A parser for models of these types (none: any) whose template has all `marks`, no `other`.
+
+    Without the `token` among the model's own, the parser ends vLLM at its start.
+    """
 
     parser: str
     types: str
     marks: tuple[str, ...]
     other: tuple[str, ...] = ()
+    token: str = ""
 
 
 _HERMES = "qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe llama"
@@ -38,7 +43,12 @@ _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 TOOLS = (
     Row("hermes", _HERMES, ("<tool_call>", '"arguments'), ("<function=", "<arg_key>")),
     Row("qwen3_coder", _QWEN3_XML, ("<tool_call>", "<function=", "<parameter=")),
-    Row("llama3_json", "llama", ("ipython", '"parameters"', "<|start_header_id|>")),
+    Row(
+        "llama3_json",
+        "llama",
+        ("ipython", '"parameters"', "<|start_header_id|>"),
+        token="<|python_tag|>",
+    ),
     Row("mistral", "mistral mixtral mistral3", ("[TOOL_CALLS]", "[AVAILABLE_TOOLS]")),
     Row("openai", "gpt_oss", ("<|channel|>", "<|call|>")),
     Row("deepseek_v3", "deepseek_v3", (_DEEPSEEK, "```json")),
@@ -52,7 +62,6 @@ TOOLS = (
     Row("hy_v3", "hy_v3", ("<tool_calls", "<tool_sep")),
     Row("apertus", "", ("<|tools_prefix|>",)),
     Row("deepseek_v41", "", ("<｜DSML｜ calls>",)),
-    Row("gigachat3", "", ("function call<|role_sep|>",)),
     Row("inkling", "", ("<|content_invoke_tool_json|>",)),
     Row("k2_horizon", "", ("<ifm|tool_calls>",)),
     Row("kimi_k3", "", ("<|open|>", "<|sep|>", "tools")),
@@ -60,7 +69,6 @@ TOOLS = (
     Row("minimax_m3", "", ("]<]minimax[>[",)),
     Row("muse", "", ("<atem:invoke",)),
     Row("muse_glimmer", "", ("<atem:invoke",)),
-    Row("phi4_mini_json", "", ("functools[",)),
     Row("plamo3", "", ("<|plamo:begin_tool_requests:plamo|>",)),
     Row("step3", "", ("<｜tool_calls_begin｜>",)),
 )
@@ -127,5 +135,8 @@ def _find(rows: tuple[Row, ...], info: ModelInfo) -> Iterable[str]:
     for row in rows:
         is_type = not row.types or info.architecture in row.types.split()
         has_marks = all(mark in template for mark in row.marks)
-        if is_type and has_marks and not any(mark in template for mark in row.other):
+        has_token = not (row.token and info.special_tokens) or row.token in info.special_tokens
+        if not (is_type and has_marks and has_token):
+            continue
+        if not any(mark in template for mark in row.other):
             yield row.parser

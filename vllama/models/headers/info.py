@@ -50,6 +50,13 @@ def read_info(bundle: Bundle) -> ModelInfo:
     others = {bundle.projector, bundle.draft, *bundle.adapters}
     headers = [read_header(path) for path in bundle.files if path not in others]
     projector = read_header(bundle.projector) if bundle.projector else None
+    meta = headers[0].metadata
+    usual = "mmproj" if meta.get("general.architecture") == "clip" else "model"
+    if (kind := meta.get("general.type", usual)) != "model":
+        raise BadModelFile(
+            f"cannot use '{bundle.path}' as a model: its type is {kind}",
+            hint="name the model's file; Modelfiles take adapters by ADAPTER, projectors by FROM",
+        )
     _check_parts([path for path in bundle.files if path not in others], headers)
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
     if bundle.draft:  # it is loaded beside the model

@@ -22,7 +22,9 @@ sources.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -313,11 +315,19 @@ def list_spellings(name: str) -> set[str]:
 
 
 def path_stem(path: Path) -> str:
-    """Return a file's or folder's name as a model name: lower case, odd characters as `-`."""
+    """Return a file's or folder's name as a model name: lower case, odd characters as `-`.
+
+    Accents go; letters of other scripts become a number, so that two files have two names.
+    """
     name = path.name or "root"
     stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
-    stem = re.sub(r"[^a-z0-9_.-]+", "-", stem.lower()).lstrip("-.")
-    return stem[:80] or "model"
+    plain = "".join(x for x in unicodedata.normalize("NFKD", stem) if not unicodedata.combining(x))
+    short = re.sub(r"[^a-z0-9_.-]+", "-", plain.lower()).rstrip("-").lstrip("-.")[:80]
+    short = short or "model"
+    if any(letter.isalnum() for letter in plain if not letter.isascii()):
+        data = stem.encode(errors="surrogateescape")
+        short += f"-{hashlib.blake2b(data, digest_size=3).hexdigest()}"
+    return short
 
 
 def _split_scheme(text: str) -> tuple[str | None, str]:

@@ -254,16 +254,15 @@ def _list_words(path: str) -> frozenset[str]:
 
 
 def _belongs(model: str, projector: str, look: Look, *, is_only_one: bool) -> bool:
-    """Tell whether a projector is a model's own: by its name, else by the width of its output.
+    """Tell whether a projector is a model's own: by its name and by the width of its output.
 
     A name that says less (`mmproj-F16.gguf`) belongs to models in its folder and below; in a
     repository with one model, its projector may have another name (ggml-org's ultravox).
     """
     ours, theirs = _list_words(model), _list_words(projector)
-    if theirs and theirs == ours:
-        return True
     is_near = PurePosixPath(model).is_relative_to(PurePosixPath(projector).parent)
-    if not (is_only_one or (is_near and theirs <= ours)):
+    is_named = bool(theirs) and theirs == ours
+    if not (is_named or is_only_one or (is_near and theirs <= ours)):
         return False
     facts, wanted = look(projector), look(model)
     if facts and facts.widths and wanted and wanted.width:

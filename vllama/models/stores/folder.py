@@ -111,10 +111,12 @@ def _find_at_path(path: Path) -> Bundle | None:
         return make_safetensors_bundle(path)
     # not below it: a client could name "/"
     names, _ = _list_ggufs(path.iterdir(), path)
-    groups = group_ggufs(names, look_below(path), published=False)
+    groups = group_ggufs(names, look := look_below(path), published=False)
     if len({strip_quant(get_stem(group.paths[0])) for group in groups}) > 1:
         here = ", ".join(group.paths[0] for group in groups)
         raise BadRequest(f"cannot choose a model in '{path}': it has several", hint=f"name {here}")
+    for name, why in explain_left_out(names, look).items() if not groups else ():
+        raise BadModelFile(f"cannot use '{path / name}': {why}", hint="fetch all of its parts")
     chosen = choose_group(groups, None)
     return make_gguf_bundle(path, chosen) if chosen else None
 

@@ -236,7 +236,7 @@ def read_summary(content: bytes, name: str) -> Summary:
 def _read(content: bytes, name: str, kind: type[T]) -> T:
     try:
         found = msgspec.json.decode(content, type=kind)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _make_error(name, str(error)) from None
     if found.format != VERSION:
         raise _make_error(name, f"its form is {found.format}, and this vllama reads {VERSION}")

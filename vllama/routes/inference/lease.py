@@ -177,6 +177,10 @@ class _Work:
                 await self._replace_lease(error, pause_s)
         if isinstance(self.request.failure, EngineError):  # after the first byte
             self.gateway.scheduler.note_failure(self.lease, self.request.failure)
+        elif self.running.first_token_ns and (
+            part := self.lease.instance.find_part(self.lease.endpoint)
+        ):
+            part.note_success()
 
     def open_pool(self) -> Upstream:
         """Return the pool of the lease's endpoint, which is kept until `close_pool`."""

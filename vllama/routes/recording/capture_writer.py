@@ -239,7 +239,7 @@ def find_model_name(body: bytes) -> str:
     """Return the name of a model that a body asks for, "" if it is not JSON or has none."""
     try:
         found = msgspec.json.decode(body, type=_Named).model
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return found if isinstance(found, str) else ""
 

@@ -65,7 +65,8 @@ class RunningRequest:
     __slots__ = (
         "_ended", "_task", "access", "answers", "id", "is_metered", "is_paused", "is_row",
         "is_running", "key", "lease", "measure", "model", "read_tokens", "recorder", "request",
-        "reserved", "resumed", "resumer", "route", "stop", "waits_for_tokens", "wanted",
+        "reserved", "resumed", "resumer", "route", "stop", "waits_for", "waits_for_tokens",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, id_: str, request: Request, route: Route, access: ApiKey | None) -> None:
@@ -89,6 +90,7 @@ class RunningRequest:
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
         self.is_metered = False  # what it takes is still to be counted; see `metering`
         self.reserved: int | None = None  # tokens of its key, until its end
+        self.waits_for = ""  # what else it waits for while it has a slot
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
         self.answers: list[Followed] = []
         self._task = asyncio.current_task()
@@ -231,9 +233,9 @@ def describe(running: RunningRequest, queue_place: QueuePlace | None) -> Request
         **_list_fields(running),
         model=running.model,
         path=running.request.path,
-        state="running" if running.is_running else "waiting",
+        state="running" if running.is_running and not running.waits_for else "waiting",
         queue_place=queue_place.place if queue_place else None,
-        waits_for=queue_place.waits_for if queue_place else None,
+        waits_for=queue_place.waits_for if queue_place else running.waits_for or None,
     )
 
 

@@ -47,7 +47,7 @@ class SlotCache:
     def find(self, lease: Lease) -> Conversations | None:
         """Return the conversations of a lease's engine, None if it cannot save any."""
         routes, plan = lease.traits.slots, lease.instance.plan
-        if routes is None or plan is None:
+        if routes is None or plan is None or not plan.settings.keeps_conversations:
             return None
         found = self._engines.get(lease.endpoint)
         if found is not None:

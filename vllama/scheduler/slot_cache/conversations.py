@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vllama.base import executors
@@ -117,13 +117,13 @@ class Conversations:
             return None
         async with self._acting:
             try:
-                slot = _choose_idle(await self._list_slots(upstream))
+                slot = choose_idle(await list_slots(upstream, self._routes))
             except (VllamaError, TimeoutError):
                 return None  # the request itself will tell what is wrong
             if slot is None or not await executors.storage.run(self._store.check, saved):
                 return None
             try:
-                await self._act(upstream, slot, "restore", f"{saved.name}.slot")
+                await act_on_slot(upstream, self._routes, slot, "restore", f"{saved.name}.slot")
             except VllamaError as error:
                 log.warning("%s: a conversation was not restored: %s", self.model, error.message)
                 await executors.storage.run(self._store.drop, saved)
@@ -148,7 +148,7 @@ class Conversations:
         """
         written = 0
         async with self._acting:
-            for slot in await self._list_slots(upstream):
+            for slot in await list_slots(upstream, self._routes):
                 conversation = self._find(slot)
                 if conversation is not None and _is_grown(conversation, is_ending=is_ending):
                     written += await self._save(upstream, slot, conversation)
@@ -163,11 +163,9 @@ class Conversations:
             log.info("%s: a conversation is not saved: %s", self.model, error)
             return 0
         try:
-            await self._act(upstream, slot, "save", name)
-            now = next(
-                (x for x in await self._list_slots(upstream) if x.number == slot.number), None
-            )
-            if now != slot:  # another request has come in between
+            await act_on_slot(upstream, self._routes, slot, "save", name)
+            now = await list_slots(upstream, self._routes)
+            if slot not in now:  # another request has come in between
                 raise VllamaError("the slot was taken meanwhile")
             saved = Saved(
                 name=name.removeprefix("new-").removesuffix(".slot"),
@@ -196,17 +194,23 @@ class Conversations:
                 return each if 0 <= each.tokens - slot.tokens <= SLACK_TOKENS else None
         return None
 
-    async def _list_slots(self, upstream: Upstream) -> Sequence[Slot]:
-        async with asyncio.timeout(LIMIT_S):
-            answer = await upstream.get(self._routes.list_path)
-        return self._routes.read(answer.body) if answer.status == 200 else ()
 
-    async def _act(self, upstream: Upstream, slot: Slot, action: str, name: str) -> None:
-        path = self._routes.act_path.format(slot=slot.number, action=action)
-        call = Call(path=path, fields={"filename": name})
-        answer = await upstream.fetch(call, limit_s=LIMIT_S)
-        if answer.status != 200:
-            raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
+async def list_slots(upstream: Upstream, routes: SlotRoutes) -> Sequence[Slot]:
+    """Return the slots of an engine. Raises VllamaError, TimeoutError."""
+    async with asyncio.timeout(LIMIT_S):
+        answer = await upstream.get(routes.list_path)
+    return routes.read(answer.body) if answer.status == 200 else ()
+
+
+async def act_on_slot(
+    upstream: Upstream, routes: SlotRoutes, slot: Slot, action: str, name: str
+) -> None:
+    """Save a slot to a file, or restore it. Raises VllamaError."""
+    path = routes.act_path.format(slot=slot.number, action=action)
+    call = Call(path=path, fields={"filename": name})
+    answer = await upstream.fetch(call, limit_s=LIMIT_S)
+    if answer.status != 200:
+        raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
 
 
 def _is_grown(conversation: Conversation, *, is_ending: bool = False) -> bool:
@@ -217,6 +221,6 @@ def _is_grown(conversation: Conversation, *, is_ending: bool = False) -> bool:
     return now >= LEAST_TOKENS and grown > 0 and enough
 
 
-def _choose_idle(slots: Sequence[Slot]) -> Slot | None:
+def choose_idle(slots: Iterable[Slot]) -> Slot | None:
     """Return an empty slot, else the one that was used least recently; None if all are busy."""
     return min((x for x in slots if x.is_idle), key=lambda x: x.last_task, default=None)

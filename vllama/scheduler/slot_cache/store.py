@@ -131,7 +131,7 @@ class SlotStore:
                 f"{format_bytes_decimal(free)} are free at '{self.folder}'",
                 hint="set a smaller --cache-disk",
             )
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             self._written = msgspec.json.decode(self._written_file.read_bytes(), type=_Written)
         for path in self.folder.glob(f"*{DATA}"):
             if path.name.startswith(NEW) or path.stem not in self._saved:
@@ -320,7 +320,7 @@ def read_records(folder: Path) -> list[Saved]:
             if saved.name == path.stem and path.with_suffix(DATA).is_file():
                 found.append(saved)
                 continue
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             pass
         _unlink(path)
     return found

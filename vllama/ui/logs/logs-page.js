@@ -43,7 +43,7 @@ class LogsPage extends View {
   template() {
     if (this.forbidden || isWithoutKey()) {
       return html`<h1>Logs</h1>
-        <p class="muted">Logs are shown to keys with the scope <code>admin</code>.</p>`;
+        <p class="muted">Only keys with this scope can see the logs: <code>admin</code>.</p>`;
     }
     return html`
       <h1>Logs</h1>
@@ -63,12 +63,12 @@ class LogsPage extends View {
           ><span>Search</span>
           <input
             type="search"
-            placeholder="Text in the lines; Enter goes to the next one"
+            placeholder="Search the log; press Enter for the next match"
             @input=${(event) => this.search(event.target.value)}
             @keydown=${this.press}
         /></label>
-        <button title="Previous line with it (Shift and Enter)" aria-label="Previous line with it" ?disabled=${!this.pattern} @click=${() => this.step(-1)}>↑</button>
-        <button title="Next line with it (Enter)" aria-label="Next line with it" ?disabled=${!this.pattern} @click=${() => this.step(1)}>↓</button>
+        <button title="Previous match (Shift+Enter)" aria-label="Previous match" ?disabled=${!this.pattern} @click=${() => this.step(-1)}>↑</button>
+        <button title="Next match (Enter)" aria-label="Next match" ?disabled=${!this.pattern} @click=${() => this.step(1)}>↓</button>
         <label class="check"
           ><input type="checkbox" .checked=${this.onlyMatches} @change=${(event) => this.set("onlyMatches", event)} />
           Only lines with it</label

@@ -22,9 +22,9 @@ export function confirm({ title, text, action, field }) {
 export async function askForKey(wasRefused) {
   const answer = await open((close) => html`
     <h2 id="dialog-title">This server requires a key</h2>
-    <p>Its operator gives out keys. Yours is kept in this tab only.</p>
+    <p>Ask its operator for a key. Your key stays in this tab.</p>
     ${wasRefused
-      ? html`<p class="error" role="alert">The server does not know that key.</p>`
+      ? html`<p class="error" role="alert">The server does not recognize that key.</p>`
       : nothing}
     <label>Key <input name="key" type="password" required autofocus autocomplete="off"></label>
     <menu>

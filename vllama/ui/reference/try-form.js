@@ -77,7 +77,7 @@ class TryForm extends View {
             class="answer"
             tabindex="0"
             role="region"
-            aria-label="Answer of ${operationId}"
+            aria-label="Response of ${operationId}"
           >${this.answer}</pre>`
         : nothing}
     </form>`;
@@ -123,7 +123,7 @@ class TryForm extends View {
   async submit(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
     const stopping = (this.stopping = new AbortController());
-    this.outcome = "Waiting for the answer.";
+    this.outcome = "Waiting for the response.";
     this.answer = "";
     this.update();
     /** @param {string} text */

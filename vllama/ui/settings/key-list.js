@@ -39,7 +39,7 @@ class KeyList extends View {
       </div>
       ${required
         ? nothing
-        : html`<p class="muted">This server requires no key. The first one is added on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
+        : html`<p class="muted">This server does not require a key. Add the first one on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
       ${repeat(this.editing ? [this.editing] : [], (row) => row.name, (row) => keyForm(row, this.problem, (event) => this.submit(event), () => this.edit(null)))}
       ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">There are no named keys.</p>` : nothing}
     </section>`;
@@ -97,7 +97,7 @@ class KeyList extends View {
     try {
       if (name) {
         await ask(path(name), fields, { method: "PATCH" });
-        showSuccess(`The key ${name} is changed.`);
+        showSuccess(`Changed key ${name}.`);
       } else {
         const made = await ask("api/keys", fields);
         showSecret(/** @type {any} */ (made)); // a KeyRow: this was a POST
@@ -113,7 +113,7 @@ class KeyList extends View {
   /** @param {KeyRow} row @param {boolean} isOwn */
   async rotate(row, isOwn) {
     const text = `Clients that use ${row.shown} are refused once it stops working.`;
-    const field = { name: "overlap", label: "The old secret works on for", hint: "not at all; or 24h" };
+    const field = { name: "overlap", label: "Keep the old secret valid for", hint: "not at all; or 24h" };
     const answer = await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate", field });
     if (!answer) return;
     const overlap = String(answer.get("overlap")).trim();
@@ -131,7 +131,7 @@ class KeyList extends View {
   async end(row) {
     const [title, text, action] = row.revoked_at
       ? [`Remove ${row.name} from the list?`, "Its usage stays.", "Remove"]
-      : [`Revoke ${row.name}?`, "It stops working at once, and for good.", "Revoke"];
+      : [`Revoke ${row.name}?`, "It stops working immediately and cannot be restored.", "Revoke"];
     if (!(await confirm({ title, text, action }))) return;
     try {
       await ask(path(row.name), undefined, { method: "DELETE" });

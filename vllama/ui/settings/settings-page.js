@@ -9,7 +9,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import "./key-list.js";
 
-const NEEDS_ADMIN = "Settings are shown to keys with the scope admin.";
+const NEEDS_ADMIN = "Only keys with the admin scope can see the settings.";
 
 class SettingsPage extends View {
   static topics = ["connection"];
@@ -50,10 +50,10 @@ class SettingsPage extends View {
     return html`
       <h1>Settings</h1>
       <p>
-        vllama ${state.version}. ${this.file ? html`The config file is <code>${this.file}</code>.` : "There is no config file yet."}
+        vllama ${state.version}. ${this.file ? html`Config file: <code>${this.file}</code>.` : "No config file exists yet."}
         ${this.isReadOnly
-          ? "This server is read-only: nothing can be changed here."
-          : html`What can be changed here is written into it; the other settings are changed on the server's machine: <code>vllama config edit</code>.`}
+          ? "This server is read-only, so settings cannot be changed here."
+          : html`Changes here are saved to that file. Change other settings on the server's machine: <code>vllama config edit</code>.`}
       </p>
       ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
       <key-list .readOnly=${this.isReadOnly}></key-list>

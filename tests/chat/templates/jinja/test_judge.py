@@ -21,6 +21,9 @@ COSTLY = [
     "{% for a in range(10 ** 12) %}{{ a }}{% endfor %}",  # the sandbox ends it, an engine does not
     "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'abcdef' }}{% endfor %}{% endfor %}",
     "{% macro m(n) %}{% if n %}{{ m(n - 1) ~ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",  # an engine ends with its stack
+    "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
+    "{% if x %}" * 9999 + "{% endif %}" * 9999,
 ]
 HONEST = [
     "{{ raise_exception('never') }}",

@@ -17,7 +17,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly
+from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly, TemplateTooDeep
 
 KEPT_TEMPLATES = 16
 DETAIL_CHARS = 1000
@@ -45,7 +45,7 @@ def render(source: str, variables: bytes, now: float, most: int) -> str:
     try:
         template = compile_template(source)
     except ERRORS as error:
-        raise BadRequest(f"cannot read the model's chat template: {detail(error)}") from None
+        raise _explain("cannot read the model's chat template", error) from None
     try:
         return _render(template, json.loads(variables), now, most)
     except Refused as error:
@@ -53,7 +53,12 @@ def render(source: str, variables: bytes, now: float, most: int) -> str:
     except (OverflowError, Endless) as error:  # engines know no limit to a range
         raise TemplateTooCostly(detail(error)) from None
     except ERRORS as error:
-        raise BadRequest(f"cannot render the chat template: {detail(error)}") from None
+        raise _explain("cannot render the chat template", error) from None
+
+
+def _explain(problem: str, error: Exception) -> BadRequest:
+    kind = TemplateTooDeep if isinstance(error, RecursionError) else BadRequest
+    return kind(f"{problem}: {detail(error)}")
 
 
 def _render(template: Template, variables: dict[str, Any], now: float | None, most: int) -> str:

@@ -12,14 +12,13 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly
+from vllama.base.errors import BadRequest, QueueFull, TemplateTooCostly, TemplateTooDeep
 from vllama.chat.templates.jinja.wire import MIB, render_template
 from vllama.chat.templates.jinja.worker_process import TooCostly, Worker
 
@@ -76,6 +75,7 @@ SAMPLES: Sequence[Mapping[str, object]] = (
 """Conversations such as engines render while they start."""
 Work = Callable[[], str]
 """Can be pickled: a function of a module, or a method, with its arguments."""
+CANNOT = "cannot render the model's chat template"
 HINT = "replace the template in the model's files, or choose another model"
 
 
@@ -133,8 +133,12 @@ class Renderer:
         Raises TemplateTooCostly, QueueFull, VllamaError.
         """
         for sample in SAMPLES:
-            with suppress(BadRequest):  # it may refuse a conversation, or not be one of Jinja
+            try:
                 await self.render(source, sample, time.time())
+            except TemplateTooDeep:  # an engine would go on until its stack ends
+                raise TemplateTooCostly(f"{CANNOT}: it is nested too deeply", hint=HINT) from None
+            except BadRequest:
+                continue  # it may refuse a conversation, or not be one of Jinja
         self._check(source)
 
     def close(self) -> None:
@@ -160,7 +164,7 @@ class Renderer:
                 except TooCostly as error:
                     self._proven.pop(source, None)
                     until = asyncio.get_running_loop().time() + REFUSED_S
-                    why = f"cannot render the model's chat template: {error}"
+                    why = f"{CANNOT}: {error}"
                     self._refused[source] = (until, why)
                     raise TemplateTooCostly(why, hint=HINT) from None
             if source not in self._proven:

@@ -31,6 +31,7 @@ class Outcome(Enum):
     FAILED = b"f"
     REFUSED = b"x"
     COSTLY = b"c"
+    DEEP = b"n"
 
 
 def text_limit(job_bytes: int) -> int:

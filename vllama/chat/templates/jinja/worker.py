@@ -14,10 +14,14 @@ import signal
 import sys
 
 import vllama.chat.templates.jinja.chat_template  # noqa: F401  # most jobs need it, and it takes a while
-from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly
+from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooCostly, TemplateTooDeep
 from vllama.chat.templates.jinja.wire import HEAD, JOB, MEMORY_BYTES, MEMORY_PER_BYTE, MIB, Outcome
 
-VERDICTS = {TemplateRefused: Outcome.REFUSED, TemplateTooCostly: Outcome.COSTLY}
+VERDICTS = {
+    TemplateRefused: Outcome.REFUSED,
+    TemplateTooCostly: Outcome.COSTLY,
+    TemplateTooDeep: Outcome.DEEP,
+}
 KEPT_BYTES = 32 * MIB
 """A worker that has grown by more than this ends, so that no job takes from the next."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from vllama.base import executors
-from vllama.base.errors import BadRequest, TemplateRefused, VllamaError
+from vllama.base.errors import BadRequest, TemplateRefused, TemplateTooDeep, VllamaError
 from vllama.chat.templates.jinja.wire import HEAD, JOB, Outcome, text_limit
 
 PROGRAM = Path(__file__).with_name("worker.py")
@@ -153,7 +153,7 @@ def spawn(end: socket.socket, environ: Mapping[str, str]) -> subprocess.Popen[by
 
 
 def result_of(verdict: Outcome, text: str) -> str:
-    """Return the result of a job. Raises BadRequest, TemplateRefused, TooCostly."""
+    """Return the result of a job. Raises BadRequest and its kinds, TooCostly."""
     match verdict:
         case Outcome.DONE:
             return text
@@ -161,6 +161,8 @@ def result_of(verdict: Outcome, text: str) -> str:
             raise BadRequest(text)
         case Outcome.REFUSED:
             raise TemplateRefused(text)
+        case Outcome.DEEP:
+            raise TemplateTooDeep(text)
         case Outcome.COSTLY:
             raise TooCostly(text)
 
