@@ -12,6 +12,7 @@ See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from vllama.base.errors import UpstreamError
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
@@ -37,9 +38,10 @@ def read_input(arguments: str) -> str:
 
 
 class _Partial:
-    __slots__ = ("arguments", "id", "name")
+    __slots__ = ("arguments", "extra", "id", "name")
 
     def __init__(self) -> None:
+        self.extra: dict[str, Any] = {}
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
@@ -61,7 +63,7 @@ class CallCollector:
             kind, said = "function", {"name": call.name, "arguments": "".join(call.arguments)}
             if call.name in customs:
                 kind, said = "custom", {"name": call.name, "input": read_input(said["arguments"])}
-            out.append({"index": index, "id": call.id, "type": kind, kind: said})
+            out.append({"index": index, "id": call.id, "type": kind, kind: said, **call.extra})
         return out
 
     def __contains__(self, index: int | None) -> bool:
@@ -78,6 +80,7 @@ class CallCollector:
             call = self._calls.setdefault(delta.index or 0, _Partial())
             call.id = call.id or delta.id or ""
             function = delta.function or FunctionDelta()
+            call.extra |= {"extra_content": x} if (x := delta.extra_content) is not None else {}
             call.name = call.name or function.name or ""
             call.arguments.append(function.arguments or "")
             self._size += len(call.arguments[-1])
