@@ -92,8 +92,11 @@ CALLS = {
     "messages": ([chunk(None, message={"tool_calls": [call(0, "a", "f", OSLO)]})], ONE),
     "the older form": ([chunk({"function_call": {"name": "f", "arguments": '{"city":'}}),
                         chunk({"function_call": {"arguments": '"Oslo"}'}}, "function_call")], ONE),
+    "both forms": ([chunk({"tool_calls": [call(0, "a", "f", OSLO)],
+                           "function_call": {"name": "f", "arguments": OSLO}})], ONE),
     "the older form, whole": ([chunk(None, message={"function_call": {"name": "f",
                                                                       "arguments": OSLO}})], ONE),
+    "the only one as an object": ([chunk({"tool_calls": call(0, "a", "f", OSLO)})], ONE),
     "an empty object first": ([calls(call(0, "a", "f", "{}")), calls(call(0, args=OSLO))], ONE),
     "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip

@@ -12,36 +12,29 @@ See docs/reference/engines.md#llama-cpp-python-requests; docs/reference/ollama-a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 from vllama.base.errors import UpstreamError
+from vllama.chat.engine.deltas import MAX_TEXT, TOO_LONG
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.parsers.call_values import (
     ToolCall,
     Toolset,
     make_call,
     object_of,
+    read_input,
     write_call,
 )
 from vllama.chat.parsers.quoting import Before, Spot, is_indented
 from vllama.chat.parsers.scan import MAX_TRIES, begins_bare, markers_of, read_calls
 
 _ANY = Toolset()
-MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
-TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
-
-
-def read_input(arguments: str) -> str:
-    """Return the text of a custom tool's call, which the model made as one of a function."""
-    said = (object_of(arguments) or {}).get("input")
-    return said if isinstance(said, str) else arguments  # it was cut
 
 
 class _Partial:
     __slots__ = ("arguments", "extra", "id", "name")
 
     def __init__(self) -> None:
-        self.extra: dict[str, Any] = {}
+        self.extra: dict[str, object] = {}
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []

@@ -26,10 +26,11 @@ from vllama.chat.engine.events import (
     ToolDelta,
     decode_event,
 )
-from vllama.chat.parsers.call_values import encodable, make_call_id
-from vllama.chat.tool_calls import MAX_TEXT, TOO_LONG, read_input
+from vllama.chat.parsers.call_values import encodable, make_call_id, read_input
 
 MAX_CALLS = 1000  # of one response, which is finished in one piece
+MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
+TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
 TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
 CHUNK = "chat.completion.chunk"
 _REASONS: dict[str, str | None] = {
@@ -39,7 +40,6 @@ _REASONS: dict[str, str | None] = {
 }  # fmt: skip
 """OpenAI's names for the ends that engines report; every other one is a `stop`."""
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
-_NONE_YET = ("null", "{}")  # the first piece of some; `{}` is given at the end
 _INPUT, _INPUT_PIECES = re.compile(r'\s*\{\s*"input"\s*:'), 100  # white space, if one by one
 
 
@@ -97,20 +97,18 @@ class _Call:
 
 
 class Deltas:
-    """Makes the events of one response well formed, in order.
+    """Makes the events of one response well formed, in order; `customs` are custom tools.
 
     The event that ends a choice is held until the next one, or the end, shows that nothing follows.
     """
 
     def __init__(self, customs: Collection[str] = ()) -> None:
-        """`customs` are custom tools."""
         self._customs, self._size = customs, 0  # of their texts
         self._calls: dict[int, list[_Call]] = {}
         self._held: Event | None = None
         self._last: Chunk | None = None
         self._has_messages = False  # in the place of deltas
-        self._halves: dict[tuple[int, str, int | None], str] = {}
-        """First halves of surrogate pairs, by choice, kind of text and call."""
+        self._halves = dict[tuple[int, str, int | None], str]()  # by choice, kind of text, call
 
     @property
     def needs_all(self) -> bool:
@@ -132,10 +130,11 @@ class Deltas:
                 reason = _REASONS.get(choice.finish_reason.lower(), "stop")
                 event.changed |= reason != choice.finish_reason
                 choice.finish_reason = reason
-            if choice.delta is not None and (called := choice.delta.function_call) is not None:
-                choice.delta.tool_calls, event.changed = [ToolDelta(index=0, function=called)], True
-            if choice.delta is not None and choice.delta.tool_calls:
-                self._read_calls(event, choice.delta.tool_calls, choice.index)
+            delta = choice.delta or Delta()
+            if (called := delta.function_call) is not None and not delta.tool_calls:
+                delta.tool_calls, event.changed = [ToolDelta(index=0, function=called)], True
+            if delta.tool_calls:
+                self._read_calls(event, delta.tool_calls, choice.index)
         if event.torn or self._halves:
             self._join_halves(event)
         out = []
@@ -212,7 +211,7 @@ class Deltas:
             text = function.arguments or ""
             if not isinstance(text, str):
                 text = msgspec.json.encode(text).decode() if encodable(text) else ""
-            text = "" if text in _NONE_YET else text
+            text = "" if text in ("null", "{}") else text  # as some begin; `{}` comes at the end
             call = _find_call(piece, function.name, text, calls, touched)
             touched.add(call)
             piece.index = call.number

@@ -198,6 +198,8 @@ def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
         value["reasoning"] = value.get("reasoning") or thoughts or None
     for field in msgspec.structs.fields(kind):
         name, given = field.name, value.get(field.name)
+        if name in ("choices", "tool_calls") and isinstance(given, dict):  # the only one
+            given = [given]
         inner = _PARTS.get(name)
         if inner and isinstance(given, list):
             given = [_mend(one, inner) for one in given if isinstance(one, dict)]

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
+from vllama.chat.parsers.call_values import read_input
 from vllama.chat.tally import Tally
-from vllama.chat.tool_calls import read_input
 from vllama.chat.writer import ReplyOptions
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_openai_error
