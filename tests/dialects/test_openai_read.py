@@ -252,6 +252,15 @@ def test_what_is_in_a_conversation_is_accepted(turn, content, thinking, calls, p
     assert chat(VLLM, messages=[turn, {"role": "user", "content": "go on"}])
 
 
+def test_parameters_may_be_true() -> None:
+    """As Rust's schemars writes a value of any type."""
+    inner = {"type": "object", "properties": {"b": True}}
+    properties = {"a": True, "c": inner, "d": {"anyOf": [True, {"type": "null"}]}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
+    tool = {"type": "function", "function": function}
+    assert chat(VLLM, tools=[tool])["tools"] == [tool]
+
+
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
 NAMED = {"type": "function", "function": {"name": "f"}}
 
